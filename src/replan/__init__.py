@@ -1,0 +1,31 @@
+"""replan: plan how to train on several tasks without forgetting."""
+
+from importlib.metadata import version
+
+from replan import strategies
+from replan.comparison import Comparison, compare
+from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
+from replan.problem import Control, Problem
+from replan.protocol import Protocol
+from replan.readout import measure_readout_timescale, readout_timescale
+from replan.trajectory import Trajectory, evaluate
+
+__version__ = version("replan")
+
+__all__ = [
+    "Comparison",
+    "Control",
+    "Dynamics",
+    "IntegrationError",
+    "Overlaps",
+    "Problem",
+    "Protocol",
+    "TeacherStudent",
+    "Trajectory",
+    "__version__",
+    "compare",
+    "evaluate",
+    "measure_readout_timescale",
+    "readout_timescale",
+    "strategies",
+]

@@ -1,0 +1,135 @@
+"""Checks of arguments on entry: each names the argument, what it got and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """Return `value` as a finite float within the given bounds."""
+    takes = "a finite number"
+    if at_least is not None:
+        takes += f" of at least {at_least:g}"
+    if above is not None:
+        takes += f" above {above:g}"
+    if at_most is not None:
+        takes += (" and" if at_least is not None or above is not None else " of") + (
+            f" at most {at_most:g}"
+        )
+    good = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
+    if good:
+        x = float(value)  # type: ignore[arg-type]
+        good = (
+            (at_least is None or x >= at_least)
+            and (above is None or x > above)
+            and (at_most is None or x <= at_most)
+        )
+    if not good:
+        raise ValueError(f"`{name}` takes {takes}, got {value!r}")
+    return x
+
+
+def integer(name: str, value: object, *, at_least: int = 0) -> int:
+    """Return `value` as an int of at least `at_least`."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < at_least:
+        raise ValueError(f"`{name}` takes an integer of at least {at_least}, got {value!r}")
+    return int(value)
+
+
+def task(name: str, value: object, tasks: int) -> int:
+    """Return `value` as the index (from 0) of one of `tasks` tasks."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) < tasks:
+        takes = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
+        raise ValueError(f"`{name}` takes {takes}, got {value!r}")
+    return int(value)
+
+
+def array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = None) -> Floats:
+    """Return a new float64 array of the given shape; a letter in `shape` stands for any length."""
+    takes = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
+    try:
+        a = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` takes {takes}, got {value!r}") from None
+    fits = shape is None or (
+        a.ndim == len(shape)
+        and all(
+            isinstance(want, str) or want == have for want, have in zip(shape, a.shape, strict=True)
+        )
+    )
+    if not fits:
+        raise ValueError(f"`{name}` takes {takes}, got shape {_show_shape(a.shape)}")
+    if not np.all(np.isfinite(a)):
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
+        raise ValueError(f"`{name}` takes finite numbers, got {a[where]} at index {list(where)}")
+    return a
+
+
+def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Floats:
+    """Return an array whose last axis holds non-negative shares that sum to 1 (to 1e-9)."""
+    a = array(name, value, shape)
+    if a.size and a.min() < -1e-12:
+        raise ValueError(f"`{name}` takes shares of at least 0, got {a.min():g}")
+    a = np.maximum(a, 0.0)
+    sums = a.sum(axis=-1)
+    worst = float(sums.flat[np.argmax(np.abs(sums - 1.0))]) if sums.size else 1.0
+    if abs(worst - 1.0) > 1e-9:
+        raise ValueError(f"`{name}` takes shares that sum to 1, got a sum of {worst:.12g}")
+    return np.asarray(a / sums[..., None])
+
+
+def symmetric(name: str, a: Floats) -> Floats:
+    """Return the square matrix `a` made exactly symmetric; refuse one that is not (to 1e-9)."""
+    gap = float(np.max(np.abs(a - a.T), initial=0.0))
+    if gap > 1e-9 * max(1.0, float(np.max(np.abs(a), initial=0.0))):
+        raise ValueError(
+            f"`{name}` takes a symmetric matrix, got entries that differ by {gap:g} "
+            "from their mirror image"
+        )
+    return (a + a.T) / 2
+
+
+def positive_semidefinite(name: str, a: Floats) -> None:
+    """Refuse a symmetric matrix with an eigenvalue below zero (beyond 1e-8 of its size)."""
+    lowest = float(np.linalg.eigvalsh(a)[0])
+    if lowest < -1e-8 * max(1.0, float(np.max(np.abs(a)))):
+        raise ValueError(
+            f"`{name}` takes a positive semi-definite matrix, got a smallest eigenvalue "
+            f"of {lowest:.3g}"
+        )
+
+
+def one_of(name: str, value: str, known: Iterable[str]) -> str:
+    """Return `value` if it is among `known`; else name the nearest."""
+    known = list(known)
+    if value not in known:
+        raise ValueError(
+            f"`{name}` takes one of {', '.join(known)}; got {value!r}{hint(value, known)}"
+        )
+    return value
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """Return ", did you mean …?" with the nearest of the known words, or nothing."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f", did you mean `{near[0]}`?" if near else ""
+
+
+def _show_shape(shape: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"

@@ -1,0 +1,289 @@
+"""The command line: parse, call the library, show."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from replan import __version__, check, files
+from replan.comparison import compare
+from replan.dynamics import IntegrationError
+from replan.dynamics.base import RTOL
+from replan.problem import Problem
+from replan.problem_file import EXAMPLE, task_from_one
+from replan.protocol import Protocol
+from replan.strategies import STRATEGIES
+from replan.trajectory import evaluate
+
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+def main() -> None:
+    """Run the command line; every error is one line, exit code 2 for bad input."""
+    try:
+        sys.exit(app.main(prog_name="replan", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        _fail(error.format_message(), 2)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped", 130)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    except ValueError as error:
+        _fail(str(error), 2)
+    except IntegrationError as error:
+        _fail(str(error), 1)
+    except Exception as error:
+        if "REPLAN_DEBUG" in os.environ:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        _fail(f"internal error, a bug in replan: {what} (REPLAN_DEBUG=1 shows where)", 70)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"replan: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _output(endings: tuple[str, ...]) -> Callable[..., Path | None]:
+    """Refuse, before any work, a file that could not be written."""
+
+    def checked(_: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+        if value is not None and value.suffix.lower() not in endings:
+            raise ValueError(
+                f"`--{option.name}` takes a file name that ends in {' or '.join(endings)}, "
+                f"got '{value}'"
+            )
+        if value is not None and not value.parent.is_dir():
+            raise ValueError(
+                f"`--{option.name}` takes a file in a folder that exists, got '{value}'"
+            )
+        return value
+
+    return checked
+
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_json = click.option(
+    "--json",
+    type=click.Path(path_type=Path),
+    callback=_output((".json",)),
+    help="Write the result.",
+)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.pass_context
+def app(context: click.Context) -> None:
+    r"""Plan how to train on several tasks without forgetting.
+
+    \b
+    Examples:
+      replan new problem.toml
+      replan compare problem.toml
+      replan evaluate problem.toml --strategy interleaved --json out.json
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@app.command()
+@click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
+def new(file: Path) -> None:
+    r"""Write a commented problem file: the paper's Fig. 2 problem, to change as you like.
+
+    \b
+    Example:
+      replan new problem.toml
+    """
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(EXAMPLE)
+    except FileExistsError:
+        raise ValueError(f"`FILE` takes a new file, got '{file}', which exists") from None
+    click.echo(f"wrote {file}; next: replan compare {file}")
+
+
+@app.command("compare")
+@_file
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    callback=_output(_PICTURES),
+    help="The picture (.png, .pdf, .svg); by default FILE-compare.png in this folder.",
+)
+@_json
+@click.option(
+    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the table."
+)
+def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) -> None:
+    r"""Show all strategies on a problem in a table and a picture, the best first.
+
+    \b
+    Example:
+      replan compare problem.toml --plot compare.pdf --csv compare.csv
+    """
+    result = compare(Problem.load(file), progress=True)
+    picture = plot or Path(f"{file.stem}-compare.png")
+    click.echo(result)
+    if result.runs:
+        result.plot(picture)
+        click.echo(f"picture: {picture}")
+    for path in (json, csv):
+        if path is not None:
+            result.save(path)
+            click.echo(f"results: {path}")
+
+
+@app.command("evaluate")
+@_file
+@click.option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the strategy; repeat for more.",
+)
+@click.option(
+    "--protocol",
+    type=click.Path(path_type=Path),
+    help="A protocol file (.json, .csv), instead of a strategy or as what it works on.",
+)
+@click.option("--at", metavar="T1,T2,…", help="Also give the losses at these times.")
+@click.option("--rtol", default=RTOL, show_default=True, help="Relative accuracy of the losses.")
+@_json
+@click.option(
+    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the curves."
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the curves."
+)
+def evaluate_command(
+    file: Path,
+    strategy: str | None,
+    settings: tuple[str, ...],
+    protocol: Path | None,
+    at: str | None,
+    rtol: float,
+    json: Path | None,
+    csv: Path | None,
+    plot: Path | None,
+) -> None:
+    r"""Compute the exact learning curves of a strategy or a protocol on a problem.
+
+    \b
+    Examples:
+      replan evaluate problem.toml --strategy interleaved --json out.json
+      replan evaluate problem.toml --strategy interleaved --set shares=0.2,0.8
+      replan evaluate problem.toml --strategy focus-then-revise --set focus=7
+      replan evaluate problem.toml --protocol out.json --at 1,2,3
+      replan evaluate problem.toml --strategy shuffled --protocol out.json
+    """
+    problem = Problem.load(file)
+    times = [] if at is None else _numbers("--at", at)
+    chosen = _protocol(problem, strategy, settings, protocol)
+    run = evaluate(problem, chosen, rtol=rtol, throw=False)
+    content = run.to_dict()
+    content["settings"] = {
+        "file": tomllib.loads(file.read_text(encoding="utf-8")),
+        "strategy": strategy,
+        "set": list(settings),
+        "protocol": None if protocol is None else str(protocol),
+    }
+    if times and run.status == "ok":
+        content["at"] = times
+        content["losses_at"] = run.losses_at(times).tolist()
+    click.echo(run)
+    for time, losses in zip(times, content.get("losses_at", []), strict=False):
+        click.echo(f"losses at {time:g}: " + ", ".join(f"{loss:.6g}" for loss in losses))
+    if json is not None:
+        files.write_json(json, content)
+    if csv is not None:
+        run.save(csv)
+    if plot is not None:
+        run.plot(plot)
+    if run.status != "ok":
+        raise IntegrationError(run.advice)
+
+
+def _protocol(
+    problem: Problem, strategy: str | None, settings: tuple[str, ...], path: Path | None
+) -> Protocol:
+    """Return the protocol that the options ask for."""
+    given = None if path is None else Protocol.load(path)
+    if strategy is None:
+        if given is None:
+            raise ValueError("`--strategy` or `--protocol` is missing, takes one of them")
+        if settings:
+            raise ValueError(f"`--set` goes with `--strategy`, got {settings[0]!r} without one")
+        return given
+    recipe = STRATEGIES[check.one_of("--strategy", strategy, STRATEGIES)]
+    known = [name for name in inspect.signature(recipe).parameters if name != "problem"]
+    if given is not None and "protocol" not in known:
+        raise ValueError(
+            f"`--protocol` does not go with `--strategy {strategy}`: takes one of them"
+        )
+    chosen: dict[str, Any] = {} if given is None else {"protocol": given}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.replace("-", "_")
+        takes = [key for key in known if key in _SETTINGS]
+        if not equals or name not in takes:
+            raise ValueError(
+                f"`--set` takes KEY=VALUE with a key of {strategy} ({', '.join(takes)}), "
+                f"got {setting!r}"
+            )
+        chosen[name] = _SETTINGS[name](name, text, problem.model.tasks)
+    return recipe(problem, **chosen)
+
+
+def _number(name: str, text: str, _: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"`{name}` takes a number, got {text!r}") from None
+
+
+def _integer(name: str, text: str, _: int) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"`{name}` takes an integer, got {text!r}") from None
+
+
+def _numbers(name: str, text: str, _: int = 0) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"`{name}` takes numbers with commas between, got {text!r}") from None
+
+
+def _task(name: str, text: str, tasks: int) -> int:
+    return task_from_one(name, _integer(name, text, tasks), tasks)
+
+
+def _tasks(name: str, text: str, tasks: int) -> list[int]:
+    return [_task(name, part, tasks) for part in text.split(",")]
+
+
+_SETTINGS: dict[str, Callable[[str, str, int], Any]] = {
+    "task": _task,
+    "new_task": _task,
+    "order": _tasks,
+    "shares": _numbers,
+    "focus": _number,
+    "after": _number,
+    "seed": _integer,
+    "lr": _number,
+    "initial": _number,
+    "scale": _number,
+    "exponent": _number,
+}

@@ -1,0 +1,112 @@
+"""compare(problem) → Comparison: all strategies side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from replan import files
+from replan.dynamics import IntegrationError
+from replan.problem import Problem
+from replan.strategies import STRATEGIES
+from replan.trajectory import Trajectory, evaluate
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Trajectories by strategy, best first, and why others failed."""
+
+    problem: Problem
+    runs: dict[str, Trajectory]
+    failures: dict[str, str]
+
+    def rows(self) -> list[list[Any]]:
+        """Return [strategy, loss, loss of every task …, mean share of every task …] a strategy."""
+        return [
+            [name, run.loss, *run.final_losses.tolist(), *run.protocol.mean_shares.tolist()]
+            for name, run in self.runs.items()
+        ]
+
+    def __str__(self) -> str:
+        tasks = range(1, self.problem.model.tasks + 1)
+        head = f"{'strategy':<18} {'loss':>9}" + "".join(f" {f'task {t}':>9}" for t in tasks)
+        lines = [f"{head}  {'shares %':<{4 * len(tasks)}} learning rate"]
+        for name, run in self.runs.items():
+            losses = "".join(f" {x:9.3g}" for x in [run.loss, *run.final_losses])
+            shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
+            low, high = run.protocol.lr.min(), run.protocol.lr.max()
+            rates = f"{low:.3g}" if low == high else f"{high:.3g} to {low:.3g}"
+            lines.append(f"{name:<18}{losses}  {shares:<8} {rates}")
+        lines += [f"{name:<18} failed: {why}" for name, why in self.failures.items()]
+        return "\n".join(lines)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with every trajectory, or a .csv file with the table."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            runs = {name: run.to_dict() for name, run in self.runs.items()}
+            for run in runs.values():
+                del run["problem"]  # the same for all
+            content = {
+                "problem": self.problem.describe(),
+                "strategies": runs,
+                "failures": self.failures,
+            }
+            return files.write_json(path, content)
+        tasks = range(1, self.problem.model.tasks + 1)
+        header = [
+            "strategy",
+            "value",
+            *(f"loss_{t}" for t in tasks),
+            *(f"share_{t}" for t in tasks),
+        ]
+        return files.write_csv(path, header, self.rows())
+
+    def plot(self, path: files.FilePath) -> None:
+        """Draw the protocols as colour bars and the final losses beside them, best on top."""
+        from replan import plotting
+
+        count, tasks = len(self.runs), self.problem.model.tasks
+        with plotting.figure(path, width=7.2, height=0.9 + 0.32 * count) as figure:
+            bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.07})
+            height = np.arange(count)[::-1]
+            for y, run in zip(height, self.runs.values(), strict=True):
+                plotting.draw_protocol(bars, run.protocol, bottom=y - 0.27, height=0.54)
+            bars.set(ylim=(-0.5, count - 0.5), xlabel="training time α")
+            bars.set_yticks(height, self.runs)
+            bars.tick_params(left=False)
+            for t in range(tasks):
+                final = [run.final_losses[t] for run in self.runs.values()]
+                points.plot(
+                    final,
+                    height,
+                    linestyle="",
+                    marker="osDv^<>"[t % 7],
+                    markersize=5,
+                    color=plotting.task_colour(t),
+                    label=f"task {t + 1}",
+                )
+            final = [run.loss for run in self.runs.values()]
+            points.plot(final, height, "k|", markersize=11, markeredgewidth=2, label="objective")
+            points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
+            points.tick_params(labelleft=False, left=False)
+            points.grid(axis="y", color="0.9", linewidth=0.8)
+            points.set_axisbelow(True)
+            points.spines["left"].set_visible(False)
+            figure.legend(loc="outside upper right", ncols=tasks + 1)
+
+
+def compare(problem: Problem, *, progress: bool = False) -> Comparison:
+    """Evaluate every strategy with its default settings; `progress` shows a bar on a terminal."""
+    runs, failures = {}, {}
+    for name, strategy in tqdm(
+        STRATEGIES.items(), desc="strategies", leave=False, disable=None if progress else True
+    ):
+        try:
+            runs[name] = evaluate(problem, strategy(problem))
+        except IntegrationError as error:
+            failures[name] = str(error)
+    ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
+    return Comparison(problem, ranked, failures)

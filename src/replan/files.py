@@ -1,0 +1,57 @@
+"""Results as files that other tools open; a file is either the old one or the new one, whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+FilePath = str | os.PathLike[str]
+
+
+def write_json(path: FilePath, content: dict[str, Any]) -> None:
+    """Write a dict as JSON, with the version of replan in front; refuse NaN."""
+    text = json.dumps({"replan": version("replan")} | content, allow_nan=False)
+    _replace(path, text + "\n")
+
+
+def read_json(path: FilePath) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: not a JSON file ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{os.fspath(path)}: takes a JSON object, got {type(content).__name__}")
+    return content
+
+
+def write_csv(path: FilePath, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows under a header, floats in full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([[repr(x) if isinstance(x, float) else x for x in row] for row in rows])
+    _replace(path, text.getvalue())
+
+
+def suffix(path: FilePath, known: Sequence[str]) -> str:
+    """Return the path's ending, which says the format, if it is one of the known ones."""
+    ending = Path(path).suffix.lower()
+    if ending not in known:
+        raise ValueError(
+            f"`path` takes a file name that ends in {' or '.join(known)}, got {os.fspath(path)!r}"
+        )
+    return ending
+
+
+def _replace(path: FilePath, text: str) -> None:
+    target = Path(path)
+    part = target.with_name(target.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)

@@ -1,0 +1,107 @@
+"""Pictures: the style all of them share, and the parts they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replan import files
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from replan.protocol import Protocol
+    from replan.trajectory import Trajectory
+
+# Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green.
+TASK_COLOURS = ("#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+TASK_LINES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,
+}
+
+
+def task_colour(task: int) -> str:
+    """Return the colour of a task (from 0)."""
+    return TASK_COLOURS[task % len(TASK_COLOURS)]
+
+
+@contextmanager
+def figure(path: files.FilePath, *, width: float, height: float) -> Iterator[Figure]:
+    """Give a figure (inches) in our style and save it as .png, .pdf or .svg at the end."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    ending = files.suffix(path, [".png", ".pdf", ".svg"])
+    with matplotlib.rc_context(_STYLE):
+        drawing = Figure(figsize=(width, height), layout="constrained")
+        yield drawing
+        part = Path(path).with_name(Path(path).name + ".part")
+        drawing.savefig(part, format=ending[1:])
+        part.replace(path)
+
+
+def draw_protocol(
+    axes: Axes, protocol: Protocol, *, bottom: float = 0.0, height: float = 1.0
+) -> None:
+    """Draw the colour bar of a protocol: at each time the shares of the tasks, stacked."""
+    shares = np.vstack([protocol.shares, protocol.shares[-1:]])
+    low = np.full(len(shares), bottom)
+    for t in range(protocol.tasks):
+        high = low + height * shares[:, t]
+        axes.fill_between(protocol.edges, low, high, step="post", color=task_colour(t), linewidth=0)
+        low = high
+    axes.set(xlim=(0, protocol.duration), yticks=[])
+    axes.margins(y=0)
+    axes.spines[:].set_visible(False)
+
+
+def task_legend(axes: Axes, tasks: int) -> None:
+    """Add a legend of the task colours to the right of the axes."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
+    axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1.2)
+
+
+def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
+    """Draw the loss of every task and the objective against time, on a log scale."""
+    for t in range(trajectory.losses.shape[1]):
+        axes.plot(
+            trajectory.times,
+            trajectory.losses[:, t],
+            color=task_colour(t),
+            linestyle=TASK_LINES[t % len(TASK_LINES)],
+            label=f"task {t + 1}",
+        )
+    axes.plot(trajectory.times, trajectory.values, color="black", linestyle=":", label="objective")
+    axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
+
+
+def draw_lr(axes: Axes, protocol: Protocol) -> None:
+    """Draw the learning rate: one black curve, or one curve a task."""
+    rates = protocol.lr if protocol.lr.ndim == 2 else protocol.lr[:, None]
+    for t in range(rates.shape[1]):
+        axes.stairs(
+            rates[:, t],
+            protocol.edges,
+            baseline=None,
+            color="black" if protocol.lr.ndim == 1 else task_colour(t),
+            linestyle=TASK_LINES[t % len(TASK_LINES)],
+            linewidth=1.6,
+        )
+    axes.set(ylabel="learning rate", ylim=(0, None))

@@ -1,0 +1,242 @@
+"""The problem file (TOML): its keys, their types and a commented example."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from replan import check, files
+from replan.dynamics import Overlaps, TeacherStudent
+from replan.problem import Control, Problem
+
+EXAMPLE = """\
+# A training problem for replan. Times are in samples per input dimension.
+
+[model]
+hidden = 2                        # hidden units of the student
+similarity = 0.3                  # overlap of any two teachers
+# tasks = 2                       # with `similarity`: how many tasks
+# teacher_overlaps = [[1.0, 0.3], [0.3, 1.0]]   # instead of similarity
+# teacher_heads = [[1.0, 0.0], [0.0, 1.0]]      # tasks × teacher units
+activation = "erf"
+# noise = 0.0                     # standard deviation of the label noise
+# train_heads = true              # false: the student's heads stay fixed
+# head_lr = 1.0                   # the heads learn at this factor times lr
+
+[start]                           # one of three
+pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 0 }
+# fresh = { seed = 0 }            # random weights, nothing learned yet
+# Q = [[0.1, 0.0], [0.0, 0.1]]    # or the overlaps themselves
+# M = [[0.0, 0.0], [0.0, 0.0]]
+# V = [[0.1, 0.1], [0.1, 0.1]]
+
+[training]
+duration = 25.0
+steps = 250                       # steps of the protocol
+lr = 1.0
+
+[control]
+tasks = true
+lr = false                        # or { min = 0.0, max = 5.0 }
+
+[objective]
+weights = [0.5, 0.5]              # of the tasks' final losses
+"""
+
+_Matrix = list[list[float]]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _heads(value: Any) -> Any:
+    """Take P numbers for the heads of a single task."""
+    flat = isinstance(value, list) and value and not isinstance(value[0], list)
+    return [value] if flat else value
+
+
+def _all_or_each(value: Any) -> Any:
+    good = isinstance(value, bool) or (
+        isinstance(value, list) and all(isinstance(flag, bool) for flag in value)
+    )
+    if not good:
+        raise ValueError("takes true, false or a list of them, one a task")
+    return value
+
+
+def _range_or_false(value: Any) -> Any:
+    if value is not False and not isinstance(value, dict):
+        raise ValueError("takes false or { min = …, max = … }")
+    return None if value is False else value
+
+
+class _Model(_Section):
+    hidden: int = Field(ge=1)
+    similarity: float | None = None
+    tasks: int | None = Field(None, ge=1)
+    teacher_overlaps: _Matrix | None = None
+    teacher_heads: Annotated[_Matrix | None, BeforeValidator(_heads)] = None
+    activation: Literal["erf"] = "erf"
+    noise: float = Field(0.0, ge=0)
+    train_heads: Annotated[bool | list[bool], BeforeValidator(_all_or_each)] = True
+    head_lr: float = Field(1.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> _Model:
+        if (self.similarity is None) == (self.teacher_overlaps is None):
+            raise ValueError("takes either `similarity` or `teacher_overlaps`")
+        if self.tasks is not None and self.similarity is None:
+            raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` says it already")
+        return self
+
+    def build(self) -> TeacherStudent:
+        settings: dict[str, Any] = self.model_dump(
+            include={"teacher_heads", "noise", "train_heads", "head_lr", "activation"}
+        )
+        if self.similarity is not None:
+            return TeacherStudent.similar(self.similarity, self.tasks or 2, self.hidden, **settings)
+        assert self.teacher_overlaps is not None
+        return TeacherStudent(self.teacher_overlaps, hidden=self.hidden, **settings)
+
+
+class _Fresh(_Section):
+    seed: int = Field(0, ge=0)
+    dimension: int = Field(20_000, ge=1)
+    weight_variance: float = Field(1e-3, ge=0)
+    head_variance: float = Field(1e-2, ge=0)
+    heads: _Matrix | None = None
+
+
+class _Pretrain(_Fresh):
+    task: int = Field(1, ge=1)
+    duration: float = Field(1000.0, gt=0)
+    lr: float = Field(1.0, ge=0)
+
+
+class _Start(_Section):
+    pretrain: _Pretrain | None = None
+    fresh: _Fresh | None = None
+    Q: _Matrix | None = None
+    M: _Matrix | None = None
+    V: _Matrix | None = None
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> _Start:
+        given = [self.Q is not None, self.M is not None, self.V is not None]
+        ways = [self.pretrain is not None, self.fresh is not None, any(given)]
+        if sum(ways) != 1 or any(given) != all(given):
+            raise ValueError("takes one of `pretrain`, `fresh`, or all of `Q`, `M` and `V`")
+        return self
+
+    def build(self, model: TeacherStudent) -> Overlaps:
+        if self.fresh is not None:
+            return model.fresh(**self.fresh.model_dump())
+        if self.pretrain is not None:
+            begin = model.fresh(**self.pretrain.model_dump(include=set(_Fresh.model_fields)))
+            task = task_from_one("start.pretrain.task", self.pretrain.task, model.tasks)
+            return model.pretrain(task, self.pretrain.duration, lr=self.pretrain.lr, start=begin)
+        return Overlaps(**self.model_dump(include={"Q", "M", "V"}))
+
+
+class _Training(_Section):
+    duration: float = Field(gt=0)
+    steps: int = Field(250, ge=1)
+    lr: float = Field(1.0, ge=0)
+
+
+class _LrRange(_Section):
+    min: float = Field(ge=0)
+    max: float = Field(ge=0)
+
+
+class _Control(_Section):
+    tasks: bool = True
+    lr: Annotated[_LrRange | None, BeforeValidator(_range_or_false)] = None
+
+
+class _Objective(_Section):
+    weights: list[float] | None = None
+
+
+class _File(_Section):
+    model: _Model
+    start: _Start
+    training: _Training
+    control: _Control = _Control()
+    objective: _Objective = _Objective()
+
+
+_SECTIONS: dict[tuple[str, ...], type[_Section]] = {
+    (): _File,
+    ("model",): _Model,
+    ("start",): _Start,
+    ("start", "pretrain"): _Pretrain,
+    ("start", "fresh"): _Fresh,
+    ("training",): _Training,
+    ("control",): _Control,
+    ("control", "lr"): _LrRange,
+    ("objective",): _Objective,
+}
+
+
+def read(path: files.FilePath) -> Problem:
+    """Read a problem file; any mistake in it is a ValueError of one line that names the key."""
+    where = os.fspath(path)
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where}: not a TOML file ({error})") from None
+    try:
+        return from_dict(content)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def from_dict(content: dict[str, Any]) -> Problem:
+    """Return the problem that the sections of a problem file describe."""
+    try:
+        file = _File.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(_one_line(error)) from None
+    model = file.model.build()
+    lr = file.control.lr
+    return Problem(
+        model,
+        file.start.build(model),
+        duration=file.training.duration,
+        lr=file.training.lr,
+        steps=file.training.steps,
+        weights=file.objective.weights,
+        control=Control(file.control.tasks, None if lr is None else (lr.min, lr.max)),
+    )
+
+
+def task_from_one(name: str, value: int, tasks: int) -> int:
+    """Return the index from 0 of a task that people count from 1."""
+    if not 1 <= value <= tasks:
+        takes = "1, the only task" if tasks == 1 else f"a task from 1 to {tasks}"
+        raise ValueError(f"`{name}` takes {takes}, got {value}")
+    return value - 1
+
+
+def _one_line(error: ValidationError) -> str:
+    """Return the first mistake as one line: the key, what it takes, what it got."""
+    first = error.errors()[0]
+    location = tuple(str(part) for part in first["loc"])
+    name = ".".join(location)
+    if first["type"] == "extra_forbidden":
+        known = list(_SECTIONS[location[:-1]].model_fields)
+        near = check.hint(location[-1], known) or f", takes {', '.join(known)}"
+        return f"`{name}` is not a known key{near}"
+    if first["type"] == "missing":
+        return f"`{name}` is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be a valid", "takes a valid")
+    message = message.replace("Input should be", "takes a value")
+    got = "" if isinstance(first["input"], _Section | dict) else f", got {first['input']!r}"
+    return f"`{name}` {message}{got}"

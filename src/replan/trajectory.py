@@ -1,0 +1,188 @@
+"""evaluate(problem, protocol) → Trajectory: the exact learning curves of a training protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check, files
+from replan.check import Floats, Ints
+from replan.dynamics.base import RTOL, IntegrationError, Status
+from replan.problem import Problem
+from replan.protocol import Protocol
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Learning curves of one protocol on one problem.
+
+    times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
+    states. losses: (n, T). errors: (n, T) estimated discretisation errors of the losses. substeps:
+    (n − 1,) integration steps taken between the times. status: "ok", "diverged" or "inaccurate",
+    and then `advice` says when and what to try; a diverged trajectory ends before its divergence.
+    """
+
+    problem: Problem
+    protocol: Protocol
+    times: Floats
+    states: Floats
+    losses: Floats
+    errors: Floats
+    substeps: Ints
+    rtol: float
+    status: Status
+    advice: str
+
+    @property
+    def values(self) -> Floats:
+        """The objective, if training stopped there (n,)."""
+        return self.losses @ np.asarray(self.problem.weights)
+
+    @property
+    def loss(self) -> float:
+        """The objective: the weighted final losses."""
+        self._require_ok()
+        return float(self.values[-1])
+
+    @property
+    def final_losses(self) -> Floats:
+        """The final loss of every task (T,)."""
+        self._require_ok()
+        return self.losses[-1]
+
+    @property
+    def error(self) -> float:
+        """Estimated discretisation error of `loss`."""
+        self._require_ok()
+        return float(self.errors[-1] @ np.asarray(self.problem.weights))
+
+    @property
+    def overlaps(self) -> Any:
+        """The states in the user's form: for a TeacherStudent, `Overlaps` with time in front."""
+        return self.problem.model.unpack(self.states)
+
+    @property
+    def cosines(self) -> Floats:
+        """Cosine similarities of hidden units and teachers, |M_kp| / √Q_kk for unit teachers."""
+        return np.asarray(self.problem.model.cosines(self.overlaps))  # type: ignore[attr-defined]
+
+    def losses_at(self, times: ArrayLike) -> Floats:
+        """Return the losses (m, T) at any times (m,), integrated there rather than interpolated."""
+        wanted = check.array("times", times, ("m",))
+        if wanted.size and (wanted.min() < 0 or wanted.max() > self.times[-1]):
+            raise ValueError(
+                f"`times` takes times from 0 to {self.times[-1]:g}, got {wanted.tolist()}"
+            )
+        return np.array([self._losses_at(time) for time in wanted]).reshape(
+            -1, self.losses.shape[1]
+        )
+
+    def _losses_at(self, time: float) -> Floats:
+        i = int(np.searchsorted(self.times, time, side="right")) - 1
+        if self.times[i] == time:
+            return self.losses[i]
+        step = self.protocol.step_at([(time + self.times[i]) / 2])
+        states = self.problem.model.roll_out(
+            self.states[i],
+            self.protocol.shares[step],
+            self.protocol.lr_by_task[step],
+            np.array([time - self.times[i]]),
+            self.substeps[i : i + 1],
+        )
+        return self.problem.model.losses(states[-1])
+
+    def _require_ok(self) -> None:
+        if self.status != "ok":
+            raise IntegrationError(self.advice)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a reader of the result needs, as JSON types."""
+        ok = self.status == "ok"
+        return {
+            "value": self.loss if ok else None,
+            "losses": self.final_losses.tolist() if ok else None,
+            "error": self.error if ok else None,
+            "status": self.status,
+            "advice": self.advice,
+            **self.protocol.to_dict(),
+            "times": self.times.tolist(),
+            "curves": self.losses.tolist(),
+            "rtol": self.rtol,
+            "problem": self.problem.describe(),
+        }
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with everything, or a .csv file with the curves."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "value"]
+        rows = np.column_stack([self.times, self.losses, self.values]).tolist()
+        return files.write_csv(path, header, rows)
+
+    def plot(self, path: files.FilePath) -> None:
+        """Draw the losses under the colour bar of the protocol, and a learning rate that varies."""
+        from replan import plotting
+
+        varies = bool(np.ptp(self.protocol.lr) > 0)
+        heights = [1, 11, 5] if varies else [1, 11]
+        with plotting.figure(path, width=6.4, height=4.6 if varies else 3.6) as figure:
+            axes = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+            plotting.draw_protocol(axes[0], self.protocol)
+            axes[0].tick_params(bottom=False)
+            plotting.draw_losses(axes[1], self)
+            axes[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+            if varies:
+                plotting.draw_lr(axes[2], self.protocol)
+            axes[-1].set_xlabel("training time α")
+
+    def __str__(self) -> str:
+        if self.status != "ok":
+            return f"Trajectory: {self.status}; {self.advice}"
+        parts = ", ".join(f"task {t + 1} {x:.6g}" for t, x in enumerate(self.final_losses))
+        return f"loss {self.loss:.6g} ± {self.error:.1g} (weighted: {parts})\n{self.protocol}"
+
+
+def evaluate(
+    problem: Problem, protocol: Protocol, *, rtol: float = RTOL, throw: bool = True
+) -> Trajectory:
+    """Return the exact learning curves of `protocol` on `problem`.
+
+    **Main arguments**
+
+    - `problem`, `protocol`: of the same number of tasks and the same duration.
+
+    **Other arguments**
+
+    - `rtol`: the relative accuracy of the losses; RK4 steps are halved until it is reached.
+    - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate too
+      large); with `throw=False` return what there is, with a status that says so.
+    """
+    tasks = problem.model.tasks
+    if protocol.tasks != tasks:
+        raise ValueError(f"`protocol` takes a protocol of {tasks} tasks, got {protocol.tasks}")
+    if abs(protocol.duration - problem.duration) > 1e-9 * problem.duration:
+        raise ValueError(
+            f"`protocol` takes a protocol of duration {problem.duration:g}, "
+            f"got {protocol.duration:g}"
+        )
+    fine = protocol.split(problem.edges)
+    run = problem.model.integrate(
+        problem.state, fine.shares, fine.lr_by_task, fine.lengths, rtol=rtol
+    )
+    if throw and run.status != "ok":
+        raise IntegrationError(run.advice)
+    return Trajectory(
+        problem,
+        protocol,
+        times=fine.edges[: len(run.states)],
+        states=run.states,
+        losses=run.losses,
+        errors=run.errors,
+        substeps=run.substeps,
+        rtol=rtol,
+        status=run.status,
+        advice=run.advice,
+    )

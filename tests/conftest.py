@@ -1,0 +1,30 @@
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# numba checks only the file of a cached function, not the files of what it calls: a cache for
+# every state of the sources keeps an old kernel out of the tests.
+_sources = sorted((ROOT / "src").rglob("*.py"))
+_digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / f"numba-{_digest}"))
+
+import replan  # noqa: E402  numba reads the environment when it loads
+
+
+@pytest.fixture(params=["two_tasks_k2", "two_tasks_k4"])
+def reference(request):
+    """An instance of the problem with values from an independent code."""
+    return json.loads((ROOT / "tests" / "data" / f"{request.param}.json").read_text())
+
+
+@pytest.fixture
+def problem():
+    """A small problem: two tasks, task 1 half learned, ten units of time left."""
+    model = replan.TeacherStudent.similar(0.3)
+    start = model.pretrain(task=0, duration=60.0, seed=1)
+    return replan.Problem(model, start, duration=10.0, steps=40)
