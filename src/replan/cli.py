@@ -220,10 +220,10 @@ def _protocol(
     """Return the protocol that the options ask for."""
     given = None if path is None else Protocol.load(path)
     if strategy is None:
-        if given is None:
-            raise ValueError("`--strategy` or `--protocol` is missing, takes one of them")
         if settings:
             raise ValueError(f"`--set` goes with `--strategy`, got {settings[0]!r} without one")
+        if given is None:
+            raise ValueError("`--strategy` or `--protocol` is missing, takes one of them")
         return given
     recipe = STRATEGIES[check.one_of("--strategy", strategy, STRATEGIES)]
     known = [name for name in inspect.signature(recipe).parameters if name != "problem"]

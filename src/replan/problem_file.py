@@ -226,7 +226,8 @@ def task_from_one(name: str, value: int, tasks: int) -> int:
 
 def _one_line(error: ValidationError) -> str:
     """Return the first mistake as one line: the key, what it takes, what it got."""
-    first = error.errors()[0]
+    # A misspelt key is often a missing one too: name the one that is there.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     location = tuple(str(part) for part in first["loc"])
     name = ".".join(location)
     if first["type"] == "extra_forbidden":

@@ -257,7 +257,12 @@ class Protocol:
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
         with Path(path).open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
+            header, *rows = [*csv.reader(file)] or [[]]
+        if "share_1" not in header or not rows:
+            raise ValueError(
+                f"{path}: takes columns start, end, share_1, … and lr, and a row a step, "
+                f"got {len(rows)} rows of {header}"
+            )
         table = check.array(str(path), rows, ("steps", len(header)))
         column = {name: table[:, i] for i, name in enumerate(header)}
         shares = np.stack([column[name] for name in header if name.startswith("share_")], axis=1)

@@ -7,12 +7,13 @@ import math
 import numpy as np
 
 from replan import check
-from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
+from replan.dynamics import Overlaps, TeacherStudent
 from replan.problem import Problem
 from replan.strategies import one_task
 from replan.trajectory import evaluate
 
-_NUDGE = 1e-4  # of the head off its fixed point: small, so that the decay is linear
+# The head's first error: small, so that it decays linearly, and in no mode of the decay alone.
+_NUDGE = 1e-4 * np.array([[-1.0, 0.9], [0.0, 0.0]])
 _FREEZE = 1e-13  # the first layer's learning rate relative to the heads'
 
 
@@ -38,17 +39,16 @@ def measure_readout_timescale(
     slow = 1.0 if train_features else _FREEZE
     model = TeacherStudent.similar(gamma, head_lr=1 / slow)
     S = model.teacher_overlaps
-    start = Overlaps(Q=S, M=S, V=np.eye(2) + _NUDGE * np.array([[-1.0, 1.0], [0.0, 0.0]]))
-    duration, last = 4 * readout_timescale(gamma, eta), math.inf
-    for _ in range(16):
-        problem = Problem(model, start, duration=duration, lr=slow * eta, steps=64)
+    start = Overlaps(Q=S, M=S, V=np.eye(2) + _NUDGE)
+    duration = 8 * readout_timescale(gamma, eta)
+    while True:
+        problem = Problem(model, start, duration=duration, lr=slow * eta, steps=128)
         run = evaluate(problem, one_task(problem, task=0))
         distance = np.linalg.norm(run.overlaps.V[:, 0] - [1.0, 0.0], axis=1)
-        slope = np.polyfit(run.times[32:], np.log(distance[32:]), 1)[0]
-        if abs(last * slope + 1) < 1e-4:  # the same as in half the time: only one mode is left
-            return float(-1 / slope)
-        duration, last = 2 * duration, -1 / slope
-    raise IntegrationError(f"no single time-scale was left after time {duration / 2:g}")
+        late = (distance < 1e-4 * distance[0]) & (distance > 1e-6 * distance[0])
+        if distance[-1] < 1e-6 * distance[0]:  # only the slowest mode is left by then
+            return float(-1 / np.polyfit(run.times[late], np.log(distance[late]), 1)[0])
+        duration *= 2
 
 
 def _checked(similarity: float, lr: float) -> tuple[float, float]:

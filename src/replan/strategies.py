@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats
+from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
@@ -194,6 +195,10 @@ def grid_search(problem: Problem, strategy: Strategy, **grid: Sequence[Any] | Fl
         run = evaluate(problem, strategy(problem, **settings), rtol=1e-6, throw=False)
         tried.append((settings, run.loss if run.status == "ok" else np.inf))
     settings, value = min(tried, key=lambda pair: pair[1])
+    if value == np.inf:
+        raise IntegrationError(
+            f"no setting of the grid gave a learning curve: try smaller values of {', '.join(grid)}"
+        )
     return GridSearch(strategy(problem, **settings), settings, value, tried)
 
 

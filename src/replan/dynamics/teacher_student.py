@@ -124,6 +124,12 @@ class TeacherStudent(Dynamics):
         """P."""
         return len(self.teacher_overlaps)
 
+    def __repr__(self) -> str:
+        return (
+            f"TeacherStudent(hidden={self.hidden}, teacher_units={self.teacher_units}, "
+            f"tasks={self.tasks})"
+        )
+
     # Starts
 
     def fresh(

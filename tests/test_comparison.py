@@ -1,0 +1,44 @@
+import json
+
+import pandas as pd
+import pytest
+
+import replan
+from replan import Problem, strategies
+
+
+@pytest.fixture
+def comparison(problem):
+    return replan.compare(problem)
+
+
+def test_all_strategies_best_first(comparison):
+    assert set(comparison.runs) == set(strategies.STRATEGIES)
+    losses = [run.loss for run in comparison.runs.values()]
+    assert losses == sorted(losses)
+
+
+def test_table_fits_a_terminal(comparison):
+    lines = str(comparison).splitlines()
+    assert len(lines) == 1 + len(strategies.STRATEGIES)
+    assert max(map(len, lines)) <= 80
+    assert all(name in str(comparison) for name in strategies.STRATEGIES)
+
+
+def test_files(comparison, problem, tmp_path):
+    comparison.save(tmp_path / "c.csv")
+    table = pd.read_csv(tmp_path / "c.csv")
+    assert list(table) == ["strategy", "value", "loss_1", "loss_2", "share_1", "share_2"]
+    comparison.save(tmp_path / "c.json")
+    content = json.loads((tmp_path / "c.json").read_text())
+    value = content["strategies"]["interleaved"]["value"]
+    assert value == replan.evaluate(problem, strategies.interleaved(problem)).loss
+    comparison.plot(tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+def test_a_strategy_that_fails_does_not_take_the_others_along(problem):
+    wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
+    result = replan.compare(wild)
+    assert "diverged" in result.failures["interleaved"]
+    assert "failed" in str(result)

@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+
+import replan
+from replan import Control, Problem, Protocol, TeacherStudent, evaluate, strategies
+
+
+def test_every_strategy_needs_only_a_problem(problem):
+    for name, strategy in strategies.STRATEGIES.items():
+        protocol = strategy(problem)
+        assert protocol.duration == pytest.approx(problem.duration), name
+        assert evaluate(problem, protocol).status == "ok"
+
+
+def test_what_each_strategy_trains(problem):
+    s = strategies
+    assert s.one_task(problem, task=0).mean_shares.tolist() == [1, 0]
+    assert s.no_replay(problem).mean_shares.tolist() == [0, 1]
+    assert s.no_replay(problem, new_task=0).mean_shares.tolist() == [1, 0]
+    assert s.interleaved(problem).shares.tolist() == [[0.5, 0.5]] * 40
+    assert s.interleaved(problem, shares=[0.2, 0.8]).shares[7].tolist() == [0.2, 0.8]
+    assert s.alternating(problem).sequence.tolist() == [0, 1] * 20
+    assert s.alternating(problem, order=[1, 0]).sequence.tolist() == [1, 0] * 20
+    blocks = s.sequential(problem, order=[1, 0])
+    assert blocks.sequence.tolist() == [1] * 20 + [0] * 20
+    assert s.interleaved(problem).lr.tolist() == [problem.lr] * 40
+
+
+def test_blocks_that_do_not_fit_the_grid_are_exact():
+    model = TeacherStudent.similar(0.2, tasks=3)
+    problem = Problem(model, model.fresh(), duration=10.0, steps=10)
+    protocol = strategies.sequential(problem)
+    np.testing.assert_allclose(protocol.mean_shares, [1 / 3] * 3, rtol=1e-12)
+    assert protocol.steps == 12
+
+
+def test_random_order_is_seeded_and_keeps_shares_on_average():
+    model = TeacherStudent.similar(0.2)
+    problem = Problem(model, model.fresh(), duration=10.0, steps=5000)
+    a = strategies.random_order(problem, shares=[0.2, 0.8], seed=1)
+    assert a.mean_shares[0] == pytest.approx(0.2, abs=0.03)
+    b = strategies.random_order(problem, shares=[0.2, 0.8], seed=1)
+    c = strategies.random_order(problem, shares=[0.2, 0.8], seed=2)
+    assert a.sequence.tolist() == b.sequence.tolist() != c.sequence.tolist()
+
+
+def test_shuffling_keeps_the_steps_and_what_comes_before(problem):
+    base = strategies.focus_then_revise(problem, focus=4.0).round()
+    mixed = strategies.shuffled(problem, protocol=base, seed=3)
+    np.testing.assert_allclose(mixed.mean_shares, base.mean_shares)
+    assert mixed.sequence.tolist() != base.sequence.tolist()
+    kept = strategies.shuffled(problem, protocol=base, after=4.0, seed=3)
+    assert kept.sequence[:16].tolist() == [1] * 16
+    np.testing.assert_allclose(kept.mean_shares, base.mean_shares)
+    assert kept.sequence.tolist() != base.sequence.tolist()
+
+
+def test_a_given_focus_is_kept_exactly(problem):
+    protocol = strategies.focus_then_revise(problem, focus=3.21, shares=[0.3, 0.7])
+    first = protocol.step_at([3.2])[0]
+    assert protocol.edges[first + 1] == pytest.approx(3.21)
+    assert np.all(protocol.shares[: first + 1] == [0, 1])
+    assert np.all(protocol.shares[first + 1 :] == [0.3, 0.7])
+    whole = strategies.focus_then_revise(problem, focus=10.0)
+    assert whole.mean_shares.tolist() == [0, 1]
+    none = strategies.focus_then_revise(problem, focus=0.0)
+    assert none.mean_shares.tolist() == [0.5, 0.5]
+
+
+def test_automatic_focus_ends_when_the_losses_meet():
+    model = TeacherStudent.similar(0.3)
+    problem = Problem(model, model.pretrain(seed=1), duration=25.0)
+    protocol = strategies.focus_then_revise(problem)
+    switch = protocol.edges[np.argmax(protocol.shares[:, 0] > 0)]
+    assert 0 < switch < 25
+    losses = evaluate(problem, protocol).losses_at([switch])[0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_automatic_focus_without_a_meeting_or_with_an_early_one():
+    model = TeacherStudent.similar(0.3)
+    start = model.pretrain(seed=1)
+    short = Problem(model, start, duration=1.0)
+    assert strategies.focus_then_revise(short).mean_shares.tolist() == [0, 1]
+    turned = strategies.focus_then_revise(short, new_task=0)  # task 1 is the better one already
+    assert turned.mean_shares.tolist() == [0.5, 0.5]
+
+
+def test_learning_rate_schedules(problem):
+    middles = np.arange(0.125, 10, 0.25)
+    exponential = strategies.exponential_lr(problem, initial=2.0, scale=4.0)
+    np.testing.assert_allclose(exponential.lr, 2 * np.exp(-middles / 4))
+    power = strategies.power_law_lr(problem, initial=3.0, exponent=0.5)
+    np.testing.assert_allclose(power.lr, 3 * np.sqrt(1 - middles / 10))
+    constant = strategies.constant_lr(problem, lr=0.3)
+    assert constant.lr.tolist() == [0.3] * 40
+    base = strategies.no_replay(problem)
+    on_base = strategies.exponential_lr(problem, initial=2.0, scale=4.0, protocol=base)
+    assert on_base.shares.tolist() == base.shares.tolist()
+
+
+def test_schedules_keep_to_the_range_of_the_problem(problem):
+    bounded = Problem(
+        problem.model, problem.start, duration=10.0, steps=40, control=Control(lr=(0.5, 1.5))
+    )
+    lr = strategies.exponential_lr(bounded, initial=3.0, scale=2.0).lr
+    assert (lr.min(), lr.max()) == (0.5, 1.5)
+    for strategy in (strategies.constant_lr, strategies.exponential_lr, strategies.power_law_lr):
+        searched = strategy(bounded).lr
+        assert searched.min() >= 0.5
+        assert searched.max() <= 1.5
+
+
+def test_grid_search_finds_the_best_of_its_grid(problem):
+    grid = {"initial": [0.5, 1.0, 4.0], "scale": [2.0, 8.0]}
+    found = strategies.grid_search(problem, strategies.exponential_lr, **grid)
+    assert len(found.tried) == 6
+    values = [
+        evaluate(problem, strategies.exponential_lr(problem, **settings)).loss
+        for settings, _ in found.tried
+    ]
+    assert found.value == pytest.approx(min(values), rel=1e-5)
+    best = found.tried[int(np.argmin(values))][0]
+    assert found.settings == best
+    assert evaluate(problem, found.protocol).loss == pytest.approx(min(values))
+
+
+def test_searched_schedules_are_at_least_as_good_as_the_constant_rate(problem):
+    plain = evaluate(problem, strategies.interleaved(problem)).loss
+    for strategy in (strategies.constant_lr, strategies.exponential_lr, strategies.power_law_lr):
+        assert evaluate(problem, strategy(problem)).loss <= plain * (1 + 1e-6)
+
+
+def test_grid_search_passes_over_rates_that_diverge(problem):
+    found = strategies.grid_search(problem, strategies.constant_lr, lr=[1e9, 1.0])
+    assert found.settings == {"lr": 1.0}
+    assert found.tried[0][1] == np.inf
+
+
+def test_grid_search_with_nothing_but_divergence_says_so(problem):
+    with pytest.raises(replan.IntegrationError, match=r"no setting .* smaller"):
+        strategies.grid_search(problem, strategies.constant_lr, lr=[1e9])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: strategies.one_task(p, task=2), "`task` takes a task index from 0 to 1, got 2"),
+        (lambda p: strategies.no_replay(p, new_task=-1), "`new_task` takes a task index"),
+        (lambda p: strategies.interleaved(p, shares=[1.0]), r"`shares` takes .* \(2,\)"),
+        (
+            lambda p: strategies.random_order(p, shares=[0.5, 0.6]),
+            "`shares` .* sum to 1, got .*1.1",
+        ),
+        (lambda p: strategies.alternating(p, order=[]), "`order` takes at least one task"),
+        (lambda p: strategies.sequential(p, order=[0, 5]), "`order` takes a task index"),
+        (lambda p: strategies.focus_then_revise(p, focus=11.0), "`focus` takes .* at most 10"),
+        (lambda p: strategies.shuffled(p, after=11.0), "`after` takes .* at most 10"),
+        (lambda p: strategies.shuffled(p, seed=-1), "`seed` takes an integer of at least 0"),
+        (lambda p: strategies.exponential_lr(p, initial=-1.0, scale=1.0), "`initial` takes"),
+        (lambda p: strategies.exponential_lr(p, initial=1.0, scale=0.0), "`scale` takes"),
+        (lambda p: strategies.power_law_lr(p, initial=1.0, exponent=-1.0), "`exponent` takes"),
+        (
+            lambda p: strategies.grid_search(p, strategies.constant_lr, lr=[]),
+            "`lr` takes at least one value to try",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(problem, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(problem)
+
+
+def test_protocol_is_left_alone(problem):
+    base = Protocol.from_sequence([0, 1] * 20, 2, 10.0)
+    strategies.constant_lr(problem, lr=3.0, protocol=base)
+    assert base.lr.tolist() == [1.0] * 40
