@@ -1,0 +1,53 @@
+"""What the documents show runs as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replan import Problem
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks(page, "python"))
+    assert code
+    exec(compile(code, page.name, "exec"), {})
+
+
+def test_shell_lines_of_the_readme_run(tmp_path):
+    lines = [
+        line.partition("#")[0].split()
+        for block in blocks(PAGES[0], "sh")
+        for line in block.splitlines()
+        if line.startswith("replan ")
+    ]
+    assert len(lines) == 5
+    for _, *words in lines:
+        program = "from replan.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_documented_problem_file_loads(tmp_path):
+    [text] = blocks(ROOT / "docs" / "problem-file.md", "toml")
+    (tmp_path / "problem.toml").write_text(text)
+    assert Problem.load(tmp_path / "problem.toml").model.tasks == 2
+
+
+def test_links_lead_somewhere():
+    for page in [*PAGES, *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
