@@ -192,12 +192,14 @@ def grid_search(problem: Problem, strategy: Strategy, **grid: Sequence[Any] | Fl
     tried = []
     for values in product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        run = evaluate(problem, strategy(problem, **settings), rtol=1e-6, throw=False)
+        protocol = strategy(problem, **settings)
+        most = 32 * protocol.steps  # a rate that needs more is far too large
+        run = evaluate(problem, protocol, rtol=1e-6, max_steps=most, throw=False)
         tried.append((settings, run.loss if run.status == "ok" else np.inf))
     settings, value = min(tried, key=lambda pair: pair[1])
     if value == np.inf:
         raise IntegrationError(
-            f"no setting of the grid gave a learning curve: try smaller values of {', '.join(grid)}"
+            "no setting of the grid gave a learning curve: try smaller learning rates"
         )
     return GridSearch(strategy(problem, **settings), settings, value, tried)
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
-from replan.dynamics.base import RTOL, IntegrationError, Status
+from replan.dynamics.base import MAX_STEPS, RTOL, IntegrationError, Status
 from replan.problem import Problem
 from replan.protocol import Protocol
 
@@ -146,7 +146,12 @@ class Trajectory:
 
 
 def evaluate(
-    problem: Problem, protocol: Protocol, *, rtol: float = RTOL, throw: bool = True
+    problem: Problem,
+    protocol: Protocol,
+    *,
+    rtol: float = RTOL,
+    max_steps: int = MAX_STEPS,
+    throw: bool = True,
 ) -> Trajectory:
     """Return the exact learning curves of `protocol` on `problem`.
 
@@ -157,6 +162,7 @@ def evaluate(
     **Other arguments**
 
     - `rtol`: the relative accuracy of the losses; RK4 steps are halved until it is reached.
+    - `max_steps`: how many RK4 steps a run may take in all.
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate too
       large); with `throw=False` return what there is, with a status that says so.
     """
@@ -170,7 +176,12 @@ def evaluate(
         )
     fine = protocol.split(problem.edges)
     run = problem.model.integrate(
-        problem.state, fine.shares, fine.lr_by_task, fine.lengths, rtol=rtol
+        problem.state,
+        fine.shares,
+        fine.lr_by_task,
+        fine.lengths,
+        rtol=rtol,
+        max_steps=max_steps,
     )
     if throw and run.status != "ok":
         raise IntegrationError(run.advice)

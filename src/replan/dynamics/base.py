@@ -13,8 +13,8 @@ from replan.check import Floats, Ints
 Status = Literal["ok", "diverged", "inaccurate"]
 
 RTOL = 1e-9
+MAX_STEPS = 2**19
 _ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
-_MAX_SUBSTEPS = 2**20  # of a whole integration
 _ORDER = 4
 
 
@@ -76,46 +76,58 @@ class Dynamics(ABC):
         """Return a start as the `[start]` section of a problem file."""
 
     def integrate(
-        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, *, rtol: float = RTOL
+        self,
+        start: Floats,
+        shares: Floats,
+        lr: Floats,
+        lengths: Floats,
+        *,
+        rtol: float = RTOL,
+        max_steps: int = MAX_STEPS,
     ) -> Integration:
         """Roll out, halving the step until the losses and states are good to `rtol`.
 
         The error is estimated from step against half step: a difference d of an order-4 method
-        leaves d/15 in the finer one.
+        leaves d/15 in the finer one. It gives up where more than `max_steps` steps in all would be
+        needed.
         """
         rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
+        whole = lengths.size + 1
         substeps = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
-        coarse = self.roll_out(start, shares, lr, lengths, substeps)
+        states, losses = self._finite_roll_out(start, shares, lr, lengths, substeps)
         while True:
-            substeps = 2 * substeps
-            fine = self.roll_out(start, shares, lr, lengths, substeps)
-            losses = self.losses(fine)
-            complete = len(fine) == len(coarse) == lengths.size + 1
+            coarse_states, coarse_losses, substeps = states, losses, 2 * substeps
+            states, losses = self._finite_roll_out(start, shares, lr, lengths, substeps)
             errors = np.full_like(losses, np.inf)
-            if complete:
-                errors = _richardson(losses, self.losses(coarse))
-                state_errors = _richardson(fine, coarse)
+            if len(states) == len(coarse_states) == whole:
+                errors = np.abs(losses - coarse_losses) / (2**_ORDER - 1)
+                state_errors = np.abs(states - coarse_states) / (2**_ORDER - 1)
                 if np.all(errors <= rtol * np.abs(losses) + _ATOL) and np.all(
-                    state_errors <= rtol * np.maximum(1.0, np.abs(fine))
+                    state_errors <= rtol * np.maximum(1.0, np.abs(states))
                 ):
-                    return Integration(fine, losses, errors, substeps, "ok", "")
-            if 2 * substeps.sum() > _MAX_SUBSTEPS:
+                    return Integration(states, losses, errors, substeps, "ok", "")
+            if 2 * substeps.sum() > max_steps:
                 break
-            coarse = fine
-        if complete:
+        if len(states) == whole:
             advice = (
                 f"accuracy {rtol:g} was not reached with {substeps.sum()} steps: "
-                "try a larger `rtol`, a smaller `lr` or a shorter `duration`"
+                "try a smaller `lr`, a shorter `duration` or a larger `rtol`"
             )
-            return Integration(fine, losses, errors, substeps, "inaccurate", advice)
-        done = len(fine) - 1
-        time, end = lengths[:done].sum(), lengths.sum()
+            return Integration(states, losses, errors, substeps, "inaccurate", advice)
+        done = len(states) - 1
         advice = (
-            f"the trajectory diverged after time {time:g} of {end:g} at learning rate "
-            f"{lr[done][shares[done] > 0].max():g}: try a smaller `lr`"
+            f"the trajectory diverged after time {lengths[:done].sum():g} of {lengths.sum():g} "
+            f"at learning rate {lr[done][shares[done] > 0].max():g}: try a smaller `lr`"
         )
-        return Integration(fine, losses, errors, substeps, "diverged", advice)
+        return Integration(states, losses, errors, substeps, "diverged", advice)
 
-
-def _richardson(fine: Floats, coarse: Floats) -> Floats:
-    return np.abs(fine - coarse) / (2**_ORDER - 1)
+    def _finite_roll_out(
+        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
+    ) -> tuple[Floats, Floats]:
+        """Return states and losses up to the first that is not a finite number."""
+        states = self.roll_out(start, shares, lr, lengths, substeps)
+        with np.errstate(invalid="ignore"):  # a step too large can leave the valid overlaps
+            losses = self.losses(states)
+        bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
+        end = bad[0] if bad.size else len(states)
+        return states[:end], losses[:end]
