@@ -151,9 +151,13 @@ def test_explicit_overlaps_in_a_file(run, tmp_path):
             "takes numbers with commas",
         ),
         ("evaluate problem.toml --strategy interleaved --set shares", "takes KEY=VALUE"),
+        ("evaluate problem.toml --strategy one-task --set task=1 --set task=2", "each key once"),
         ("evaluate problem.toml --set task=1", "`--set` goes with `--strategy`"),
         ("evaluate problem.toml --strategy no-replay --at 1,x", "`--at` takes numbers"),
-        ("evaluate problem.toml --strategy no-replay --at 11", "`times` takes times from 0 to 10"),
+        (
+            "evaluate problem.toml --strategy no-replay --at 11",
+            "`--at` takes a finite number of at least 0 and at most 10",
+        ),
         ("evaluate problem.toml --strategy no-replay --json no/o.json", "a folder that exists"),
         ("evaluate problem.toml --strategy no-replay --json o.txt", "ends in .json, got 'o.txt'"),
         ("evaluate problem.toml --strategy no-replay --rtol 7", "`rtol` takes a finite number"),
@@ -195,11 +199,31 @@ def test_divergence_is_reported_and_what_there_is_is_kept(run, tmp_path):
     assert content["value"] is None
 
 
+def test_a_rate_that_only_a_finer_step_survives_is_reported_too(run, tmp_path):
+    """Coarse runs diverge, fine ones do not, and none is accurate."""
+    for lr in ("1e4", "1e5", "1e6"):
+        (tmp_path / "wild.toml").write_text(PROBLEM + f"lr = {lr}\n")
+        code, out, err = run("evaluate wild.toml --strategy interleaved")
+        assert (code, out) == (1, "")
+        assert len(err.splitlines()) == 1
+        assert "try a smaller `lr`" in err
+
+
+def test_stopping_a_compiled_kernel_is_stopping(run, monkeypatch):
+    def interrupted(*args, **settings):
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr(cli, "evaluate", interrupted)
+    assert run("evaluate problem.toml --strategy no-replay")[::2] == (130, "replan: stopped\n")
+
+
 def test_help_and_version(run):
     for line in ("--help", "", "evaluate --help", "compare --help", "new -h"):
         code, out, err = run(line)
         assert (code, err) == (0, "")
         assert "Example" in out
+        assert "\\b" not in out
+        assert "\n  replan " in out.replace("\n    ", "\n  ")  # a line an example
         assert max(len(text) for text in out.splitlines()) <= 80
     assert run("--version")[1].startswith("replan ")
 

@@ -6,6 +6,8 @@ import pytest
 import replan
 from replan import Problem, strategies
 
+LAST = ["lr_first", "lr_last"]
+
 
 @pytest.fixture
 def comparison(problem):
@@ -28,7 +30,7 @@ def test_table_fits_a_terminal(comparison):
 def test_files(comparison, problem, tmp_path):
     comparison.save(tmp_path / "c.csv")
     table = pd.read_csv(tmp_path / "c.csv")
-    assert list(table) == ["strategy", "value", "loss_1", "loss_2", "share_1", "share_2"]
+    assert list(table) == ["strategy", "value", "loss_1", "loss_2", "share_1", "share_2", *LAST]
     comparison.save(tmp_path / "c.json")
     content = json.loads((tmp_path / "c.json").read_text())
     value = content["strategies"]["interleaved"]["value"]

@@ -24,7 +24,7 @@ def load(tmp_path, text):
 def test_the_commented_example_is_the_papers_problem(tmp_path):
     problem = load(tmp_path, EXAMPLE)
     model = TeacherStudent.similar(0.3, tasks=2, hidden=2)
-    start = model.pretrain(task=0, duration=1000.0, lr=1.0, seed=0)
+    start = model.pretrain(task=0, duration=1000.0, lr=1.0, seed=1)
     assert problem.start.Q.tolist() == start.Q.tolist()
     assert (problem.duration, problem.steps, problem.lr) == (25.0, 250, 1.0)
     assert problem.weights.tolist() == [0.5, 0.5]
@@ -182,6 +182,7 @@ def test_describe_gives_the_same_problem_back(problem):
             MODEL + START + TRAINING + "[objective]\nweights = [-1.0, 2.0]\n",
             "`weights` takes numbers of at least 0",
         ),
+        (MODEL + "[start]\nfresh = 3\n" + TRAINING, r"`start\.fresh` takes a table of keys, got 3"),
         ("[model", "not a TOML file"),
     ],
 )
@@ -210,11 +211,17 @@ def test_bad_problems_are_refused():
     start = model.fresh()
     with pytest.raises(ValueError, match="`model` takes a dynamics"):
         Problem("model", start, duration=1.0)
+    with pytest.raises(ValueError, match="`control` takes a Control"):
+        Problem(model, start, duration=1.0, control=3)
+    with pytest.raises(ValueError, match=r"`lr` takes .* at least 2 and at most 3, got 1"):
+        Problem(model, start, duration=1.0, lr=1.0, control=Control(lr=(2.0, 3.0)))
     with pytest.raises(ValueError, match="`start` takes Overlaps"):
         Problem(model, None, duration=1.0)
     with pytest.raises(ValueError, match="`duration` takes a finite number above 0, got nan"):
         Problem(model, start, duration=np.nan)
-    with pytest.raises(ValueError, match="`steps` takes an integer of at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="`steps` takes an integer of at least 1 and at most 1000000, got 0"
+    ):
         Problem(model, start, duration=1.0, steps=0)
     with pytest.raises(ValueError, match=r"`Q` takes .* shape \(2, 2\), got shape \(1, 1\)"):
         Problem(model, Overlaps([[1.0]], [[0.0, 0.0]], [[1.0], [1.0]]), duration=1.0)

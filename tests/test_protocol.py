@@ -181,6 +181,11 @@ def test_text_fits_a_screen():
         (lambda: Protocol.from_segments([(0.0, 1)], 2), "`segments` takes .* above 0, got 0"),
         (lambda: Protocol.from_segments([(1.0, 2)], 2), "`segments` takes a task index .* got 2"),
         (lambda: Protocol.from_segments([(1.0, [1.0])], 2), r"`segments` .* shape \(2,\)"),
+        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "`segments` takes pairs"),
+        (lambda: Protocol.from_segments(5, 2), "`segments` takes a list of"),
+        (lambda: Protocol.from_sequence(3, 2, 1.0), "`sequence` takes a list of tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).then(3), "`other` takes a protocol of 1 tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).deviation(3), "`other` takes a protocol"),
         (lambda: Protocol([[0.5, 0.5]], 1.0).sequence, "`sequence` .* call `round` first"),
         (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "`order` takes one of spread"),
         (lambda: Protocol([[1.0]], 1.0).save("p.txt"), "`path` .* ends in .json or .csv"),
@@ -199,6 +204,43 @@ def test_bad_files_are_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"p\.json|shares"):
         Protocol.load(path)
+
+
+def test_tables_by_hand_may_have_spaces_and_blank_lines(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text(
+        "\ufeffstart, end, share_1, lr\n0, 1, 1, 0.5\n\n1, 3, 1, 0.2\n\n", encoding="utf-8"
+    )
+    assert Protocol.load(path) == Protocol([[1], [1]], lr=[0.5, 0.2], edges=[0, 1, 3])
+
+
+def test_tables_with_a_gap_are_refused(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("start,end,share_1,lr\n0,1,1,1\n2,3,1,1\n")
+    with pytest.raises(ValueError, match="got a gap"):
+        Protocol.load(path)
+
+
+def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"duration": 4, "edges": [0, 3], "shares": [[1]], "lr": [1]}')
+    with pytest.raises(ValueError, match="`duration` takes the last of `edges`, 3, got 4"):
+        Protocol.load(path)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere'$"):
+        Protocol([[1.0]], 1.0).save(tmp_path / "nowhere" / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("lr", "text"),
+    [(1.0, "1"), ([3.0, 2.0, 2.0], "3 to 2"), ([1.0, 3.0, 2.0], "1 … 3"), ([[1, 2]] * 3, "1 … 2")],
+)
+def test_learning_rates_in_words(lr, text):
+    protocol = Protocol([[0.5, 0.5]] * 3, 3.0, lr)
+    assert protocol.lr_text() == text
+    assert f"learning rate {text}\n" in str(protocol)
 
 
 @pytest.mark.parametrize("text", ["", "start,end\n0,1\n", "start,end,share_1,lr\n0,1,x,1\n"])

@@ -103,6 +103,8 @@ def test_schedules_keep_to_the_range_of_the_problem(problem):
     bounded = Problem(
         problem.model, problem.start, duration=10.0, steps=40, control=Control(lr=(0.5, 1.5))
     )
+    with pytest.raises(ValueError, match=r"`lr` takes .* at least 0.5 and at most 1.5, got 2"):
+        strategies.constant_lr(bounded, lr=2.0)
     lr = strategies.exponential_lr(bounded, initial=3.0, scale=2.0).lr
     assert (lr.min(), lr.max()) == (0.5, 1.5)
     for strategy in (strategies.constant_lr, strategies.exponential_lr, strategies.power_law_lr):
@@ -123,6 +125,16 @@ def test_grid_search_finds_the_best_of_its_grid(problem):
     best = found.tried[int(np.argmin(values))][0]
     assert found.settings == best
     assert evaluate(problem, found.protocol).loss == pytest.approx(min(values))
+
+
+def test_grid_search_keeps_what_is_not_a_list(problem):
+    base = strategies.no_replay(problem)
+    found = strategies.grid_search(
+        problem, strategies.exponential_lr, initial=[1.0, 2.0], scale=5.0, protocol=base
+    )
+    assert len(found.tried) == 2
+    assert found.protocol.shares.tolist() == base.shares.tolist()
+    assert "settings" in repr(found)
 
 
 def test_searched_schedules_are_at_least_as_good_as_the_constant_rate(problem):
@@ -156,6 +168,15 @@ def test_grid_search_with_nothing_but_divergence_says_so(problem):
         (lambda p: strategies.sequential(p, order=[0, 5]), "`order` takes a task index"),
         (lambda p: strategies.focus_then_revise(p, focus=11.0), "`focus` takes .* at most 10"),
         (lambda p: strategies.shuffled(p, after=11.0), "`after` takes .* at most 10"),
+        (
+            lambda p: strategies.shuffled(p, protocol=Protocol([[1, 0]], 9.0)),
+            "`protocol` takes a protocol of duration 10, got 9",
+        ),
+        (
+            lambda p: strategies.constant_lr(p, lr=1.0, protocol=Protocol([[1.0]], 10.0)),
+            "`protocol` takes a protocol of 2 tasks, got 1",
+        ),
+        (lambda p: strategies.alternating(p, order=1), "`order` takes a list of tasks, got 1"),
         (lambda p: strategies.shuffled(p, seed=-1), "`seed` takes an integer of at least 0"),
         (lambda p: strategies.exponential_lr(p, initial=-1.0, scale=1.0), "`initial` takes"),
         (lambda p: strategies.exponential_lr(p, initial=1.0, scale=0.0), "`scale` takes"),

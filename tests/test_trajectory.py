@@ -236,6 +236,8 @@ def test_files_and_text(problem, tmp_path):
     assert np.shape(content["shares"]) == (40, 2)
     assert content["problem"]["start"]["Q"] == problem.start.Q.tolist()
     assert content["replan"] == replan.__version__
+    assert content["end"]["V"] == run.overlaps.V[-1].tolist()
+    assert len(repr(run)) < 80
     run.save(tmp_path / "run.csv")
     table = pd.read_csv(tmp_path / "run.csv")
     assert list(table) == ["time", "loss_1", "loss_2", "value"]
@@ -250,5 +252,9 @@ def test_protocols_for_another_problem_are_refused(problem):
         evaluate(problem, Protocol([[1, 0, 0]], 10.0))
     with pytest.raises(ValueError, match="`protocol` takes a protocol of duration 10, got 9"):
         evaluate(problem, Protocol([[1, 0]], 9.0))
+    with pytest.raises(ValueError, match="`protocol` takes a Protocol, got 3"):
+        evaluate(problem, 3)
+    with pytest.raises(ValueError, match="`problem` takes a Problem, got"):
+        evaluate(strategies.interleaved(problem), problem)
     with pytest.raises(ValueError, match="`rtol` takes"):
         evaluate(problem, strategies.interleaved(problem), rtol=0.0)

@@ -45,11 +45,13 @@ def number(
     return x
 
 
-def integer(name: str, value: object, *, at_least: int = 0) -> int:
-    """Return `value` as an int of at least `at_least`."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < at_least:
-        raise ValueError(f"`{name}` takes an integer of at least {at_least}, got {value!r}")
-    return int(value)
+def integer(name: str, value: object, *, at_least: int = 0, at_most: int | None = None) -> int:
+    """Return `value` as an int within the given bounds."""
+    good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= at_least
+    if not good or (at_most is not None and int(value) > at_most):  # type: ignore[call-overload]
+        takes = f"of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
+        raise ValueError(f"`{name}` takes an integer {takes}, got {value!r}")
+    return int(value)  # type: ignore[call-overload]
 
 
 def task(name: str, value: object, tasks: int) -> int:
@@ -58,6 +60,13 @@ def task(name: str, value: object, tasks: int) -> int:
         takes = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
         raise ValueError(f"`{name}` takes {takes}, got {value!r}")
     return int(value)
+
+
+def items(name: str, value: Any, takes: str) -> list[Any]:
+    """Return the items of a list, tuple or array; `takes` says what they should be."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"`{name}` takes a list of {takes}, got {value!r}")
+    return list(value)
 
 
 def array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = None) -> Floats:

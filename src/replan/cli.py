@@ -40,6 +40,8 @@ def main() -> None:
     except IntegrationError as error:
         _fail(str(error), 1)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C inside a compiled kernel
+            _fail("stopped", 130)
         if "REPLAN_DEBUG" in os.environ:
             raise
         what = f"{type(error).__name__}: {error}"
@@ -82,7 +84,7 @@ _json = click.option(
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def app(context: click.Context) -> None:
-    r"""Plan how to train on several tasks without forgetting.
+    """Plan how to train on several tasks without forgetting.
 
     \b
     Examples:
@@ -97,7 +99,7 @@ def app(context: click.Context) -> None:
 @app.command()
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
 def new(file: Path) -> None:
-    r"""Write a commented problem file: the paper's Fig. 2 problem, to change as you like.
+    """Write a commented problem file to start from, the problem of the paper's Fig. 2.
 
     \b
     Example:
@@ -124,7 +126,7 @@ def new(file: Path) -> None:
     "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the table."
 )
 def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) -> None:
-    r"""Show all strategies on a problem in a table and a picture, the best first.
+    """Show all strategies on a problem in a table and a picture, the best first.
 
     \b
     Example:
@@ -133,13 +135,12 @@ def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path 
     result = compare(Problem.load(file), progress=True)
     picture = plot or Path(f"{file.stem}-compare.png")
     click.echo(result)
-    if result.runs:
-        result.plot(picture)
-        click.echo(f"picture: {picture}")
     for path in (json, csv):
         if path is not None:
             result.save(path)
-            click.echo(f"results: {path}")
+    if result.runs:
+        result.plot(picture)
+    _say_written(json, csv, picture if result.runs else None)
 
 
 @app.command("evaluate")
@@ -177,7 +178,7 @@ def evaluate_command(
     csv: Path | None,
     plot: Path | None,
 ) -> None:
-    r"""Compute the exact learning curves of a strategy or a protocol on a problem.
+    """Compute the exact learning curves of a strategy or a protocol on a problem.
 
     \b
     Examples:
@@ -189,6 +190,8 @@ def evaluate_command(
     """
     problem = Problem.load(file)
     times = [] if at is None else _numbers("--at", at)
+    for time in times:
+        check.number("--at", time, at_least=0, at_most=problem.duration)
     chosen = _protocol(problem, strategy, settings, protocol)
     run = evaluate(problem, chosen, rtol=rtol, throw=False)
     content = run.to_dict()
@@ -201,7 +204,8 @@ def evaluate_command(
     if times and run.status == "ok":
         content["at"] = times
         content["losses_at"] = run.losses_at(times).tolist()
-    click.echo(run)
+    if run.status == "ok":
+        click.echo(run)
     for time, losses in zip(times, content.get("losses_at", []), strict=False):
         click.echo(f"losses at {time:g}: " + ", ".join(f"{loss:.6g}" for loss in losses))
     if json is not None:
@@ -210,8 +214,15 @@ def evaluate_command(
         run.save(csv)
     if plot is not None:
         run.plot(plot)
+    _say_written(json, csv, plot)
     if run.status != "ok":
         raise IntegrationError(run.advice)
+
+
+def _say_written(*paths: Path | None) -> None:
+    written = [str(path) for path in paths if path is not None]
+    if written:
+        click.echo(f"wrote {', '.join(written)}")
 
 
 def _protocol(
@@ -241,6 +252,8 @@ def _protocol(
                 f"`--set` takes KEY=VALUE with a key of {strategy} ({', '.join(takes)}), "
                 f"got {setting!r}"
             )
+        if name in chosen:
+            raise ValueError(f"`--set` takes each key once, got {name} twice")
         chosen[name] = _SETTINGS[name](name, text, problem.model.tasks)
     return recipe(problem, **chosen)
 

@@ -15,7 +15,7 @@ from replan.strategies import STRATEGIES
 from replan.trajectory import Trajectory, evaluate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Trajectories by strategy, best first, and why others failed."""
 
@@ -24,9 +24,15 @@ class Comparison:
     failures: dict[str, str]
 
     def rows(self) -> list[list[Any]]:
-        """Return [strategy, loss, loss of every task …, mean share of every task …] a strategy."""
+        """Return [strategy, loss, losses …, mean shares …, first and last lr] of each strategy."""
         return [
-            [name, run.loss, *run.final_losses.tolist(), *run.protocol.mean_shares.tolist()]
+            [
+                name,
+                run.loss,
+                *run.final_losses.tolist(),
+                *run.protocol.mean_shares.tolist(),
+                *run.protocol.lr[[0, -1]].tolist(),
+            ]
             for name, run in self.runs.items()
         ]
 
@@ -37,9 +43,7 @@ class Comparison:
         for name, run in self.runs.items():
             losses = "".join(f" {x:9.3g}" for x in [run.loss, *run.final_losses])
             shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
-            low, high = run.protocol.lr.min(), run.protocol.lr.max()
-            rates = f"{low:.3g}" if low == high else f"{high:.3g} to {low:.3g}"
-            lines.append(f"{name:<18}{losses}  {shares:<8} {rates}")
+            lines.append(f"{name:<18}{losses}  {shares:<8} {run.protocol.lr_text()}")
         lines += [f"{name:<18} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
 
@@ -56,12 +60,8 @@ class Comparison:
             }
             return files.write_json(path, content)
         tasks = range(1, self.problem.model.tasks + 1)
-        header = [
-            "strategy",
-            "value",
-            *(f"loss_{t}" for t in tasks),
-            *(f"share_{t}" for t in tasks),
-        ]
+        header = ["strategy", "value", *(f"loss_{t}" for t in tasks)]
+        header += [*(f"share_{t}" for t in tasks), "lr_first", "lr_last"]
         return files.write_csv(path, header, self.rows())
 
     def plot(self, path: files.FilePath) -> None:
@@ -95,7 +95,7 @@ class Comparison:
             points.grid(axis="y", color="0.9", linewidth=0.8)
             points.set_axisbelow(True)
             points.spines["left"].set_visible(False)
-            figure.legend(loc="outside upper right", ncols=tasks + 1)
+            figure.legend(loc="outside upper right", ncols=min(tasks + 1, 7))
 
 
 def compare(problem: Problem, *, progress: bool = False) -> Comparison:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,20 @@ def write_csv(path: FilePath, header: Sequence[str], rows: Iterable[Sequence[Any
     _replace(path, text.getvalue())
 
 
+@contextmanager
+def replacing(path: FilePath) -> Iterator[Path]:
+    """Give a file to write that takes the place of `path` at the end, if all went well."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    part = target.with_name(target.name + ".part")
+    try:
+        yield part
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def suffix(path: FilePath, known: Sequence[str]) -> str:
     """Return the path's ending, which says the format, if it is one of the known ones."""
     ending = Path(path).suffix.lower()
@@ -51,7 +67,5 @@ def suffix(path: FilePath, known: Sequence[str]) -> str:
 
 
 def _replace(path: FilePath, text: str) -> None:
-    target = Path(path)
-    part = target.with_name(target.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,9 +49,8 @@ def figure(path: files.FilePath, *, width: float, height: float) -> Iterator[Fig
     with matplotlib.rc_context(_STYLE):
         drawing = Figure(figsize=(width, height), layout="constrained")
         yield drawing
-        part = Path(path).with_name(Path(path).name + ".part")
-        drawing.savefig(part, format=ending[1:])
-        part.replace(path)
+        with files.replacing(path) as part:
+            drawing.savefig(part, format=ending[1:])
 
 
 def draw_protocol(

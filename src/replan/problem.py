@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from replan import check, files
 from replan.check import Floats
 from replan.dynamics.base import Dynamics
+from replan.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Control:
             object.__setattr__(self, "lr", (float(low), float(high)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """A training problem: from `start`, train for `duration`, end with a small weighted loss.
 
@@ -44,7 +45,7 @@ class Problem:
     - `model`: the dynamics, such as a `TeacherStudent`.
     - `start`: where training begins, such as `model.pretrain(…)`.
     - `duration`: training time α_F, in samples per input dimension.
-    - `lr`: the learning rate where nothing else is said.
+    - `lr`: the learning rate where nothing else is said; within the range of `control.lr`.
 
     **Other arguments**
 
@@ -60,11 +61,14 @@ class Problem:
     steps: int = 250
     weights: ArrayLike | None = None
     control: Control = field(default_factory=Control)
-    state: Floats = field(init=False, repr=False)
+    state: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Dynamics):
             raise ValueError(f"`model` takes a dynamics such as TeacherStudent, got {self.model!r}")
+        if not isinstance(self.control, Control):
+            raise ValueError(f"`control` takes a Control(tasks=…, lr=…), got {self.control!r}")
+        low, high = self.control.lr or (0.0, None)
         tasks = self.model.tasks
         weights = np.full(tasks, 1 / tasks) if self.weights is None else self.weights
         weights = check.array("weights", weights, (tasks,))
@@ -74,17 +78,34 @@ class Problem:
             )
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
-            "lr": check.number("lr", self.lr, at_least=0),
-            "steps": check.integer("steps", self.steps, at_least=1),
+            "lr": check.number("lr", self.lr, at_least=low, at_most=high),
+            "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
             "weights": weights,
             "state": self.model.pack(self.start),
         }.items():
             object.__setattr__(self, name, value)
 
+    def __repr__(self) -> str:
+        return f"Problem({self.model!r}, duration={self.duration:g}, lr={self.lr:g})"
+
     @property
     def edges(self) -> Floats:
         """The times (steps + 1,) between the steps."""
         return np.linspace(0.0, self.duration, self.steps + 1)
+
+    def accept(self, protocol: Protocol) -> Protocol:
+        """Return the protocol if it is one for this problem; refuse any other."""
+        if not isinstance(protocol, Protocol):
+            raise ValueError(f"`protocol` takes a Protocol, got {protocol!r}")
+        tasks = self.model.tasks
+        if protocol.tasks != tasks:
+            raise ValueError(f"`protocol` takes a protocol of {tasks} tasks, got {protocol.tasks}")
+        if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
+            raise ValueError(
+                f"`protocol` takes a protocol of duration {self.duration:g}, "
+                f"got {protocol.duration:g}"
+            )
+        return protocol
 
     @classmethod
     def load(cls, path: files.FilePath) -> Problem:

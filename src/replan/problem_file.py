@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +29,7 @@ activation = "erf"
 # head_lr = 1.0                   # the heads learn at this factor times lr
 
 [start]                           # one of three
-pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 0 }
+pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 1 }
 # fresh = { seed = 0 }            # random weights, nothing learned yet
 # Q = [[0.1, 0.0], [0.0, 0.1]]    # or the overlaps themselves
 # M = [[0.0, 0.0], [0.0, 0.0]]
@@ -145,7 +146,7 @@ class _Start(_Section):
 
 class _Training(_Section):
     duration: float = Field(gt=0)
-    steps: int = Field(250, ge=1)
+    steps: int = Field(250, ge=1, le=1_000_000)
     lr: float = Field(1.0, ge=0)
 
 
@@ -237,7 +238,8 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"`{name}` is missing"
     message = first["msg"].removeprefix("Value error, ")
-    message = message.replace("Input should be a valid", "takes a valid")
-    message = message.replace("Input should be", "takes a value")
+    message = message.replace("Input should be greater", "takes a number greater")
+    message = message.replace("Input should be", "takes")
+    message = re.sub(r"a valid dictionary or instance of \w+", "a table of keys", message)
     got = "" if isinstance(first["input"], _Section | dict) else f", got {first['input']!r}"
     return f"`{name}` {message}{got}"

@@ -62,7 +62,8 @@ class Protocol:
     ) -> Protocol:
         """Return the protocol that trains on one task (from 0) a step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
-        rows = [check.task("sequence", task, tasks) for task in sequence]
+        chosen = check.items("sequence", sequence, "tasks")
+        rows = [check.task("sequence", task, tasks) for task in chosen]
         return cls(np.eye(tasks)[rows], duration, lr)
 
     @classmethod
@@ -78,12 +79,15 @@ class Protocol:
         from 0. `lr` may hold one learning rate for each segment.
         """
         tasks = check.integer("tasks", tasks, at_least=1)
-        lengths = [check.number("segments", length, above=0) for length, _ in segments]
+        pairs = check.items("segments", segments, "(length, task or shares)")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f"`segments` takes pairs (length, task or shares), got {segments!r}")
+        lengths = [check.number("segments", length, above=0) for length, _ in pairs]
         rows = [
             check.array("segments", what, (tasks,))
             if isinstance(what, Sequence | np.ndarray)
             else np.eye(tasks)[check.task("segments", what, tasks)]
-            for _, what in segments
+            for _, what in pairs
         ]
         return cls(rows, lr=lr, edges=np.concatenate([[0.0], np.cumsum(lengths)]))
 
@@ -142,11 +146,9 @@ class Protocol:
 
     def deviation(self, other: Protocol) -> float:
         """Return max over tasks and times of |∫ (shares − other shares)|."""
-        if other.tasks != self.tasks or abs(other.duration - self.duration) > _SAME * self.duration:
-            raise ValueError(
-                f"`other` takes {self.tasks} tasks and duration {self.duration:g}, "
-                f"got {other.tasks} and {other.duration:g}"
-            )
+        self._check_other(other)
+        if abs(other.duration - self.duration) > _SAME * self.duration:
+            raise ValueError(f"`other` takes duration {self.duration:g}, got {other.duration:g}")
         mine = self.split(other.edges)
         middles = (mine.edges[1:] + mine.edges[:-1]) / 2
         gaps = mine.shares - other.shares[other.step_at(middles)]
@@ -156,8 +158,7 @@ class Protocol:
 
     def then(self, other: Protocol) -> Protocol:
         """Return this protocol followed by another."""
-        if other.tasks != self.tasks:
-            raise ValueError(f"`other` takes a protocol of {self.tasks} tasks, got {other.tasks}")
+        self._check_other(other)
         both_plain = self.lr.ndim == other.lr.ndim == 1
         pair = (self.lr, other.lr) if both_plain else (self.lr_by_task, other.lr_by_task)
         return Protocol(
@@ -165,6 +166,10 @@ class Protocol:
             lr=np.concatenate(pair),
             edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
         )
+
+    def _check_other(self, other: Protocol) -> None:
+        if not isinstance(other, Protocol) or other.tasks != self.tasks:
+            raise ValueError(f"`other` takes a protocol of {self.tasks} tasks, got {other!r}")
 
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal ones."""
@@ -248,26 +253,37 @@ class Protocol:
             if files.suffix(path, [".json", ".csv"]) == ".csv":
                 return cls._from_csv(path)
             content = files.read_json(path)
-            edges = content.get("edges")
-            duration = content["duration"] if edges is None else None
-            return cls(content["shares"], duration, content["lr"], edges=edges)
+            edges, duration = content.get("edges"), content["duration"]
+            if edges is None:
+                return cls(content["shares"], duration, content["lr"])
+            protocol = cls(content["shares"], lr=content["lr"], edges=edges)
+            if protocol.duration != duration:
+                raise ValueError(
+                    f"{path}: `duration` takes the last of `edges`, {edges[-1]}, got {duration}"
+                )
+            return protocol
         except KeyError as error:
             raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            header, *rows = [*csv.reader(file)] or [[]]
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, skipinitialspace=True) if line]
+        header, *rows = lines or [[]]
         if "share_1" not in header or not rows:
             raise ValueError(
                 f"{path}: takes columns start, end, share_1, … and lr, and a row a step, "
                 f"got {len(rows)} rows of {header}"
             )
-        table = check.array(str(path), rows, ("steps", len(header)))
+        for row in rows:
+            check.array(f"{path}: row {row}", row, (len(header),))
+        table = np.array(rows, dtype=np.float64)
         column = {name: table[:, i] for i, name in enumerate(header)}
         shares = np.stack([column[name] for name in header if name.startswith("share_")], axis=1)
         rates = [column[name] for name in header if name.startswith("lr_")]
         lr = np.stack(rates, axis=1) if rates else column["lr"]
+        if np.any(column["start"][1:] != column["end"][:-1]):
+            raise ValueError(f"{path}: takes steps that start where the one before ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
 
     def plot(self, path: files.FilePath) -> None:
@@ -282,12 +298,31 @@ class Protocol:
 
     def __str__(self) -> str:
         shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))
-        low, high = self.lr.min(), self.lr.max()
-        rates = f"{low:g}" if low == high else f"{low:.3g} … {high:.3g}"
         return (
             f"Protocol: {self.duration:g} units in {self.steps} steps, {shares}, "
-            f"learning rate {rates}\n" + "\n".join(self._phases())
+            f"learning rate {self.lr_text()}\n" + "\n".join(self._phases())
         )
+
+    def lr_text(self) -> str:
+        """Return the learning rate in a few words: one number, first and last, or the range."""
+        rates = self.lr if self.lr.ndim == 1 else self.lr.ravel()
+        if np.ptp(rates) == 0:
+            return f"{rates[0]:.3g}"
+        slope = np.diff(rates)
+        if self.lr.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
+            return f"{rates[0]:.3g} to {rates[-1]:.3g}"
+        return f"{rates.min():.3g} … {rates.max():.3g}"
+
+    def __repr__(self) -> str:
+        return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Protocol) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("edges", "shares", "lr")
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def _phases(self, most: int = 8) -> list[str]:
         """Return the runs of equal shares as lines, the first few."""

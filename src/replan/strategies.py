@@ -94,7 +94,7 @@ def shuffled(
     Every step keeps its shares, learning rate and length. Steps that begin before `after` stay
     where they are: with the focus phase kept this is the paper's pseudo-optimal strategy.
     """
-    base = focus_then_revise(problem) if protocol is None else protocol
+    base = focus_then_revise(problem) if protocol is None else problem.accept(protocol)
     after = check.number("after", after, at_least=0, at_most=base.duration)
     first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
     rng = np.random.default_rng(check.integer("seed", seed))
@@ -115,8 +115,9 @@ def constant_lr(
     The tasks are those of `protocol`, by default `interleaved`.
     """
     if lr is None:
-        return grid_search(problem, constant_lr, lr=_lr_grid(problem), protocol=[protocol]).protocol
-    lr = check.number("lr", lr, at_least=0)
+        return grid_search(problem, constant_lr, lr=_lr_grid(problem), protocol=protocol).protocol
+    low, high = problem.control.lr or (0.0, None)
+    lr = check.number("lr", lr, at_least=low, at_most=high)
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
@@ -138,7 +139,7 @@ def exponential_lr(
             exponential_lr,
             initial=_lr_grid(problem) if initial is None else [initial],
             scale=problem.duration * np.geomspace(0.05, 3.2, 13) if scale is None else [scale],
-            protocol=[protocol],
+            protocol=protocol,
         ).protocol
     initial = check.number("initial", initial, at_least=0)
     scale = check.number("scale", scale, above=0)
@@ -163,7 +164,7 @@ def power_law_lr(
             power_law_lr,
             initial=_lr_grid(problem) if initial is None else [initial],
             exponent=np.geomspace(0.125, 8.0, 13) if exponent is None else [exponent],
-            protocol=[protocol],
+            protocol=protocol,
         ).protocol
     initial = check.number("initial", initial, at_least=0)
     exponent = check.number("exponent", exponent, at_least=0)
@@ -172,26 +173,34 @@ def power_law_lr(
 
 
 class GridSearch(NamedTuple):
-    """The best protocol of a grid search, its settings and objective, and all tried."""
+    """The best protocol of a grid search, its settings and objective, and all that was tried."""
 
     protocol: Protocol
     settings: dict[str, Any]
     value: float
     tried: list[tuple[dict[str, Any], float]]
 
+    def __repr__(self) -> str:
+        return f"GridSearch(value={self.value:.6g}, settings={self.settings})"
 
-def grid_search(problem: Problem, strategy: Strategy, **grid: Sequence[Any] | Floats) -> GridSearch:
+
+def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch:
     """Return the best of a strategy over all combinations of settings.
 
-    `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`. Combinations whose
-    learning curve cannot be computed count as infinitely bad.
+    `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
+    the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
+    computed count as infinitely bad.
     """
-    for name, values in grid.items():
-        if len(values) == 0:
+    lists = [
+        list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+        for value in grid.values()
+    ]
+    for name, values in zip(grid, lists, strict=True):
+        if not values:
             raise ValueError(f"`{name}` takes at least one value to try, got none")
     tried = []
-    for values in product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
+    for combination in product(*lists):
+        settings = dict(zip(grid, combination, strict=True))
         protocol = strategy(problem, **settings)
         most = 32 * protocol.steps  # a rate that needs more is far too large
         run = evaluate(problem, protocol, rtol=1e-6, max_steps=most, throw=False)
@@ -244,7 +253,7 @@ def _with_lr(
 
     Where the problem gives the learning rate a range, the schedule is clipped to it.
     """
-    base = interleaved(problem) if protocol is None else protocol
+    base = interleaved(problem) if protocol is None else problem.accept(protocol)
     lr = schedule((base.edges[1:] + base.edges[:-1]) / 2)
     if problem.control.lr is not None:
         lr = np.clip(lr, *problem.control.lr)
@@ -254,7 +263,8 @@ def _with_lr(
 def _lr_grid(problem: Problem) -> Floats:
     """Learning rates around the problem's, a factor √2 apart, or all over its range."""
     if problem.control.lr is not None and problem.control.lr[1] > 0:
-        return problem.control.lr[1] * np.geomspace(1 / 64, 1, 13)
+        low, high = problem.control.lr
+        return np.geomspace(max(low, high / 64), high, 13)
     return (problem.lr or 1.0) * np.geomspace(1 / 4, 16, 13)
 
 
@@ -285,8 +295,8 @@ def _new_task(problem: Problem, task: int | None) -> int:
 
 
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:
-    chosen = range(problem.model.tasks) if order is None else order
-    if len(chosen) == 0:
+    chosen = check.items("order", range(problem.model.tasks) if order is None else order, "tasks")
+    if not chosen:
         raise ValueError("`order` takes at least one task, got none")
     return [_task(problem, "order", task) for task in chosen]
 

@@ -15,7 +15,7 @@ from replan.problem import Problem
 from replan.protocol import Protocol
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
     """Learning curves of one protocol on one problem.
 
@@ -110,6 +110,7 @@ class Trajectory:
             **self.protocol.to_dict(),
             "times": self.times.tolist(),
             "curves": self.losses.tolist(),
+            "end": self.problem.model.describe_start(self.problem.model.unpack(self.states[-1])),
             "rtol": self.rtol,
             "problem": self.problem.describe(),
         }
@@ -137,6 +138,10 @@ class Trajectory:
             if varies:
                 plotting.draw_lr(axes[2], self.protocol)
             axes[-1].set_xlabel("training time α")
+
+    def __repr__(self) -> str:
+        loss = f"loss={self.loss:.6g}" if self.status == "ok" else f"status={self.status!r}"
+        return f"Trajectory({loss}, {self.times.size} times to {self.times[-1]:g})"
 
     def __str__(self) -> str:
         if self.status != "ok":
@@ -166,15 +171,9 @@ def evaluate(
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate too
       large); with `throw=False` return what there is, with a status that says so.
     """
-    tasks = problem.model.tasks
-    if protocol.tasks != tasks:
-        raise ValueError(f"`protocol` takes a protocol of {tasks} tasks, got {protocol.tasks}")
-    if abs(protocol.duration - problem.duration) > 1e-9 * problem.duration:
-        raise ValueError(
-            f"`protocol` takes a protocol of duration {problem.duration:g}, "
-            f"got {protocol.duration:g}"
-        )
-    fine = protocol.split(problem.edges)
+    if not isinstance(problem, Problem):
+        raise ValueError(f"`problem` takes a Problem, got {problem!r}")
+    fine = problem.accept(protocol).split(problem.edges)
     run = problem.model.integrate(
         problem.state,
         fine.shares,

@@ -164,7 +164,7 @@ def test_similar_and_committee_are_the_general_model():
 def test_a_committee_learns_its_task():
     """Saad & Solla: with fixed heads and matched sizes the error vanishes at a small rate."""
     model = TeacherStudent.soft_committee(2, hidden=2)
-    start = model.fresh(seed=0, weight_variance=0.25, heads=np.ones((1, 2)), dimension=500)
+    start = model.fresh(seed=0, weight_variance=0.25, dimension=500)
     end = model.pretrain(task=0, duration=2000.0, lr=0.5, start=start)
     assert model.losses(start)[0] > 1e-2
     assert model.losses(end)[0] < 1e-9
@@ -209,6 +209,18 @@ def test_cosines_are_one_for_aligned_units():
     np.testing.assert_allclose(model.cosines(x), np.eye(2), atol=1e-12)
 
 
+def test_cosines_of_a_unit_without_weights_are_zero():
+    model = TeacherStudent.similar(0.3)
+    assert model.cosines(model.fresh(weight_variance=0.0)).tolist() == [[0, 0], [0, 0]]
+
+
+def test_fixed_heads_start_at_one_where_none_are_given():
+    model = TeacherStudent.similar(0.3, train_heads=[True, False])
+    V = model.fresh().V
+    assert np.all(np.abs(V[0]) < 0.5)
+    assert V[1].tolist() == [1, 1]
+
+
 GOOD = {"Q": np.eye(2), "M": np.zeros((2, 2)), "V": np.ones((2, 2))}
 
 
@@ -227,6 +239,8 @@ GOOD = {"Q": np.eye(2), "M": np.zeros((2, 2)), "V": np.ones((2, 2))}
 def test_bad_overlaps_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         TeacherStudent.similar(0.3).pack(Overlaps(**(GOOD | change)))
+    with pytest.raises(ValueError, match=message):
+        TeacherStudent.similar(0.3).losses(Overlaps(**(GOOD | change)))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +255,7 @@ def test_bad_overlaps_are_refused(change, message):
         ({"noise": -0.1}, "`noise` takes a finite number of at least 0, got -0.1"),
         ({"head_lr": np.nan}, "`head_lr` takes a finite number"),
         ({"teacher_heads": [[1, 1, 1]]}, r"`teacher_heads` takes .* \(T, 2\), got shape \(1, 3\)"),
+        ({"train_heads": 0}, "`train_heads` takes a list of bools, got 0"),
         ({"train_heads": [True]}, "`train_heads` takes .* each of 2 tasks"),
         ({"activation": "relu"}, "`activation` takes one of erf; got 'relu'"),
     ],
@@ -258,6 +273,8 @@ def test_bad_starts_are_refused():
         model.fresh(weight_variance=-1)
     with pytest.raises(ValueError, match="`dimension` takes an integer of at least 4, got 3"):
         model.fresh(dimension=3)
+    with pytest.raises(ValueError, match="`seed` or `start`: takes one of the two"):
+        model.pretrain(seed=1, start=model.fresh())
     with pytest.raises(ValueError, match=r"`lr` takes .* at least 0"):
         model.pretrain(lr=-1.0)
     with pytest.raises(ValueError, match=r"`duration` takes .* above 0"):

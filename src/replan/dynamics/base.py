@@ -111,7 +111,7 @@ class Dynamics(ABC):
         if len(states) == whole:
             advice = (
                 f"accuracy {rtol:g} was not reached with {substeps.sum()} steps: "
-                "try a smaller `lr`, a shorter `duration` or a larger `rtol`"
+                "try a smaller `lr` or a shorter `duration`"
             )
             return Integration(states, losses, errors, substeps, "inaccurate", advice)
         done = len(states) - 1

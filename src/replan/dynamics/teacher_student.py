@@ -143,16 +143,17 @@ class TeacherStudent(Dynamics):
     ) -> Overlaps:
         """Return the overlaps of random weights: nothing learned yet.
 
-        First-layer weights are N(0, `weight_variance`) in `dimension` input dimensions, heads
-        N(0, `head_variance`) or, if given, `heads` (T×K). The overlaps are drawn from their exact
-        law at that dimension (Bartlett's decomposition for Q) without making the weights.
+        First-layer weights are N(0, `weight_variance`) in `dimension` input dimensions. Heads are
+        N(0, `head_variance`) where they are trained and 1 where they are fixed, or `heads` (T×K).
+        The overlaps are drawn from their exact law at that dimension (Bartlett's decomposition
+        for Q) without making the weights.
         """
         K, P, T = self.hidden, self.teacher_units, self.tasks
         N = check.integer("dimension", dimension, at_least=K + P)
         scale = np.sqrt(check.number("weight_variance", weight_variance, at_least=0) / N)
         spread = np.sqrt(check.number("head_variance", head_variance, at_least=0))
         rng = np.random.default_rng(check.integer("seed", seed))
-        V = spread * rng.standard_normal((T, K))
+        V = np.where(np.array(self.train_heads)[:, None], spread * rng.standard_normal((T, K)), 1.0)
         if heads is not None:
             V = check.array("heads", heads, (T, K))
         values, vectors = np.linalg.eigh(self.teacher_overlaps)
@@ -170,17 +171,19 @@ class TeacherStudent(Dynamics):
         duration: float = 1000.0,
         *,
         lr: float = 1.0,
-        seed: int = 0,
+        seed: int | None = None,
         start: Overlaps | None = None,
     ) -> Overlaps:
         """Return the overlaps after training on one task alone.
 
-        It begins from `start`, or from `fresh(seed)`.
+        It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given.
         """
+        if seed is not None and start is not None:
+            raise ValueError("`seed` or `start`: takes one of the two, got both")
         task = check.task("task", task, self.tasks)
         duration = check.number("duration", duration, above=0)
         lr = check.number("lr", lr, at_least=0)
-        x = self.pack(self.fresh(seed) if start is None else start)
+        x = self.pack(self.fresh(seed or 0) if start is None else start)
         shares = np.eye(self.tasks)[[task]]
         rates = np.full((1, self.tasks), lr)
         run = self.integrate(x, shares, rates, np.array([duration]))
@@ -242,8 +245,8 @@ class TeacherStudent(Dynamics):
         return self.unpack(out)
 
     def losses(self, states: Floats | Overlaps) -> Floats:
-        """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or overlaps."""
-        x = states if isinstance(states, Overlaps) else self.unpack(states)
+        """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or at overlaps."""
+        x = self.unpack(self.pack(states) if isinstance(states, Overlaps) else states)
         lead = x.Q.shape[:-2]
         S = np.broadcast_to(self.teacher_overlaps, (*lead, *self.teacher_overlaps.shape))
         A = np.broadcast_to(self.teacher_heads, (*lead, *self.teacher_heads.shape))
@@ -256,9 +259,15 @@ class TeacherStudent(Dynamics):
         return 0.5 * np.sum((weights @ i2) * weights, axis=-1)
 
     def cosines(self, overlaps: Overlaps) -> Floats:
-        """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p."""
-        lengths = np.sqrt(np.diagonal(overlaps.Q, axis1=-2, axis2=-1))[..., :, None]
-        return np.abs(overlaps.M) / (lengths * np.sqrt(np.diagonal(self.teacher_overlaps)))
+        """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
+
+        A unit or teacher without length aligns with nothing: 0.
+        """
+        squares = np.diagonal(overlaps.Q, axis1=-2, axis2=-1)[..., :, None]
+        lengths = np.sqrt(squares * np.diagonal(self.teacher_overlaps))
+        cosines = np.zeros_like(overlaps.M)
+        np.divide(np.abs(overlaps.M), lengths, out=cosines, where=lengths > 0)
+        return np.minimum(cosines, 1.0)
 
     def roll_out(
         self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
@@ -305,7 +314,7 @@ class TeacherStudent(Dynamics):
 
 
 def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
-    flags = [value] * tasks if isinstance(value, bool) else list(value)
+    flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool) for flag in flags):
         raise ValueError(
             f"`{name}` takes true, false or one of them for each of {tasks} tasks, got {value!r}"
