@@ -68,6 +68,26 @@ class Dynamics(ABC):
         """
 
     @abstractmethod
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Return the gradients (…, n) by the states of Σ_t cotangents[…, t] × loss of task t."""
+
+    @abstractmethod
+    def pull_back(
+        self,
+        states: Floats,
+        cotangents: Floats,
+        shares: Floats,
+        lr: Floats,
+        lengths: Floats,
+        substeps: Ints,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out.
+
+        states are those `roll_out` gave, cotangents have their shape. Gradients: by the state at
+        every edge (pieces + 1, n) with all that follows from it, by shares and by lr (pieces, T).
+        """
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the settings of this model as the `[model]` section of a problem file."""
 

@@ -247,6 +247,24 @@ class TeacherStudent(Dynamics):
     def losses(self, states: Floats | Overlaps) -> Floats:
         """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or at overlaps."""
         x = self.unpack(self.pack(states) if isinstance(states, Overlaps) else states)
+        _, z, weights = self._arcsines(x)
+        return 0.5 * np.sum((weights @ (2.0 / np.pi * np.arcsin(z))) * weights, axis=-1)
+
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Return the gradients (…, n) of Σ_t cotangents[…, t] ε_t; see `Dynamics.pull_losses`."""
+        K = self.hidden
+        norms, z, weights = self._arcsines(self.unpack(states))
+        scaled = cotangents[..., :, None] * weights
+        weights_bar = scaled @ (2.0 / np.pi * np.arcsin(z))
+        z_bar = np.swapaxes(weights, -1, -2) @ scaled / (np.pi * np.sqrt(1.0 - z * z))
+        cov_bar = z_bar * norms[..., :, None] * norms[..., None, :]
+        variances = np.sum(z_bar * z, axis=-1) * norms**2  # through both norms of each pair
+        cov_bar[..., range(K), range(K)] -= variances[..., :K]
+        parts = (cov_bar[..., :K, :K], 2.0 * cov_bar[..., :K, K:], weights_bar[..., :K])
+        return np.concatenate([part.reshape(*z.shape[:-2], -1) for part in parts], axis=-1)
+
+    def _arcsines(self, x: Overlaps) -> tuple[Floats, Floats, Floats]:
+        """Return (1 + C_aa)^(−½) (…, U), the arguments of I₂ (…, U, U) and w (…, T, U)."""
         lead = x.Q.shape[:-2]
         S = np.broadcast_to(self.teacher_overlaps, (*lead, *self.teacher_overlaps.shape))
         A = np.broadcast_to(self.teacher_heads, (*lead, *self.teacher_heads.shape))
@@ -254,9 +272,8 @@ class TeacherStudent(Dynamics):
         bottom = np.concatenate([np.swapaxes(x.M, -1, -2), S], axis=-1)
         cov = np.concatenate([top, bottom], axis=-2)
         norms = 1.0 / np.sqrt(1.0 + np.diagonal(cov, axis1=-2, axis2=-1))
-        i2 = 2.0 / np.pi * np.arcsin(cov * norms[..., :, None] * norms[..., None, :])
-        weights = np.concatenate([x.V, -A], axis=-1)
-        return 0.5 * np.sum((weights @ i2) * weights, axis=-1)
+        z = cov * norms[..., :, None] * norms[..., None, :]
+        return norms, z, np.concatenate([x.V, -A], axis=-1)
 
     def cosines(self, overlaps: Overlaps) -> Floats:
         """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
@@ -275,19 +292,31 @@ class TeacherStudent(Dynamics):
         """Return the states (pieces + 1, n) of RK4, compiled; see `Dynamics.roll_out`."""
         from replan.dynamics import kernels
 
-        states, completed = kernels.roll_out(
-            start,
-            shares,
-            lr,
-            lengths,
-            substeps,
-            self.teacher_overlaps,
-            self.teacher_heads,
-            self.noise,
-            self._head_lr,
-            self.hidden,
-        )
+        states, completed = kernels.roll_out(start, shares, lr, lengths, substeps, *self._settings)
         return np.asarray(states[: completed + 1])
+
+    def pull_back(
+        self,
+        states: Floats,
+        cotangents: Floats,
+        shares: Floats,
+        lr: Floats,
+        lengths: Floats,
+        substeps: Ints,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the exact gradients of a roll-out, compiled; see `Dynamics.pull_back`."""
+        from replan.dynamics import adjoint
+
+        adjoints, by_shares, by_lr = adjoint.pull_back(
+            states, cotangents, shares, lr, lengths, substeps, *self._settings
+        )
+        return adjoints, by_shares, by_lr
+
+    @property
+    def _settings(self) -> tuple[Floats, Floats, float, Floats, int]:
+        """What the compiled roll-outs need to know of the model."""
+        S, A = self.teacher_overlaps, self.teacher_heads
+        return S, A, self.noise, self._head_lr, self.hidden
 
     @property
     def _head_lr(self) -> Floats:

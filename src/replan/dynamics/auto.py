@@ -1,0 +1,200 @@
+"""AutoDynamics: any model from its `rate` and `losses`, gradients by automatic differentiation.
+
+Needs the extra `jax`. Every RK4 step is differentiated on its own (one `vjp` a step inside a scan):
+differentiating the unrolled scan costs several times as much to run and to compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from replan import check
+from replan.check import Floats, Ints
+from replan.dynamics.base import Dynamics
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.flatten_util import ravel_pytree
+except ImportError as error:
+    raise ImportError("AutoDynamics needs JAX: pip install 'replan[jax]'") from error
+
+
+class AutoDynamics(Dynamics):
+    """A dynamics given by two functions on states of any structure (a pytree of arrays).
+
+    - `rate(state, task, knob)`: d(state)/dα while training on `task` (an int from 0) with the knob
+      (the learning rate) at a value; JAX code, the same structure as the state.
+    - `losses(state)`: the loss of every task, an array (T,).
+    - `tasks`: T.
+    - `like`: a state, for its structure and shapes.
+
+    All numbers are float64.
+    """
+
+    def __init__(
+        self,
+        rate: Callable[[Any, int, Any], Any],
+        losses: Callable[[Any], Any],
+        *,
+        tasks: int,
+        like: Any,
+    ) -> None:
+        self.tasks = check.integer("tasks", tasks, at_least=1)
+        self._rate, self._losses = rate, losses
+        with jax.enable_x64(True):
+            flat, self._unravel = ravel_pytree(_doubles(like))
+            self._structure = jax.tree_util.tree_structure(like)
+            self.size = int(flat.size)
+            self._forward = jax.jit(self._scan_forward)
+            self._backward = jax.jit(self._scan_backward)
+            self._all_losses = jax.jit(jax.vmap(self._flat_losses))
+            self._pull_all_losses = jax.jit(jax.vmap(self._pull_flat_losses))
+            given = np.shape(self._flat_losses(flat))
+        if given != (tasks,):
+            raise ValueError(f"`losses` takes a function that gives shape ({tasks},), got {given}")
+
+    # One step, and what JAX makes of it
+
+    def _slope(self, x: Any, shares: Any, knobs: Any) -> Any:
+        state = self._unravel(x)
+        parts = [
+            shares[t] * ravel_pytree(self._rate(state, t, knobs[t]))[0] for t in range(self.tasks)
+        ]
+        return sum(parts[1:], parts[0])
+
+    def _step(self, x: Any, shares: Any, knobs: Any, length: Any) -> Any:
+        k1 = self._slope(x, shares, knobs)
+        k2 = self._slope(x + 0.5 * length * k1, shares, knobs)
+        k3 = self._slope(x + 0.5 * length * k2, shares, knobs)
+        k4 = self._slope(x + length * k3, shares, knobs)
+        return x + length / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+
+    def _scan_forward(self, start: Any, shares: Any, knobs: Any, lengths: Any) -> Any:
+        def move(x: Any, row: Any) -> tuple[Any, Any]:
+            x = self._step(x, *row)
+            return x, x
+
+        return jax.lax.scan(move, start, (shares, knobs, lengths))[1]
+
+    def _scan_backward(
+        self, states: Any, cotangents: Any, shares: Any, knobs: Any, lengths: Any
+    ) -> Any:
+        def move(back: Any, row: Any) -> tuple[Any, Any]:
+            x, cotangent, share, knob, length = row
+            back = back + cotangent
+            _, pull = jax.vjp(lambda a, b, c: self._step(a, b, c, length), x, share, knob)
+            before, by_share, by_knob = pull(back)
+            return before, (before, by_share, by_knob)
+
+        rows = (states, cotangents, shares, knobs, lengths)
+        return jax.lax.scan(move, jnp.zeros_like(states[0]), rows, reverse=True)[1]
+
+    def _flat_losses(self, x: Any) -> Any:
+        return jnp.asarray(self._losses(self._unravel(x)))
+
+    def _pull_flat_losses(self, x: Any, cotangent: Any) -> Any:
+        return jax.vjp(self._flat_losses, x)[1](cotangent)[0]
+
+    # The interface
+
+    def pack(self, start: Any) -> Floats:
+        """Return a state of the structure of `like` as a vector (n,)."""
+        structure: Any = jax.tree_util.tree_structure(start)
+        if structure != self._structure:
+            raise ValueError(f"`start` takes the structure {self._structure}, got {structure}")
+        with jax.enable_x64(True):
+            flat = np.array(ravel_pytree(_doubles(start))[0])
+        return check.array("start", flat, (self.size,))
+
+    def unpack(self, states: Floats) -> Any:
+        """Return states (…, n) in the structure of `like`, with the same leading axes."""
+        with jax.enable_x64(True):
+            rows = jax.vmap(self._unravel)(jnp.asarray(states.reshape(-1, self.size)))
+        lead = states.shape[:-1]
+        return jax.tree_util.tree_map(lambda a: np.array(a).reshape(*lead, *a.shape[1:]), rows)
+
+    def losses(self, states: Floats) -> Floats:
+        """Return the loss of every task (…, T) at states (…, n)."""
+        with jax.enable_x64(True):
+            values = np.array(self._all_losses(states.reshape(-1, self.size)))
+        return values.reshape(*states.shape[:-1], self.tasks)
+
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Return the gradients (…, n) of Σ_t cotangents[…, t] × loss of task t."""
+        with jax.enable_x64(True):
+            pulled = self._pull_all_losses(
+                states.reshape(-1, self.size), cotangents.reshape(-1, self.tasks)
+            )
+        return np.array(pulled).reshape(states.shape)
+
+    def roll_out(
+        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
+    ) -> Floats:
+        """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
+        rows = _single_steps(shares, lr, lengths, substeps)
+        with jax.enable_x64(True):
+            ends = np.array(self._forward(start, *rows))
+        states = np.vstack([start, ends[np.cumsum(substeps) - 1]])
+        bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
+        return states[: bad[0]] if bad.size else states
+
+    def pull_back(
+        self,
+        states: Floats,
+        cotangents: Floats,
+        shares: Floats,
+        lr: Floats,
+        lengths: Floats,
+        substeps: Ints,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the exact gradients of a roll-out; see `Dynamics.pull_back`."""
+        rows = _single_steps(shares, lr, lengths, substeps)
+        last = np.cumsum(substeps) - 1
+        first = last - substeps + 1
+        after = np.zeros((len(rows[2]), self.size))
+        after[last] = cotangents[1:]
+        with jax.enable_x64(True):
+            ends = np.array(self._forward(states[0], *rows))
+            before = np.vstack([states[:1], ends[:-1]])
+            adjoints, by_shares, by_lr = map(np.array, self._backward(before, after, *rows))
+        used = last[-1] + 1
+        return (
+            np.vstack([adjoints[first], np.zeros(self.size)]) + cotangents,
+            np.add.reduceat(by_shares[:used], first),
+            np.add.reduceat(by_lr[:used], first),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the names of the functions: they cannot be put in a file."""
+        return {
+            "rate": getattr(self._rate, "__name__", "rate"),
+            "losses": getattr(self._losses, "__name__", "losses"),
+            "tasks": self.tasks,
+        }
+
+    def describe_start(self, start: Any) -> dict[str, Any]:
+        """Return the start as a flat list."""
+        return {"state": self.pack(start).tolist()}
+
+
+def _doubles(state: Any) -> Any:
+    return jax.tree_util.tree_map(lambda a: jnp.asarray(a, dtype=jnp.float64), state)
+
+
+def _single_steps(
+    shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """Return shares, lr and lengths of every single RK4 step, filled up with steps of length 0.
+
+    Their number is a power of two, so that few sizes are ever compiled.
+    """
+    rows = np.repeat(np.arange(len(lengths)), substeps)
+    filled = np.zeros(1 << int(len(rows) - 1).bit_length(), dtype=np.int64)
+    filled[: len(rows)] = rows
+    steps = (lengths / substeps)[filled]
+    steps[len(rows) :] = 0.0
+    return shares[filled], lr[filled], steps

@@ -1,0 +1,170 @@
+"""Gradients of roll-outs: by hand, by finite differences and by automatic differentiation."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_teacher_student import random_model
+
+from replan import Overlaps
+from replan.dynamics.auto import AutoDynamics
+
+SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K, P, T
+
+
+def tilted_rate(model):
+    """The equations a third time, in JAX, with the tilts as in DESIGN: E[Δ g′ λ], E[Δ² g′ g′]."""
+    S, A = jnp.array(model.teacher_overlaps), jnp.array(model.teacher_heads)
+    K = model.hidden
+
+    def tilt(cov, k):
+        return cov - jnp.outer(cov[:, k], cov[k]) / (1 + cov[k, k])
+
+    def i2(cov):
+        norm = 1 / jnp.sqrt(1 + jnp.diag(cov))
+        return 2 / jnp.pi * jnp.arcsin(cov * norm[:, None] * norm)
+
+    def rate(state, task, lr):
+        Q = (state["Q"] + state["Q"].T) / 2
+        M, V = state["M"], state["V"]
+        v = V[task]
+        w = jnp.concatenate([v, -A[task]])
+        cov = jnp.block([[Q, M], [M.T, S]])
+        drift, square = [], []
+        for k in range(K):
+            once = tilt(cov, k)
+            scale = jnp.sqrt(2 / jnp.pi / (1 + cov[k, k]))
+            push = w * jnp.sqrt(2 / jnp.pi) / jnp.sqrt(1 + jnp.diag(once))
+            drift.append(scale * (push @ once))
+            slopes = scale * jnp.sqrt(2 / jnp.pi / (1 + jnp.diag(once)[:K]))
+            pairs = [w @ i2(tilt(once, h)) @ w + model.noise**2 for h in range(K)]
+            square.append(slopes * jnp.array(pairs))
+        drift, square = jnp.array(drift), jnp.array(square)
+        first = lr * v[:, None] * drift
+        dQ = -first[:, :K] - first[:, :K].T + lr**2 * jnp.outer(v, v) * square
+        head = model.head_lr if model.train_heads[task] else 0.0
+        dV = jnp.zeros_like(V).at[task].set(-lr * head * (i2(cov) @ w)[:K])
+        return {"Q": dQ, "M": -first[:, K:], "V": dV}
+
+    def losses(state):
+        M = state["M"]
+        moments = i2(jnp.block([[state["Q"], M], [M.T, S]]))
+        w = jnp.concatenate([state["V"], -A], axis=1)
+        return 0.5 * jnp.einsum("tn,nm,tm->t", w, moments, w)
+
+    return rate, losses
+
+
+def instance(shape):
+    """A model with noise and a fixed head among trained ones, controls with a zero share."""
+    K, P, T = shape
+    flags = [t != 1 for t in range(T)]
+    model, start = random_model(K, P, T, noise=0.6, head_lr=0.7, train_heads=flags)
+    rng = np.random.default_rng(5)
+    shares = rng.dirichlet(np.ones(T), size=4)
+    shares[1] = np.eye(T)[T - 1]
+    lr = 0.3 + rng.random((4, T))
+    lengths, substeps = 0.05 + 0.3 * rng.random(4), np.array([1, 2, 3, 1])
+    controls = (shares, lr, lengths, substeps)
+    cotangents = rng.normal(size=(5, K * K + K * P + T * K))
+    symmetric = cotangents[:, : K * K].reshape(5, K, K)
+    symmetric += np.swapaxes(symmetric, 1, 2).copy()
+    return model, start, controls, cotangents
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_hand_written_gradients_match_autodiff(shape):
+    model, start, controls, cotangents = instance(shape)
+    K = model.hidden
+    rate, losses = tilted_rate(model)
+    auto = AutoDynamics(
+        rate, losses, tasks=model.tasks, like={"M": start.M, "Q": start.Q, "V": start.V}
+    )
+
+    def to_auto(states):  # JAX keeps the keys of a dict sorted: M, Q, V
+        x = model.unpack(states)
+        lead = states.shape[:-1]
+        return np.concatenate([part.reshape(*lead, -1) for part in (x.M, x.Q, x.V)], axis=-1)
+
+    x = model.pack(start)
+    states = model.roll_out(x, *controls)
+    auto_states = auto.roll_out(to_auto(x), *controls)
+    np.testing.assert_allclose(to_auto(states), auto_states, rtol=1e-11, atol=1e-13)
+    ours = model.pull_back(states, cotangents, *controls)
+    theirs = auto.pull_back(auto_states, to_auto(cotangents), *controls)
+    scale = max(np.abs(part).max() for part in theirs)
+    for mine, other in zip((to_auto(ours[0]), *ours[1:]), theirs, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-10 * scale)
+    weights = np.random.default_rng(0).random((5, model.tasks))
+    np.testing.assert_allclose(model.losses(states), auto.losses(auto_states), rtol=1e-10)
+    pulled = to_auto(model.pull_losses(states, weights))
+    np.testing.assert_allclose(pulled, auto.pull_losses(auto_states, weights), atol=1e-11)
+    assert K * K + model.teacher_units * K + model.tasks * K == auto.size
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_hand_written_gradients_match_finite_differences(shape):
+    model, start, controls, cotangents = instance(shape)
+    shares, lr, *grid = controls
+    x = model.pack(start)
+    K = model.hidden
+
+    def value(x, shares, lr):
+        return np.sum(model.roll_out(x, shares, lr, *grid) * cotangents)
+
+    states = model.roll_out(x, *controls)
+    by_state, by_shares, by_lr = model.pull_back(states, cotangents, *controls)
+    step = 1e-6
+
+    def difference(dx, dshares, dlr):
+        up = value(x + step * dx, shares + step * dshares, lr + step * dlr)
+        down = value(x - step * dx, shares - step * dshares, lr - step * dlr)
+        return (up - down) / (2 * step)
+
+    none, nothing = np.zeros_like(x), np.zeros_like(shares)
+    for i in range(len(x)):
+        direction = none.copy()
+        direction[i] = 1.0
+        if i < K * K:  # Q stays symmetric
+            direction[i % K * K + i // K] = 1.0
+        expected = difference(direction, nothing, nothing)
+        assert by_state[0] @ direction == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    for index in np.ndindex(shares.shape):
+        unit = nothing.copy()
+        unit[index] = 1.0
+        expected = difference(none, unit, nothing)
+        assert by_shares[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+        expected = difference(none, nothing, unit)
+        assert by_lr[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+def test_the_adjoint_of_a_later_edge_is_the_gradient_by_its_state():
+    model, start, (shares, lr, lengths, substeps), cotangents = instance((2, 2, 2))
+    states = model.roll_out(model.pack(start), shares, lr, lengths, substeps)
+    whole = model.pull_back(states, cotangents, shares, lr, lengths, substeps)[0]
+    rest = (shares[2:], lr[2:], lengths[2:], substeps[2:])
+    tail = model.pull_back(states[2:], cotangents[2:], *rest)[0]
+    np.testing.assert_allclose(whole[2:], tail, rtol=1e-13)
+
+
+def test_auto_dynamics_refuses_what_does_not_fit():
+    def rate(state, task, knob):
+        return -knob * state
+
+    with pytest.raises(ValueError, match=r"`losses` takes a function that gives shape \(2,\)"):
+        AutoDynamics(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
+    auto = AutoDynamics(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
+    with pytest.raises(ValueError, match="`start` takes the structure"):
+        auto.pack(Overlaps(np.eye(2), np.eye(2), np.eye(2)).Q.tolist())
+    with pytest.raises(ValueError, match="`start` takes finite numbers"):
+        auto.pack(np.array([1.0, np.nan, 0.0]))
+    with pytest.raises(ValueError, match="`tasks` takes an integer"):
+        AutoDynamics(rate, lambda state: state, tasks=0, like=np.ones(3))
+
+
+def test_auto_dynamics_stops_where_it_diverges():
+    auto = AutoDynamics(lambda x, task, knob: knob * x * x, lambda x: x, tasks=1, like=np.ones(1))
+    ones = np.ones((20, 1))
+    states = auto.roll_out(np.ones(1), ones, ones, np.full(20, 1.0), np.ones(20, np.int64))
+    assert 1 < len(states) < 21
+    assert np.all(np.isfinite(states))
+    assert auto.unpack(states).shape == (len(states), 1)
