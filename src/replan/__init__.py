@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from replan import strategies
 from replan.comparison import Comparison, compare
+from replan.control import Plan, solve
 from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
 from replan.problem import Control, Problem
 from replan.protocol import Protocol
@@ -18,6 +19,7 @@ __all__ = [
     "Dynamics",
     "IntegrationError",
     "Overlaps",
+    "Plan",
     "Problem",
     "Protocol",
     "TeacherStudent",
@@ -27,5 +29,6 @@ __all__ = [
     "evaluate",
     "measure_readout_timescale",
     "readout_timescale",
+    "solve",
     "strategies",
 ]

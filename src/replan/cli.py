@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tqdm import tqdm
 
 from replan import __version__, check, files
 from replan.comparison import compare
+from replan.control import METHODS, solve
 from replan.dynamics import IntegrationError
 from replan.dynamics.base import RTOL
 from replan.problem import Problem
@@ -90,6 +92,7 @@ def app(context: click.Context) -> None:
     Examples:
       replan new problem.toml
       replan compare problem.toml
+      replan solve problem.toml --json plan.json --plot plan.png
       replan evaluate problem.toml --strategy interleaved --json out.json
     """
     if context.invoked_subcommand is None:
@@ -141,6 +144,71 @@ def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path 
     if result.runs:
         result.plot(picture)
     _say_written(json, csv, picture if result.runs else None)
+
+
+@app.command("solve")
+@_file
+@click.option("--method", default="relax", show_default=True, help=f"One of {', '.join(METHODS)}.")
+@click.option(
+    "--starts", default=6, show_default=True, help="Random starts besides the strategies."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random starts.")
+@click.option(
+    "--max-gradients", default=5000, show_default=True, help="Gradients to spend at most."
+)
+@click.option(
+    "--protocol",
+    type=click.Path(path_type=Path),
+    help="A protocol file to begin from; where only the learning rate is free, the tasks.",
+)
+@_json
+@click.option(
+    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the plan."
+)
+def solve_command(
+    file: Path,
+    method: str,
+    starts: int,
+    seed: int,
+    max_gradients: int,
+    protocol: Path | None,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    """Find the best protocol for a problem, and say how good it is.
+
+    Ctrl-C ends the search and keeps the best plan so far.
+
+    \b
+    Examples:
+      replan solve problem.toml --json plan.json --plot plan.png
+      replan solve problem.toml --method sweep
+      replan evaluate problem.toml --protocol plan.json
+    """
+    problem = Problem.load(file)
+    given = None if protocol is None else Protocol.load(protocol)
+    with tqdm(desc="gradients", leave=False, disable=None) as bar:
+
+        def watch(value: float, gradients: int) -> None:
+            bar.update(gradients - bar.n)
+            bar.set_postfix_str(f"best {value:.6g}")
+
+        plan = solve(
+            problem,
+            method=method,
+            start=given,
+            starts=starts,
+            seed=seed,
+            max_gradients=max_gradients,
+            watch=watch,
+        )
+    click.echo(plan)
+    if json is not None:
+        settings = {"file": tomllib.loads(file.read_text(encoding="utf-8"))}
+        files.write_json(json, plan.to_dict() | {"settings": settings})
+    if plot is not None:
+        plan.plot(plot)
+    _say_written(json, plot)
 
 
 @app.command("evaluate")

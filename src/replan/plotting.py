@@ -91,15 +91,14 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
 
 
 def draw_lr(axes: Axes, protocol: Protocol) -> None:
-    """Draw the learning rate: one black curve, or one curve a task."""
-    rates = protocol.lr if protocol.lr.ndim == 2 else protocol.lr[:, None]
-    for t in range(rates.shape[1]):
-        axes.stairs(
-            rates[:, t],
-            protocol.edges,
-            baseline=None,
-            color="black" if protocol.lr.ndim == 1 else task_colour(t),
-            linestyle=TASK_LINES[t % len(TASK_LINES)],
-            linewidth=1.6,
+    """Draw the learning rate: a curve a task, in colours; black where tasks share one and mix."""
+    for t in range(protocol.tasks):
+        trained = protocol.shares[:, t] > 0
+        axes.hlines(
+            protocol.lr_by_task[trained, t],
+            protocol.edges[:-1][trained],
+            protocol.edges[1:][trained],
+            color=task_colour(t) if protocol.is_discrete or protocol.lr.ndim == 2 else "black",
+            linewidth=2.2,
         )
-    axes.set(ylabel="learning rate", ylim=(0, None))
+    axes.set(ylabel="learning rate", ylim=(0, 1.05 * protocol.lr.max()))

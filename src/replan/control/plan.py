@@ -1,0 +1,169 @@
+"""Plan: what `solve` returns, a protocol with its learning curves and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from replan import files
+from replan.check import Floats
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import Trajectory, evaluate
+
+Status = Literal["converged", "stalled", "limit", "stopped"]
+
+ADVICE: dict[Status, str] = {
+    "converged": "",
+    "stalled": "no move improves it but Pontryagin's condition is not met: try more `starts`",
+    "limit": "the limit of gradients was reached: try a larger `max_gradients`",
+    "stopped": "stopped before the end: this is the best plan so far",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about how good a plan is.
+
+    value: the objective, on a fine integrator. relaxed_value: that of the relaxed plan, which may
+    mix tasks within a step. integrality_gap: value − relaxed_value. pmp_residual: Pontryagin's
+    ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an upper bound
+    of the first-order gain still possible. discretisation_error: of value, by the integrator the
+    optimiser used. switches: changes of the task. multistart_spread: (worst − best) / best of the
+    relaxed values from all starts. scope: "global" only where every protocol was tried.
+    """
+
+    value: float
+    relaxed_value: float
+    integrality_gap: float
+    pmp_residual: float
+    discretisation_error: float
+    switches: int
+    multistart_spread: float
+    scope: Literal["local", "global"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """An optimised protocol with its trajectory, its certificate and how it was found.
+
+    trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
+    tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
+    adjoints: (steps + 1, n), the gradients of the objective by the states. statistics: method,
+    seed, starts, gradients, roll_outs, seconds.
+    """
+
+    problem: Problem
+    protocol: Protocol
+    trajectory: Trajectory
+    relaxed: Protocol
+    hamiltonians: Floats
+    adjoints: Floats
+    certificate: Certificate
+    status: Status
+    statistics: dict[str, Any]
+
+    @property
+    def loss(self) -> float:
+        """The objective."""
+        return self.certificate.value
+
+    @property
+    def advice(self) -> str:
+        """What to do next, where there is anything."""
+        return ADVICE[self.status]
+
+    @property
+    def phases(self) -> list[str]:
+        """The plan in words: what it opens with, the mixed part, what it ends with."""
+        protocol = self.protocol
+        if not protocol.is_discrete:
+            return [f"shares as given for {protocol.duration:g}"]
+        sequence, edges = protocol.sequence, protocol.edges
+        changes = np.flatnonzero(np.diff(sequence)) + 1
+        if changes.size == 0:
+            return [f"task {sequence[0] + 1} alone for {protocol.duration:g}"]
+        first, last = changes[0], changes[-1]
+        words = [f"focus on task {sequence[0] + 1} for {edges[first]:.4g}"]
+        if last > first:
+            shares = np.bincount(sequence[first:last], minlength=protocol.tasks) / (last - first)
+            parts = ", ".join(f"task {t + 1} {share:.0%}" for t, share in enumerate(shares))
+            words.append(f"revision for {edges[last] - edges[first]:.4g} ({parts})")
+        words.append(f"task {sequence[-1] + 1} alone for {edges[-1] - edges[last]:.4g}")
+        return words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a reader of the result needs, as JSON types."""
+        return self.trajectory.to_dict() | {
+            **asdict(self.certificate),
+            "status": self.status,
+            "advice": self.advice,
+            "phases": self.phases,
+            "relaxed": self.relaxed.to_dict(),
+            "hamiltonians": self.hamiltonians.tolist(),
+            "adjoints": self.adjoints.tolist(),
+            "statistics": self.statistics,
+        }
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file; `Plan.load` and `Protocol.load` read it."""
+        files.suffix(path, [".json"])
+        files.write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: files.FilePath) -> Plan:
+        """Read a saved plan; its learning curves are computed again."""
+        from replan.problem_file import from_dict
+
+        content = files.read_json(path)
+        try:
+            problem = from_dict(content["problem"])
+            relaxed = content["relaxed"]
+            names = Certificate.__dataclass_fields__
+            protocol = Protocol.load(path)
+            return cls(
+                problem,
+                protocol,
+                evaluate(problem, protocol),
+                Protocol(relaxed["shares"], lr=relaxed["lr"], edges=relaxed["edges"]),
+                np.array(content["hamiltonians"]),
+                np.array(content["adjoints"]),
+                Certificate(**{name: content[name] for name in names}),
+                content["status"],
+                content["statistics"],
+            )
+        except KeyError as error:
+            raise ValueError(f"{path}: no {error} in it, so not a plan") from None
+
+    def plot(self, path: files.FilePath) -> None:
+        """Draw the losses, the colour bar and, if it varies, the learning rate."""
+        self.trajectory.plot(path)
+
+    def __repr__(self) -> str:
+        return f"Plan(loss={self.loss:.6g}, status={self.status!r})"
+
+    def __str__(self) -> str:
+        c, s = self.certificate, self.statistics
+        losses = ", ".join(
+            f"task {t + 1} {x:.6g}" for t, x in enumerate(self.trajectory.final_losses)
+        )
+        lines = [
+            f"loss {c.value:.6g} ({losses})",
+            f"phases: {'; '.join(self.phases)}",
+            f"learning rate {self.protocol.lr_text()}, {c.switches} switches",
+            f"relaxed loss {c.relaxed_value:.6g}, integrality gap {_part(c.integrality_gap, c)}",
+            f"Pontryagin residual {_part(c.pmp_residual, c)}, "
+            f"discretisation error {_part(c.discretisation_error, c)}",
+            f"{c.scope} optimum, {self.status}; spread of {s['starts']} starts "
+            f"{c.multistart_spread:.2g}",
+            f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs, "
+            f"{s['seconds']:.2f} s",
+        ]
+        return "\n".join(lines + [self.advice] * bool(self.advice))
+
+
+def _part(amount: float, certificate: Certificate) -> str:
+    """Return an amount with its size relative to the value."""
+    return f"{amount:.2g} ({amount / certificate.value:.1e} of it)"
