@@ -126,6 +126,9 @@ def main() -> None:
         ]
     rolls = [roll_out_by_steps(steps) for steps in (250, 500, 1000, 2000, 4000, 8000)]
     print(show(rates), show(rolls), sep="\n\n")
+    worst = max(row["ratio"] for row in rates)
+    assert worst <= 1.5, f"numba takes {worst:.2f} times as long as C"
+    assert rolls[-1]["µs a step"] <= 1.5 * rolls[0]["µs a step"], "the cost grows with the steps"
     results = {
         "command": "python benchmarks/rate.py",
         "machine": {

@@ -27,6 +27,13 @@ def test_table_fits_a_terminal(comparison):
     assert all(name in str(comparison) for name in strategies.STRATEGIES)
 
 
+def test_table_of_three_tasks_fits_too():
+    model = replan.TeacherStudent.similar(0.3, tasks=3)
+    problem = Problem(model, model.fresh(), duration=10.0, steps=20)
+    lines = str(replan.compare(problem)).splitlines()
+    assert max(map(len, lines)) <= 80
+
+
 def test_files(comparison, problem, tmp_path):
     comparison.save(tmp_path / "c.csv")
     table = pd.read_csv(tmp_path / "c.csv")

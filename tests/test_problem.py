@@ -101,9 +101,18 @@ def test_one_task_with_several_teacher_units(tmp_path):
 
 
 def test_describe_gives_the_same_problem_back(problem):
-    again = from_dict(problem.describe())
-    assert again.state.tolist() == problem.state.tolist()
-    assert again.describe() == problem.describe()
+    model = TeacherStudent(
+        np.eye(3), hidden=2, teacher_heads=[[1, 0.5, 0], [0, 1, 1]], noise=0.2,
+        train_heads=[True, False], head_lr=0.3,
+    )  # fmt: skip
+    rich = Problem(
+        model, model.fresh(4), duration=7.0, lr=2.0, steps=30, weights=[0.2, 0.8],
+        control=Control(tasks=False, lr=(0.5, 3.0)),
+    )  # fmt: skip
+    for one in (problem, rich):
+        again = from_dict(one.describe())
+        assert again.state.tolist() == one.state.tolist()
+        assert again.describe() == one.describe()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replan import Protocol
+from replan import Protocol, files
 
 
 @st.composite
@@ -67,6 +67,7 @@ def test_refining_and_splitting_change_nothing(protocol, factor):
 def test_splitting_next_to_an_edge_makes_no_sliver():
     protocol = Protocol.from_segments([(7.0 + 1e-12, 1), (3.0, 0)], tasks=2)
     assert protocol.split([7.0]).steps == 2
+    assert protocol.split([5.0, 5.0 + 1e-13]).steps == 3
 
 
 @settings(max_examples=80, deadline=None)
@@ -80,6 +81,21 @@ def test_rounding_stays_within_its_bound(protocol):
     if not equal and protocol.tasks > 2:
         bound = protocol.tasks - 1
     assert protocol.deviation(rounded) <= bound * protocol.lengths.max() + 1e-7
+
+
+def test_deviation_weighs_steps_by_their_length():
+    a = Protocol([[1, 0], [0, 1]], edges=[0, 1, 4])
+    assert a.deviation(Protocol([[1, 0]], duration=4.0)) == 3.0
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), files.replacing(path) as part:
+        part.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_rounding_bound_is_tight():
@@ -114,8 +130,9 @@ def test_spread_samples_follow_the_shares_everywhere():
 def test_random_samples_follow_the_shares_on_average_and_the_seed():
     protocol = Protocol([[0.2, 0.5, 0.3], [0.0, 0.0, 1.0]], duration=2.0)
     tasks = protocol.sample(20_000, order="random", seed=5)
-    counts = np.bincount(tasks[:20_000], minlength=3) / 20_000
-    np.testing.assert_allclose(counts, [0.2, 0.5, 0.3], atol=0.015)
+    long = protocol.sample(400_000, order="random", seed=5)[:400_000]
+    counts = np.bincount(long, minlength=3) / 400_000
+    np.testing.assert_allclose(counts, [0.2, 0.5, 0.3], atol=4 * 0.5 / np.sqrt(400_000))
     assert set(tasks[20_000:]) == {2}
     assert tasks.tolist() == protocol.sample(20_000, order="random", seed=5).tolist()
     assert tasks.tolist() != protocol.sample(20_000, order="random", seed=6).tolist()
@@ -212,6 +229,15 @@ def test_tables_by_hand_may_have_spaces_and_blank_lines(tmp_path):
         "\ufeffstart, end, share_1, lr\n0, 1, 1, 0.5\n\n1, 3, 1, 0.2\n\n", encoding="utf-8"
     )
     assert Protocol.load(path) == Protocol([[1], [1]], lr=[0.5, 0.2], edges=[0, 1, 3])
+
+
+def test_columns_count_by_their_number(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("lr,share_2,share_1,start,end\n0.5,0.2,0.8,0,1\n")
+    assert Protocol.load(path) == Protocol([[0.8, 0.2]], 1.0, 0.5)
+    path.write_text("start,end,share_1,share_3,lr\n0,1,0.5,0.5,1\n")
+    with pytest.raises(ValueError, match="no 'share_2' in it"):
+        Protocol.load(path)
 
 
 def test_tables_with_a_gap_are_refused(tmp_path):

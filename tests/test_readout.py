@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+import replan
 from replan import TeacherStudent, measure_readout_timescale, readout_timescale
 from replan.dynamics import kernels
 
@@ -45,6 +46,11 @@ def test_features_that_learn_along_are_slower():
         measured = measure_readout_timescale(similarity, train_features=True)
         assert measured == pytest.approx(slowest_mode(similarity), rel=2e-3)
         assert measured > 10 * readout_timescale(similarity)
+
+
+def test_what_takes_too_long_is_said():
+    with pytest.raises(replan.IntegrationError, match="too long to measure"):
+        measure_readout_timescale(0.9999, train_features=True)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,36 @@ def test_shuffling_keeps_the_steps_and_what_comes_before(problem):
     assert kept.sequence.tolist() != base.sequence.tolist()
 
 
+def test_a_shuffled_step_keeps_its_learning_rate_and_length(problem):
+    base = Protocol(
+        [[1, 0], [0, 1], [0.5, 0.5], [0.2, 0.8]], lr=[1.0, 2.0, 3.0, 4.0], edges=[0, 1, 3, 6, 10]
+    )
+    for seed in range(5):
+        mixed = strategies.shuffled(problem, protocol=base, seed=seed)
+        rows = sorted(zip(mixed.lr, mixed.lengths, mixed.shares[:, 0], strict=True))
+        np.testing.assert_allclose(
+            rows, sorted(zip(base.lr, base.lengths, base.shares[:, 0], strict=True))
+        )
+        kept = strategies.shuffled(problem, protocol=base, after=3.0, seed=seed)
+        assert kept.lr[:2].tolist() == [1.0, 2.0]
+    orders = {
+        tuple(strategies.shuffled(problem, protocol=base, after=3.0, seed=s).lr) for s in range(9)
+    }
+    assert orders == {(1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 4.0, 3.0)}  # the step at 3 moves too
+
+
+def test_focus_with_three_tasks_ends_at_the_largest_of_the_old_losses():
+    model = TeacherStudent.similar(0.3, tasks=3)
+    start = model.pretrain(task=1, duration=30.0, start=model.pretrain(task=0, seed=1))
+    problem = Problem(model, start, duration=40.0)
+    protocol = strategies.focus_then_revise(problem)
+    switch = protocol.edges[np.argmax(protocol.shares[:, 0] > 0)]
+    losses = evaluate(problem, protocol).losses_at([switch])[0]
+    assert 0 < switch < 40
+    assert losses[2] == pytest.approx(losses[:2].max(), rel=1e-6)
+    assert losses[0] != pytest.approx(losses[1], rel=0.05)
+
+
 def test_a_given_focus_is_kept_exactly(problem):
     protocol = strategies.focus_then_revise(problem, focus=3.21, shares=[0.3, 0.7])
     first = protocol.step_at([3.2])[0]
@@ -107,6 +137,10 @@ def test_schedules_keep_to_the_range_of_the_problem(problem):
         strategies.constant_lr(bounded, lr=2.0)
     lr = strategies.exponential_lr(bounded, initial=3.0, scale=2.0).lr
     assert (lr.min(), lr.max()) == (0.5, 1.5)
+    tried = np.linspace(0.5, 1.5, 9)
+    best = min(evaluate(bounded, strategies.constant_lr(bounded, lr=lr)).loss for lr in tried)
+    searched = evaluate(bounded, strategies.constant_lr(bounded)).loss
+    assert searched <= best * 1.02  # the grid covers the range
     for strategy in (strategies.constant_lr, strategies.exponential_lr, strategies.power_law_lr):
         searched = strategy(bounded).lr
         assert searched.min() >= 0.5
@@ -135,6 +169,15 @@ def test_grid_search_keeps_what_is_not_a_list(problem):
     assert len(found.tried) == 2
     assert found.protocol.shares.tolist() == base.shares.tolist()
     assert "settings" in repr(found)
+
+
+def test_the_search_does_not_depend_on_the_steps():
+    model = TeacherStudent.similar(0.3)
+    found = []
+    for steps in (10, 1000):
+        problem = Problem(model, model.fresh(0), duration=100.0, steps=steps)
+        found.append(strategies.constant_lr(problem).lr[0])
+    assert found[0] == found[1]
 
 
 def test_searched_schedules_are_at_least_as_good_as_the_constant_rate(problem):

@@ -96,6 +96,18 @@ def test_the_error_estimate_holds_and_the_asked_accuracy_is_reached(problem, rto
     assert run.error == pytest.approx(run.errors[-1].mean())
 
 
+def test_overlaps_too_reach_the_asked_accuracy():
+    """Near a perfect student losses hardly feel the overlaps: these have a check of their own."""
+    model = TeacherStudent.similar(0.3)
+    S = model.teacher_overlaps
+    start = Overlaps(S, S, np.eye(2) + 1e-3)
+    problem = Problem(model, start, duration=30.0, steps=3, lr=3.0)
+    protocol = strategies.one_task(problem)
+    run, exact = (evaluate(problem, protocol, rtol=rtol) for rtol in (1e-8, 1e-12))
+    assert np.abs(run.states - exact.states).max() <= 3e-8
+    assert run.losses[-1, 0] < 1e-7
+
+
 def test_work_is_linear_in_the_number_of_steps(reference):
     """Integration steps per unit of time do not grow with the protocol's resolution."""
     work = []
@@ -163,6 +175,20 @@ def test_alternation_on_a_fine_grid_is_the_mixed_share(problem):
     assert np.polyfit(np.log(steps), np.log(gaps), 1)[0] == pytest.approx(-1, abs=0.1)
 
 
+def test_a_very_short_step_counts(problem):
+    protocol = Protocol([[1, 0], [1, 0]], edges=[0, 1e-11, 10], lr=[1e5, 1.0])
+    plain_run = evaluate(problem, Protocol([[1, 0]], 10.0))
+    assert abs(evaluate(problem, protocol).loss - plain_run.loss) > 1e-6 * plain_run.loss
+
+
+def test_the_end_can_be_asked_for_whatever_the_rounding():
+    model = TeacherStudent.similar(0.1, tasks=7, hidden=1)
+    problem = Problem(model, model.fresh(), duration=35.5, steps=7)
+    run = evaluate(problem, strategies.sequential(problem))
+    assert run.losses_at([35.5]).tolist() == [run.final_losses.tolist()]
+    assert run.times[-1] == 35.5
+
+
 def test_losses_at_any_time_are_integrated_there(problem):
     protocol = strategies.focus_then_revise(problem, focus=3.3)
     run = evaluate(problem, protocol)
@@ -193,6 +219,8 @@ def test_the_objective_weighs_the_losses(problem):
     weighted = Problem(problem.model, problem.start, duration=10.0, weights=[2.0, 0.5])
     run = evaluate(weighted, strategies.interleaved(weighted))
     assert run.loss == pytest.approx(run.final_losses @ [2.0, 0.5])
+    assert run.error == pytest.approx(run.errors[-1] @ [2.0, 0.5])
+    assert run.values[-1] == run.loss
 
 
 def test_divergence_says_when_and_what_to_try(problem):
@@ -256,5 +284,7 @@ def test_protocols_for_another_problem_are_refused(problem):
         evaluate(problem, 3)
     with pytest.raises(ValueError, match="`problem` takes a Problem, got"):
         evaluate(strategies.interleaved(problem), problem)
+    with pytest.raises(ValueError, match="`max_steps` takes an integer"):
+        evaluate(problem, strategies.interleaved(problem), max_steps=0)
     with pytest.raises(ValueError, match="`rtol` takes"):
         evaluate(problem, strategies.interleaved(problem), rtol=0.0)

@@ -32,14 +32,16 @@ def number(
         takes += (" and" if at_least is not None or above is not None else " of") + (
             f" at most {at_most:g}"
         )
-    good = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
-    if good:
-        x = float(value)  # type: ignore[arg-type]
-        good = (
-            (at_least is None or x >= at_least)
-            and (above is None or x > above)
-            and (at_most is None or x <= at_most)
-        )
+    try:
+        x = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    except OverflowError:
+        x = np.inf
+    good = (
+        np.isfinite(x)
+        and (at_least is None or x >= at_least)
+        and (above is None or x > above)
+        and (at_most is None or x <= at_most)
+    )
     if not good:
         raise ValueError(f"`{name}` takes {takes}, got {value!r}")
     return x

@@ -144,6 +144,8 @@ def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path 
     if result.runs:
         result.plot(picture)
     _say_written(json, csv, picture if result.runs else None)
+    if not result.runs:
+        raise IntegrationError("no strategy has a learning curve: try a smaller `lr`")
 
 
 @app.command("solve")

@@ -38,13 +38,13 @@ class Comparison:
 
     def __str__(self) -> str:
         tasks = range(1, self.problem.model.tasks + 1)
-        head = f"{'strategy':<18} {'loss':>9}" + "".join(f" {f'task {t}':>9}" for t in tasks)
-        lines = [f"{head}  {'shares %':<{4 * len(tasks)}} learning rate"]
+        head = f"{'strategy':<17} {'loss':>8}" + "".join(f" {f'task {t}':>8}" for t in tasks)
+        lines = [f"{head}  {'shares %':<{max(8, 4 * len(tasks))}} lr"]
         for name, run in self.runs.items():
-            losses = "".join(f" {x:9.3g}" for x in [run.loss, *run.final_losses])
+            losses = "".join(f" {x:8.3g}" for x in [run.loss, *run.final_losses])
             shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
-            lines.append(f"{name:<18}{losses}  {shares:<8} {run.protocol.lr_text()}")
-        lines += [f"{name:<18} failed: {why}" for name, why in self.failures.items()]
+            lines.append(f"{name:<17}{losses}  {shares:<8} {run.protocol.lr_text()}")
+        lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
 
     def save(self, path: files.FilePath) -> None:

@@ -48,7 +48,7 @@ def replacing(path: FilePath) -> Iterator[Path]:
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield part
         part.replace(target)

@@ -93,16 +93,6 @@ class Problem:
         """The times (steps + 1,) between the steps."""
         return np.linspace(0.0, self.duration, self.steps + 1)
 
-    def value(self, times: Floats, losses: Floats) -> float:
-        """Return the objective of losses (n, T) at times (n,)."""
-        return float(losses[-1] @ np.asarray(self.weights))
-
-    def cotangents(self, times: Floats, losses: Floats) -> Floats:
-        """Return the gradient (n, T) of `value` by the losses."""
-        found = np.zeros_like(losses)
-        found[-1] = self.weights
-        return found
-
     def accept(self, protocol: Protocol) -> Protocol:
         """Return the protocol if it is one for this problem; refuse any other."""
         if not isinstance(protocol, Protocol):

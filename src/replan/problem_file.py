@@ -55,6 +55,11 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _given(section: _Section) -> dict[str, Any]:
+    """Return the keys that the file has: what it leaves out is left to the library's defaults."""
+    return section.model_dump(exclude_unset=True)
+
+
 def _heads(value: Any) -> Any:
     """Take P numbers for the heads of a single task."""
     flat = isinstance(value, list) and value and not isinstance(value[0], list)
@@ -79,44 +84,42 @@ def _range_or_false(value: Any) -> Any:
 class _Model(_Section):
     hidden: int = Field(ge=1)
     similarity: float | None = None
-    tasks: int | None = Field(None, ge=1)
+    tasks: int = Field(2, ge=1)
     teacher_overlaps: _Matrix | None = None
     teacher_heads: Annotated[_Matrix | None, BeforeValidator(_heads)] = None
-    activation: Literal["erf"] = "erf"
-    noise: float = Field(0.0, ge=0)
-    train_heads: Annotated[bool | list[bool], BeforeValidator(_all_or_each)] = True
-    head_lr: float = Field(1.0, ge=0)
+    activation: Literal["erf"] | None = None
+    noise: float | None = Field(None, ge=0)
+    train_heads: Annotated[bool | list[bool] | None, BeforeValidator(_all_or_each)] = None
+    head_lr: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> _Model:
         if (self.similarity is None) == (self.teacher_overlaps is None):
             raise ValueError("takes either `similarity` or `teacher_overlaps`")
-        if self.tasks is not None and self.similarity is None:
+        if "tasks" in self.model_fields_set and self.similarity is None:
             raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` says it already")
         return self
 
     def build(self) -> TeacherStudent:
-        settings: dict[str, Any] = self.model_dump(
-            include={"teacher_heads", "noise", "train_heads", "head_lr", "activation"}
-        )
-        if self.similarity is not None:
-            return TeacherStudent.similar(self.similarity, self.tasks or 2, self.hidden, **settings)
-        assert self.teacher_overlaps is not None
-        return TeacherStudent(self.teacher_overlaps, hidden=self.hidden, **settings)
+        settings = _given(self)
+        similarity, tasks = settings.pop("similarity", None), settings.pop("tasks", self.tasks)
+        if similarity is not None:
+            return TeacherStudent.similar(similarity, tasks, **settings)
+        return TeacherStudent(**settings)
 
 
 class _Fresh(_Section):
-    seed: int = Field(0, ge=0)
-    dimension: int = Field(20_000, ge=1)
-    weight_variance: float = Field(1e-3, ge=0)
-    head_variance: float = Field(1e-2, ge=0)
+    seed: int | None = Field(None, ge=0)
+    dimension: int | None = Field(None, ge=1)
+    weight_variance: float | None = Field(None, ge=0)
+    head_variance: float | None = Field(None, ge=0)
     heads: _Matrix | None = None
 
 
 class _Pretrain(_Fresh):
     task: int = Field(1, ge=1)
-    duration: float = Field(1000.0, gt=0)
-    lr: float = Field(1.0, ge=0)
+    duration: float | None = Field(None, gt=0)
+    lr: float | None = Field(None, ge=0)
 
 
 class _Start(_Section):
@@ -136,18 +139,20 @@ class _Start(_Section):
 
     def build(self, model: TeacherStudent) -> Overlaps:
         if self.fresh is not None:
-            return model.fresh(**self.fresh.model_dump())
+            return model.fresh(**_given(self.fresh))
         if self.pretrain is not None:
-            begin = model.fresh(**self.pretrain.model_dump(include=set(_Fresh.model_fields)))
+            settings = _given(self.pretrain)
             task = task_from_one("start.pretrain.task", self.pretrain.task, model.tasks)
-            return model.pretrain(task, self.pretrain.duration, lr=self.pretrain.lr, start=begin)
+            training = {key: settings[key] for key in ("duration", "lr") if key in settings}
+            weights = {key: settings[key] for key in _Fresh.model_fields if key in settings}
+            return model.pretrain(task, start=model.fresh(**weights), **training)
         return Overlaps(**self.model_dump(include={"Q", "M", "V"}))
 
 
 class _Training(_Section):
     duration: float = Field(gt=0)
-    steps: int = Field(250, ge=1, le=1_000_000)
-    lr: float = Field(1.0, ge=0)
+    steps: int | None = Field(None, ge=1)
+    lr: float | None = Field(None, ge=0)
 
 
 class _LrRange(_Section):
@@ -209,9 +214,7 @@ def from_dict(content: dict[str, Any]) -> Problem:
     return Problem(
         model,
         file.start.build(model),
-        duration=file.training.duration,
-        lr=file.training.lr,
-        steps=file.training.steps,
+        **_given(file.training),
         weights=file.objective.weights,
         control=Control(file.control.tasks, None if lr is None else (lr.min, lr.max)),
     )

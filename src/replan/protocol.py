@@ -183,7 +183,8 @@ class Protocol:
         new = np.unique(check.array("times", times, ("n",)))
         near = np.clip(np.searchsorted(self.edges, new), 1, self.steps)
         gap = np.minimum(np.abs(self.edges[near] - new), np.abs(self.edges[near - 1] - new))
-        inside = (new > 0) & (new < self.duration) & (gap > room)
+        apart = np.diff(new, prepend=-np.inf) > room
+        inside = (new > 0) & (new < self.duration) & (gap > room) & apart
         return self._on(np.union1d(self.edges, new[inside]))
 
     def _on(self, edges: Floats) -> Protocol:
@@ -195,7 +196,8 @@ class Protocol:
         """Return the protocol with one task a step that follows the shares most closely.
 
         Sum-up rounding: on equal steps the integrated shares deviate by at most
-        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely.
+        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely. What lags
+        behind is made up for at once, even where a task has no share any more.
         """
         from replan.rounding import sum_up
 
@@ -208,7 +210,7 @@ class Protocol:
         """Return the task (from 0) of every SGD sample: duration × dimension of them.
 
         "spread" follows the shares as evenly as possible (deviation below one sample for two
-        tasks), "random" draws every sample's task from the shares at its time.
+        tasks), "random" draws every sample's task from the shares at its time, with the seed.
         """
         dimension = check.integer("dimension", dimension, at_least=1)
         check.one_of("order", order, ["spread", "random"])
@@ -257,13 +259,16 @@ class Protocol:
             if edges is None:
                 return cls(content["shares"], duration, content["lr"])
             protocol = cls(content["shares"], lr=content["lr"], edges=edges)
-            if protocol.duration != duration:
+            if abs(protocol.duration - duration) > _SAME * protocol.duration:
                 raise ValueError(
-                    f"{path}: `duration` takes the last of `edges`, {edges[-1]}, got {duration}"
+                    f"`duration` takes the last of `edges`, {edges[-1]}, got {duration}"
                 )
             return protocol
         except KeyError as error:
             raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
+        except ValueError as error:
+            where = str(path)
+            raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
@@ -272,18 +277,20 @@ class Protocol:
         header, *rows = lines or [[]]
         if "share_1" not in header or not rows:
             raise ValueError(
-                f"{path}: takes columns start, end, share_1, … and lr, and a row a step, "
+                "takes columns start, end, share_1, … and lr, and a row a step, "
                 f"got {len(rows)} rows of {header}"
             )
         for row in rows:
-            check.array(f"{path}: row {row}", row, (len(header),))
+            check.array(f"row {row}", row, (len(header),))
         table = np.array(rows, dtype=np.float64)
         column = {name: table[:, i] for i, name in enumerate(header)}
-        shares = np.stack([column[name] for name in header if name.startswith("share_")], axis=1)
-        rates = [column[name] for name in header if name.startswith("lr_")]
-        lr = np.stack(rates, axis=1) if rates else column["lr"]
-        if np.any(column["start"][1:] != column["end"][:-1]):
-            raise ValueError(f"{path}: takes steps that start where the one before ends, got a gap")
+        tasks = sum(name.startswith("share_") for name in header)
+        shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
+        lr = column["lr"] if "lr" in column else None
+        if lr is None:
+            lr = np.stack([column[f"lr_{t + 1}"] for t in range(tasks)], axis=1)
+        if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
+            raise ValueError("takes steps that start where the one before ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
 
     def plot(self, path: files.FilePath) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from replan import check
-from replan.dynamics import Overlaps, TeacherStudent
+from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
 from replan.problem import Problem
 from replan.strategies import one_task
 from replan.trajectory import evaluate
@@ -43,7 +43,11 @@ def measure_readout_timescale(
     duration = 8 * readout_timescale(gamma, eta)
     while True:
         problem = Problem(model, start, duration=duration, lr=slow * eta, steps=128)
-        run = evaluate(problem, one_task(problem, task=0))
+        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, throw=False)
+        if run.status != "ok":
+            raise IntegrationError(
+                f"the time-scale at `similarity` {gamma:g} and `lr` {eta:g} is too long to measure"
+            )
         distance = np.linalg.norm(run.overlaps.V[:, 0] - [1.0, 0.0], axis=1)
         late = (distance < 1e-4 * distance[0]) & (distance > 1e-6 * distance[0])
         if distance[-1] < 1e-6 * distance[0]:  # only the slowest mode is left by then

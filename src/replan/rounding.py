@@ -1,4 +1,4 @@
-"""Sum-up rounding: from shares to one task at a time."""
+"""Compiled loops over rows of shares: rounding to one task a step, projection on the simplex."""
 
 from __future__ import annotations
 
@@ -30,3 +30,24 @@ def sum_up(shares: Floats, lengths: Floats) -> Ints:
         lag[best] -= lengths[i]
         chosen[i] = best
     return chosen
+
+
+@njit(cache=True, nogil=True)
+def project_rows(rows: Floats) -> Floats:
+    """Return the nearest point of the simplex for every row (steps, T).
+
+    What is above zero in the end is all lowered by the same amount; terms leave that set one after
+    the other, the smallest first. (Held, Wolfe & Crowder 1974)
+    """
+    out = np.empty_like(rows)
+    for i in range(rows.shape[0]):
+        ordered = np.sort(rows[i])
+        total, count = ordered.sum() - 1.0, ordered.size
+        for smallest in ordered:
+            if smallest * count > total:
+                break
+            total -= smallest
+            count -= 1
+        for t in range(rows.shape[1]):
+            out[i, t] = max(rows[i, t] - total / count, 0.0)
+    return out

@@ -21,6 +21,8 @@ from replan.trajectory import evaluate
 
 Strategy = Callable[..., Protocol]
 
+_SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs more is too large
+
 
 # Which task
 
@@ -202,8 +204,7 @@ def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch
     for combination in product(*lists):
         settings = dict(zip(grid, combination, strict=True))
         protocol = strategy(problem, **settings)
-        most = 32 * protocol.steps  # a rate that needs more is far too large
-        run = evaluate(problem, protocol, rtol=1e-6, max_steps=most, throw=False)
+        run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
         tried.append((settings, run.loss if run.status == "ok" else np.inf))
     settings, value = min(tried, key=lambda pair: pair[1])
     if value == np.inf:
@@ -243,7 +244,8 @@ def _segments(
 ) -> Protocol:
     """Return segments on the problem's grid; their own ends are edges too."""
     whole = Protocol.from_segments(segments, problem.model.tasks, problem.lr)
-    return whole.split(problem.edges)
+    edges = np.append(whole.edges[:-1], problem.duration)  # lengths may not add up to the last bit
+    return Protocol(whole.shares, lr=whole.lr, edges=edges).split(problem.edges)
 
 
 def _with_lr(

@@ -72,10 +72,10 @@ class Trajectory:
     def losses_at(self, times: ArrayLike) -> Floats:
         """Return the losses (m, T) at any times (m,), integrated there rather than interpolated."""
         wanted = check.array("times", times, ("m",))
-        if wanted.size and (wanted.min() < 0 or wanted.max() > self.times[-1]):
-            raise ValueError(
-                f"`times` takes times from 0 to {self.times[-1]:g}, got {wanted.tolist()}"
-            )
+        end = self.times[-1]
+        wanted[np.abs(wanted - end) <= 1e-9 * end] = end
+        if wanted.size and (wanted.min() < 0 or wanted.max() > end):
+            raise ValueError(f"`times` takes times from 0 to {end:g}, got {wanted.tolist()}")
         return np.array([self._losses_at(time) for time in wanted]).reshape(
             -1, self.losses.shape[1]
         )
@@ -167,7 +167,7 @@ def evaluate(
     **Other arguments**
 
     - `rtol`: the relative accuracy of the losses; RK4 steps are halved until it is reached.
-    - `max_steps`: how many RK4 steps a run may take in all.
+    - `max_steps`: how many RK4 steps the finest run may take.
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate too
       large); with `throw=False` return what there is, with a status that says so.
     """

@@ -10,11 +10,11 @@ import replan
 from replan import Control, Overlaps, Plan, Problem, Protocol, TeacherStudent, evaluate, solve
 from replan.control.flips import Flips
 from replan.control.objective import Controls, Objective
-from replan.control.relax import Relax, project_rows
+from replan.control.relax import Relax
 from replan.control.solve import on_grid
 from replan.control.sweep import Sweep
 from replan.dynamics.auto import AutoDynamics
-from replan.rounding import sum_up
+from replan.rounding import project_rows, sum_up
 
 
 def reference_problem(reference, **settings):

@@ -25,7 +25,8 @@ def gram(factor):
 def covariances():
     """Covariances of four units: ordinary, near-singular, singular, with a unit that is zero."""
     rng = np.random.default_rng(0)
-    yield "ordinary", gram(rng.normal(size=(4, 4)) / 2)
+    for _ in range(3):
+        yield "random", gram(rng.normal(size=(4, 4)) / 2)
     base = rng.normal(size=(4, 2)) / 1.5
     yield "near-singular", gram(base) + 1e-10 * np.eye(4)
     yield "singular", gram(base)

@@ -189,6 +189,13 @@ def test_fresh_overlaps_have_the_law_of_real_weights():
     assert np.abs((ours - theirs) / scale).max() < 6 * np.sqrt(2 / draws)
 
 
+def test_fresh_heads_have_their_variance():
+    model = TeacherStudent.similar(0.1, tasks=2)
+    heads = np.array([model.fresh(seed, head_variance=0.09).V for seed in range(4000)])
+    assert heads.mean() == pytest.approx(0, abs=4 * 0.3 / np.sqrt(heads.size))
+    assert heads.var() == pytest.approx(0.09, rel=4 * np.sqrt(2 / heads.size))
+
+
 def test_fresh_is_seeded_and_takes_aligned_teachers():
     model = TeacherStudent.similar(1.0)  # S is singular
     a, b, c = model.fresh(3), model.fresh(3), model.fresh(4)

@@ -47,7 +47,7 @@ class Objective:
     def __init__(self, problem: Problem, steps: int, max_gradients: int) -> None:
         self.problem, self.steps, self.max_gradients = problem, steps, max_gradients
         self.lengths = np.full(steps, problem.duration / steps)
-        self.edges = np.linspace(0.0, problem.duration, steps + 1)
+        self.weights = np.asarray(problem.weights)
         self.gradients = self.roll_outs = 0
         self.substeps = self._enough_substeps()
 
@@ -92,7 +92,7 @@ class Objective:
         if len(states) <= self.steps:
             return np.inf
         with np.errstate(invalid="ignore"):
-            value = self.problem.value(self.edges, self.problem.model.losses(states))
+            value = float(self.problem.model.losses(states[-1]) @ self.weights)
         return value if np.isfinite(value) else np.inf
 
     def gradient(self, controls: Controls) -> Gradient:
@@ -106,8 +106,9 @@ class Objective:
         if value == np.inf:
             nothing = np.zeros_like(controls.shares)
             return Gradient(value, nothing, nothing, states, np.zeros_like(states))
-        cotangents = self.problem.cotangents(self.edges, model.losses(states))
+        cotangents = np.zeros_like(states)
+        cotangents[-1] = model.pull_losses(states[-1], self.weights)
         adjoints, by_shares, by_lr = model.pull_back(
-            states, model.pull_losses(states, cotangents), *controls, self.lengths, self.substeps
+            states, cotangents, *controls, self.lengths, self.substeps
         )
         return Gradient(value, by_shares, by_lr, states, adjoints)

@@ -9,14 +9,6 @@ from replan.control.objective import Controls, Objective
 from replan.control.quasi_newton import QuasiNewton
 
 
-def project_rows(shares: Floats) -> Floats:
-    """Return the nearest point of the simplex for every row (Held, Wolfe & Crowder 1974)."""
-    ordered = -np.sort(-shares, axis=1)
-    excess = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, shares.shape[1] + 1)
-    last = np.sum(ordered > excess, axis=1) - 1
-    return np.maximum(shares - excess[np.arange(len(shares)), last][:, None], 0.0)
-
-
 class Relax:
     """A descent of the relaxed problem; `free_tasks` and `free_lr` say what it may change."""
 
@@ -96,6 +88,8 @@ class Relax:
         return found.value, np.concatenate([part.ravel() for part in parts])
 
     def _project(self, x: Floats) -> Floats:
+        from replan.rounding import project_rows
+
         raw = self._split_raw(x)
         parts = [project_rows(raw.shares)] * self.free_tasks + [
             np.clip(raw.lr, 0, 1)

@@ -108,12 +108,14 @@ class Dynamics(ABC):
         """Roll out, halving the step until the losses and states are good to `rtol`.
 
         The error is estimated from step against half step: a difference d of an order-4 method
-        leaves d/15 in the finer one. It gives up where more than `max_steps` steps in all would be
-        needed.
+        leaves d/15 in the finer one. After the first such pair of runs, it gives up where the next
+        would take more than `max_steps` steps.
         """
         rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
         whole = lengths.size + 1
-        substeps = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
+        max_steps = check.integer("max_steps", max_steps, at_least=1)
+        first = np.maximum(1, np.ceil(100 * lengths / lengths.sum() - 1e-9))
+        substeps: Ints = first.astype(np.int64)
         states, losses = self._finite_roll_out(start, shares, lr, lengths, substeps)
         while True:
             coarse_states, coarse_losses, substeps = states, losses, 2 * substeps
@@ -137,7 +139,8 @@ class Dynamics(ABC):
         done = len(states) - 1
         advice = (
             f"the trajectory diverged after time {lengths[:done].sum():g} of {lengths.sum():g} "
-            f"at learning rate {lr[done][shares[done] > 0].max():g}: try a smaller `lr`"
+            f"at learning rate {lr[done][shares[done] > 0].max():g}: try a smaller `lr` "
+            "or a shorter `duration`"
         )
         return Integration(states, losses, errors, substeps, "diverged", advice)
 

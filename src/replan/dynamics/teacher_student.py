@@ -344,8 +344,8 @@ class TeacherStudent(Dynamics):
 
 def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
     flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
-    if len(flags) != tasks or not all(isinstance(flag, bool) for flag in flags):
+    if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(
             f"`{name}` takes true, false or one of them for each of {tasks} tasks, got {value!r}"
         )
-    return tuple(flags)
+    return tuple(bool(flag) for flag in flags)
