@@ -176,9 +176,9 @@ def test_alternation_on_a_fine_grid_is_the_mixed_share(problem):
 
 
 def test_a_very_short_step_counts(problem):
-    protocol = Protocol([[1, 0], [1, 0]], edges=[0, 1e-11, 10], lr=[1e5, 1.0])
+    protocol = Protocol([[1, 0], [1, 0]], edges=[0, 1e-11, 10], lr=[3e6, 1.0])
     plain_run = evaluate(problem, Protocol([[1, 0]], 10.0))
-    assert abs(evaluate(problem, protocol).loss - plain_run.loss) > 1e-6 * plain_run.loss
+    assert abs(evaluate(problem, protocol).loss - plain_run.loss) > 0.1 * plain_run.loss
 
 
 def test_the_end_can_be_asked_for_whatever_the_rounding():

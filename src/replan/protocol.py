@@ -286,9 +286,9 @@ class Protocol:
         column = {name: table[:, i] for i, name in enumerate(header)}
         tasks = sum(name.startswith("share_") for name in header)
         shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
-        lr = column["lr"] if "lr" in column else None
-        if lr is None:
-            lr = np.stack([column[f"lr_{t + 1}"] for t in range(tasks)], axis=1)
+        names = ["lr"] if "lr" in column else [f"lr_{t + 1}" for t in range(tasks)]
+        rates = np.stack([column[name] for name in names], axis=1)
+        lr = rates[:, 0] if "lr" in column else rates
         if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
             raise ValueError("takes steps that start where the one before ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
