@@ -22,14 +22,19 @@ def gram(factor):
     return factor @ factor.T
 
 
+def unit_gram(factor):
+    """A covariance with variances up to 1, which the quadrature below resolves."""
+    return gram(factor / np.sqrt(np.diag(gram(factor)).max()))
+
+
 def covariances():
     """Covariances of four units: ordinary, near-singular, singular, with a unit that is zero."""
     rng = np.random.default_rng(0)
     for _ in range(3):
-        yield "random", gram(rng.normal(size=(4, 4)) / 2)
-    base = rng.normal(size=(4, 2)) / 1.5
-    yield "near-singular", gram(base) + 1e-10 * np.eye(4)
-    yield "singular", gram(base)
+        yield "random", unit_gram(rng.normal(size=(4, 4)))
+    base = rng.normal(size=(4, 2))
+    yield "near-singular", unit_gram(base) + 1e-10 * np.eye(4)
+    yield "singular", unit_gram(base)
     aligned = np.array([[1.0, 0.0], [1.0, 1e-7], [-0.7, 0.0], [0.0, 1.0]])
     yield "aligned", gram(aligned)
     yield "zero unit", np.diag([0.0, 1.0, 0.5, 0.9])

@@ -58,7 +58,7 @@ class Flips:
     def _try_single_moves(self, found: Gradient) -> bool:
         """Try the most promising moves one by one; return whether it was worth it."""
         before, states = self.value, found.states
-        for where, tasks in self._moves(found.by_shares)[: self.objective.steps // 2]:
+        for where, tasks in self._moves(found.by_shares)[: self.objective.steps]:
             sequence = self.sequence
             if np.array_equal(sequence[where], tasks):
                 continue
@@ -67,7 +67,7 @@ class Flips:
             value, after = self.objective.value_after(states, min(where), controls)
             if value < self.value:
                 self.controls, self.value, states = controls, value, after
-        return before - self.value > 1e-6 * abs(before)
+        return before - self.value > 1e-7 * abs(before)
 
     def _moves(self, by_shares: Floats) -> list[tuple[list[int], list[int]]]:
         """List flips of each step and exchanges with the next step of another task, best first."""

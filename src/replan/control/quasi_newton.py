@@ -32,7 +32,7 @@ class QuasiNewton:
     project: Projection
     x: Floats
     memory: int = 20
-    inner: int = 15
+    inner: int = 30
     value: float = field(init=False)
     gradient: Floats = field(init=False)
     pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)

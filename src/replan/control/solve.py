@@ -178,7 +178,7 @@ class _Search:
         found: list[tuple[float, Controls]] = []
         for protocol in self.protocols:
             solver = Relax(self.coarse, on_grid(protocol, self.coarse.steps), **free)
-            self._descend(solver, 40, residual=2e-2)
+            self._descend(solver, 60, residual=1e-2)
             found.append((solver.value, solver.controls))
             self.values.append(solver.value)
         _, controls = min(found, key=lambda pair: pair[0])
