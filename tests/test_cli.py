@@ -212,7 +212,9 @@ def test_a_rate_that_only_a_finer_step_survives_is_reported_too(run, tmp_path):
 
 def test_stopping_a_compiled_kernel_is_stopping(run, monkeypatch):
     def interrupted(*args, **settings):
-        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+        inner = SystemError("returned a result with an exception set")
+        inner.__cause__ = KeyboardInterrupt()
+        raise SystemError("returned a result with an exception set") from inner
 
     monkeypatch.setattr(cli, "evaluate", interrupted)
     assert run("evaluate problem.toml --strategy no-replay")[::2] == (130, "replan: stopped\n")

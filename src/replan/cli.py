@@ -18,6 +18,7 @@ from replan.comparison import compare
 from replan.control import METHODS, solve
 from replan.dynamics import IntegrationError
 from replan.dynamics.base import RTOL
+from replan.interrupt import interrupted
 from replan.problem import Problem
 from replan.problem_file import EXAMPLE, task_from_one
 from replan.protocol import Protocol
@@ -42,7 +43,7 @@ def main() -> None:
     except IntegrationError as error:
         _fail(str(error), 1)
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C inside a compiled kernel
+        if interrupted(error):
             _fail("stopped", 130)
         if "REPLAN_DEBUG" in os.environ:
             raise

@@ -17,6 +17,7 @@ from replan.control.plan import Certificate, Plan, Status
 from replan.control.relax import Relax
 from replan.control.sweep import Sweep
 from replan.dynamics import IntegrationError
+from replan.interrupt import interrupted
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, interleaved
@@ -68,10 +69,8 @@ def solve(
         status = getattr(search, method)()
     except LimitError:
         status = "limit"
-    except KeyboardInterrupt:
-        status = "stopped"
-    except SystemError as error:  # what a compiled kernel makes of Ctrl-C
-        if not isinstance(error.__cause__, KeyboardInterrupt):
+    except (KeyboardInterrupt, SystemError) as error:
+        if not interrupted(error):
             raise
         status = "stopped"
     statistics = {
