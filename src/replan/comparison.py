@@ -92,6 +92,11 @@ class Comparison:
             points.plot(final, height, "k|", markersize=11, markeredgewidth=2, label="objective")
             points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
             points.tick_params(labelleft=False, left=False)
+            points.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
+            shown = np.array([run.final_losses for run in self.runs.values()])
+            powers = np.log10(shown[shown > 0])
+            if powers.size:
+                points.set_xlim(10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max()))
             points.grid(axis="y", color="0.9", linewidth=0.8)
             points.set_axisbelow(True)
             points.spines["left"].set_visible(False)
