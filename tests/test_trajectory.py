@@ -114,8 +114,8 @@ def test_work_is_linear_in_the_number_of_steps(reference):
     for steps in (250, 1000, 4000):
         problem = reference_problem(reference, steps=steps)
         work.append(evaluate(problem, strategies.interleaved(problem)).substeps.sum())
-    assert work[1] <= 2 * work[0] or work[1] <= 2 * 1000
-    assert work[2] <= 2 * 4000
+    assert work[1] <= 2 * work[0] or work[1] <= 4 * 1000  # two runs over halves of the steps
+    assert work[2] <= 4 * 4000
 
 
 @settings(max_examples=15, deadline=None)

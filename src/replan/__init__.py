@@ -6,6 +6,7 @@ from replan import strategies
 from replan.comparison import Comparison, compare
 from replan.control import Plan, solve
 from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
+from replan.limits import Limits
 from replan.problem import Control, Problem
 from replan.protocol import Protocol
 from replan.readout import measure_readout_timescale, readout_timescale
@@ -18,6 +19,7 @@ __all__ = [
     "Control",
     "Dynamics",
     "IntegrationError",
+    "Limits",
     "Overlaps",
     "Plan",
     "Problem",

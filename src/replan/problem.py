@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,14 @@ from numpy.typing import ArrayLike
 from replan import check, files
 from replan.check import Floats
 from replan.dynamics.base import Dynamics
+from replan.limits import Limits, StepLimits
 from replan.protocol import Protocol
+
+# A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
+# the last part below it. Where more than that much of other losses would have to be given up, a
+# plan misses its target. Steeper penalties are met more often, but a descent gets slow along them.
+_PENALTY = 30.0
+_MARGIN = 0.03  # of the target: where the penalty sets in
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,10 @@ class Control:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Problem:
-    """A training problem: from `start`, train for `duration`, end with a small weighted loss.
+    """A training problem: from `start`, train for `duration`, reach a small objective.
+
+    The objective is Σ_t weights[t] × final loss of task t + Σ_t running[t] × its average over the
+    training, and a penalty for final losses above their targets.
 
     **Main arguments**
 
@@ -50,8 +61,11 @@ class Problem:
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
-    - `weights`: (T,) the objective is Σ_t weights[t] × final loss of task t; by default the mean.
+    - `weights`: (T,) of the final losses; by default their mean counts.
+    - `running`: (T,) of the average losses over the training; by default they do not count.
+    - `targets`: (T,) what the final loss of each task should end below, None where there is none.
     - `control`: what may be controlled.
+    - `limits`: what `solve` must keep to.
     """
 
     model: Dynamics
@@ -60,8 +74,12 @@ class Problem:
     lr: float = 1.0
     steps: int = 250
     weights: ArrayLike | None = None
+    running: ArrayLike | None = None
+    targets: Sequence[float | None] | None = None
     control: Control = field(default_factory=Control)
+    limits: Limits = field(default_factory=Limits)
     state: Floats = field(init=False)
+    step_limits: StepLimits = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Dynamics):
@@ -69,21 +87,71 @@ class Problem:
         if not isinstance(self.control, Control):
             raise ValueError(f"`control` takes a Control(tasks=…, lr=…), got {self.control!r}")
         low, high = self.control.lr or (0.0, None)
+        if not isinstance(self.limits, Limits):
+            raise ValueError(f"`limits` takes a Limits(max_share=…, …), got {self.limits!r}")
         tasks = self.model.tasks
-        weights = np.full(tasks, 1 / tasks) if self.weights is None else self.weights
-        weights = check.array("weights", weights, (tasks,))
-        if weights.min() < 0 or weights.max() == 0:
-            raise ValueError(
-                f"`weights` takes numbers of at least 0, not all 0, got {weights.tolist()}"
-            )
+        weights = self._weights("weights", np.full(tasks, 1 / tasks))
+        running = self._weights("running", np.zeros(tasks))
+        if weights.max() == 0 and running.max() == 0:
+            raise ValueError(f"`weights` takes numbers not all 0, got {weights.tolist()}")
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
             "lr": check.number("lr", self.lr, at_least=low, at_most=high),
             "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
             "weights": weights,
+            "running": running,
+            "targets": self._targets(tasks),
             "state": self.model.pack(self.start),
         }.items():
             object.__setattr__(self, name, value)
+        limits = self.limits.on_grid(tasks, self.steps, self.duration)
+        if limits.binding and not self.control.tasks:
+            raise ValueError("`limits` takes limits only where `control.tasks` is true")
+        object.__setattr__(self, "step_limits", limits)
+
+    def _weights(self, name: str, default: Floats) -> Floats:
+        given = getattr(self, name)
+        weights = check.array(name, default if given is None else given, default.shape)
+        if weights.min() < 0:
+            raise ValueError(f"`{name}` takes numbers of at least 0, got {weights.tolist()}")
+        return weights
+
+    def _targets(self, tasks: int) -> Floats:
+        """Return the targets (T,), infinite where there is none."""
+        if self.targets is None:
+            return np.full(tasks, np.inf)
+        given = check.items("targets", self.targets, "numbers or None")
+        values = [np.inf if x is None or x == np.inf else x for x in given]
+        if len(values) != tasks:
+            raise ValueError(f"`targets` takes {tasks} numbers or None, got {len(values)}")
+        return np.array([x if x == np.inf else check.number("targets", x, above=0) for x in values])
+
+    def objective(self, final: Floats, average: Floats) -> float:
+        """Return the objective of final and average losses (T,)."""
+        return float(
+            final @ np.asarray(self.weights)
+            + average @ np.asarray(self.running)
+            + self._penalties(final)[0]
+        )
+
+    def slopes(self, final: Floats) -> Floats:
+        """Return the derivatives (T,) of the objective by the final losses.
+
+        Those by the average losses are `running`.
+        """
+        return np.asarray(self.weights) + self._penalties(final)[1]
+
+    def _penalties(self, final: Floats) -> tuple[float, Floats]:
+        """Return what the targets add to the objective and its derivatives (T,)."""
+        targets, margin = np.asarray(self.targets), _MARGIN
+        if np.all(targets == np.inf):
+            return 0.0, np.zeros(targets.size)
+        scale = _PENALTY * max(np.max(np.asarray(self.weights)), np.max(np.asarray(self.running)))
+        above = np.maximum(final / targets - 1.0 + margin, 0.0)
+        near = above <= margin
+        height = np.where(near, above**2 / (2 * margin), above - margin / 2)
+        lengths = np.where(above > 0, targets, 0.0)
+        return float(scale * height @ lengths), scale * np.where(near, above / margin, 1.0)
 
     def __repr__(self) -> str:
         return f"Problem({self.model!r}, duration={self.duration:g}, lr={self.lr:g})"
@@ -125,5 +193,17 @@ class Problem:
                 "tasks": self.control.tasks,
                 "lr": False if lr is None else {"min": lr[0], "max": lr[1]},
             },
-            "objective": {"weights": np.asarray(self.weights).tolist()},
+            "objective": self._describe_objective(),
+            "limits": self.limits.describe(),
         }
+
+    def _describe_objective(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}
+        if np.any(self.running):
+            content["running"] = np.asarray(self.running).tolist()
+        targets = np.asarray(self.targets)
+        if np.any(np.isfinite(targets)):
+            content["targets"] = {
+                str(t + 1): x for t, x in enumerate(targets.tolist()) if x < np.inf
+            }
+        return content

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from replan import check, files
 from replan.dynamics import Overlaps, TeacherStudent
+from replan.limits import Limits
 from replan.problem import Control, Problem
 
 EXAMPLE = """\
@@ -46,6 +47,14 @@ lr = false                        # or { min = 0.0, max = 5.0 }
 
 [objective]
 weights = [0.5, 0.5]              # of the tasks' final losses
+# running = [0.0, 0.0]            # of their averages over the training
+# targets = { 1 = 0.01 }          # the loss of task 1 should end below 0.01
+
+# [limits]                        # what a plan must keep to
+# min_share = [0.0, 0.0]          # of each task in the whole training
+# max_share = [0.2, 1.0]
+# min_dwell = 0.5                 # shortest time on a task before it changes
+# max_switches = 10
 """
 
 _Matrix = list[list[float]]
@@ -167,6 +176,26 @@ class _Control(_Section):
 
 class _Objective(_Section):
     weights: list[float] | None = None
+    running: list[float] | None = None
+    targets: dict[str, float] | None = None
+
+    def target_list(self, tasks: int) -> list[float | None] | None:
+        """Return the targets of all tasks; the file names tasks from 1."""
+        if self.targets is None:
+            return None
+        listed: list[float | None] = [None] * tasks
+        for name, target in self.targets.items():
+            if not name.isdigit():
+                raise ValueError(f"`objective.targets` takes tasks as keys, such as 1, got {name}")
+            listed[task_from_one("objective.targets", int(name), tasks)] = target
+        return listed
+
+
+class _Limits(_Section):
+    min_share: list[float] | None = None
+    max_share: list[float] | None = None
+    min_dwell: float = 0.0
+    max_switches: int | None = None
 
 
 class _File(_Section):
@@ -175,6 +204,7 @@ class _File(_Section):
     training: _Training
     control: _Control = _Control()
     objective: _Objective = _Objective()
+    limits: _Limits = _Limits()
 
 
 _SECTIONS: dict[tuple[str, ...], type[_Section]] = {
@@ -187,6 +217,7 @@ _SECTIONS: dict[tuple[str, ...], type[_Section]] = {
     ("control",): _Control,
     ("control", "lr"): _LrRange,
     ("objective",): _Objective,
+    ("limits",): _Limits,
 }
 
 
@@ -216,7 +247,10 @@ def from_dict(content: dict[str, Any]) -> Problem:
         file.start.build(model),
         **_given(file.training),
         weights=file.objective.weights,
+        running=file.objective.running,
+        targets=file.objective.target_list(model.tasks),
         control=Control(file.control.tasks, None if lr is None else (lr.min, lr.max)),
+        limits=Limits(**_given(file.limits)),
     )
 
 

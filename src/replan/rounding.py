@@ -1,4 +1,4 @@
-"""Compiled loops over rows of shares: rounding to one task a step, projection on the simplex."""
+"""Rounding of shares to one task a step, compiled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ _TIE = 1e-9  # differences below this, in steps, are rounding errors: the first 
 
 
 @njit(cache=True, nogil=True)
-def sum_up(shares: Floats, lengths: Floats) -> Ints:
+def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
     """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
 
     Every step goes to the task that lags its integrated share most. The integrated shares then
     never deviate by more than (½ + … + 1/T) × the longest step where all steps are equal (½ for
     two tasks on any grid). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
+
+    With `patience` the task of the step before goes on until another lags by that many steps more.
     """
     steps, tasks = shares.shape
     chosen = np.empty(steps, np.int64)
@@ -27,27 +29,8 @@ def sum_up(shares: Floats, lengths: Floats) -> Ints:
             lag[t] += shares[i, t] * lengths[i]
             if lag[t] > lag[best] + _TIE * lengths[i]:
                 best = t
+        if patience > 0.0 and i > 0 and lag[best] <= lag[chosen[i - 1]] + patience * lengths[i]:
+            best = chosen[i - 1]
         lag[best] -= lengths[i]
         chosen[i] = best
     return chosen
-
-
-@njit(cache=True, nogil=True)
-def project_rows(rows: Floats) -> Floats:
-    """Return the nearest point of the simplex for every row (steps, T).
-
-    What is above zero in the end is all lowered by the same amount; terms leave that set one after
-    the other, the smallest first. (Held, Wolfe & Crowder 1974)
-    """
-    out = np.empty_like(rows)
-    for i in range(rows.shape[0]):
-        ordered = np.sort(rows[i])
-        total, count = ordered.sum() - 1.0, ordered.size
-        for smallest in ordered:
-            if smallest * count > total:
-                break
-            total -= smallest
-            count -= 1
-        for t in range(rows.shape[1]):
-            out[i, t] = max(rows[i, t] - total / count, 0.0)
-    return out

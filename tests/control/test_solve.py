@@ -10,11 +10,12 @@ import replan
 from replan import Control, Overlaps, Plan, Problem, Protocol, TeacherStudent, evaluate, solve
 from replan.control.flips import Flips
 from replan.control.objective import Controls, Objective
+from replan.control.projection import Domain, project
 from replan.control.relax import Relax
-from replan.control.solve import on_grid
+from replan.control.search import on_grid
 from replan.control.sweep import Sweep
 from replan.dynamics.auto import AutoDynamics
-from replan.rounding import project_rows, sum_up
+from replan.rounding import sum_up
 
 
 def reference_problem(reference, **settings):
@@ -35,7 +36,8 @@ def test_reference_values_are_reached(reference):
     assert plan.certificate.relaxed_value <= best["relaxed"] * (1 + 1e-4)
     assert plan.certificate.relaxed_value <= plan.loss
     assert plan.status == "converged"
-    assert plan.statistics["gradients"] < 600  # work, not seconds
+    assert plan.statistics["gradients"] < 200  # work, not seconds
+    assert plan.statistics["roll_outs"] < 500
     assert plan.loss == pytest.approx(evaluate(plan.problem, plan.protocol).loss, rel=1e-12)
 
 
@@ -52,7 +54,7 @@ def test_every_random_start_alone_gets_there(reference, seed):
     flips = Flips(objective, rounded)
     before = flips.value
     for _ in range(8):
-        if not flips.stalled:
+        if not flips.terminate():
             flips.step()
     best = reference["best_known_mean_loss"]
     assert relaxed.value <= best["relaxed"] * (1 + 1e-4)
@@ -82,7 +84,7 @@ def test_exhaustive_truth(similarity):
 
 
 def test_exhaustive_truth_of_three_tasks():
-    problem = small_problem(0.4, tasks=3, steps=9)
+    problem = small_problem(0.4, tasks=3, steps=12)
     truth, plan = solve(problem, method="exhaustive"), solve(problem)
     assert truth.loss * (1 - 1e-6) <= plan.loss <= truth.loss * 1.002
 
@@ -166,7 +168,8 @@ def test_lotka_volterra_fishing():
 def test_scalar_turnpike():
     """x′ = ±1, x(0) = 1, x(2) = ½, min ∫ x²: 3/8, down until 1, rest, up from 3/2.
 
-    The end is held by a steep loss, which lets it miss by λ/2w and saves λ²/4w (λ = 1).
+    The end is held by a steep loss w (x − ½)², which lets it miss by λ/2w and saves λ²/4w, with the
+    price λ = x(2)² = ¼ of the end.
     """
 
     def rate(state, task, knob):
@@ -179,7 +182,7 @@ def test_scalar_turnpike():
     model = AutoDynamics(rate, losses, tasks=2, like=start)
     problem = Problem(model, start, duration=2.0, steps=80, weights=[1.0, 500.0])
     plan = solve(problem, starts=1)
-    assert plan.certificate.relaxed_value == pytest.approx(3 / 8 - 1 / 2000, abs=5e-4)
+    assert plan.certificate.relaxed_value == pytest.approx(3 / 8 - 1 / 32000, abs=5e-5)
     up = plan.relaxed.shares[:, 1]
     edges = plan.relaxed.edges
     assert np.all(up[edges[1:] < 0.95] < 0.05)
@@ -192,7 +195,7 @@ def test_the_undamped_sweep_cycles_and_says_so(reference):
     objective = Objective(problem, problem.steps, 100)
     start = on_grid(replan.strategies.interleaved(problem), 250)
     sweep = Sweep(objective, start, damping=1.0)
-    while not sweep.stalled:
+    while not sweep.terminate():
         sweep.step()
     assert sweep.cycled
     assert not sweep.met
@@ -269,7 +272,8 @@ def test_hamiltonians_pick_the_task_in_the_bang_phases(reference):
 def test_projection_on_the_simplex():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(200, 4)) * 3
-    found = project_rows(points)
+    domain = Domain(200, np.zeros(4), np.ones(4))
+    found = project(points.ravel(), domain).reshape(200, 4)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     assert found.min() >= 0
     others = rng.dirichlet(np.ones(4), size=(200, 50))

@@ -7,16 +7,18 @@ from itertools import product
 import numpy as np
 
 from replan.check import Floats
+from replan.control.discrete import allows
 from replan.control.objective import Controls, Objective
+from replan.control.solver import Solver
 
 _MOST = 2**22
 
 
-class Exhaustive:
+class Exhaustive(Solver):
     """A search of all task sequences; those that begin alike share the work of their beginning."""
 
     def __init__(self, objective: Objective, start: Controls) -> None:
-        self.objective, self.lr = objective, start.lr
+        self.objective, self.limits = objective, objective.problem.step_limits
         self.tasks = start.shares.shape[1]
         if self.tasks**objective.steps > _MOST:
             raise ValueError(
@@ -25,40 +27,37 @@ class Exhaustive:
             )
         self.controls, self.value = start, objective.value(start)
         self._heads = list(product(range(self.tasks), repeat=min(4, objective.steps)))
-        self._rows = np.eye(self.tasks)
+        self._whole = [
+            start.with_tasks(np.full(objective.steps, task)) for task in range(self.tasks)
+        ]
 
-    @property
-    def stalled(self) -> bool:
+    def terminate(self) -> bool:
         """Whether all protocols were tried."""
         return not self._heads
 
     def step(self) -> None:
         """Try all protocols with one more beginning."""
         head = self._heads.pop()
-        path = [self.objective.problem.state]
+        path = [self.objective.problem.state[None]]
         for i, task in enumerate(head):
-            path.append(self._move(path[-1], i, task))
+            path.append(self._move(path[-1][-1], i, task))
         self._search(list(head), path)
 
     def _move(self, state: Floats, step: int, task: int) -> Floats:
-        one = slice(step, step + 1)
-        rest = self.objective.problem.model.roll_out(
-            state,
-            self._rows[task : task + 1],
-            self.lr[one],
-            self.objective.lengths[one],
-            self.objective.substeps[one],
-        )
-        self.objective.roll_outs += 1
-        return rest[-1] if len(rest) == 2 else np.full_like(state, np.nan)
+        """Return the states after one more step; none where it diverges."""
+        if not np.all(np.isfinite(state)):
+            return np.full((self.objective.pieces, state.size), np.nan)
+        rest = self.objective.roll_out(self._whole[task], step, step + 1, state)[1:]
+        missing = np.full((self.objective.pieces - len(rest), state.size), np.nan)
+        return np.concatenate([rest, missing])
 
     def _search(self, sequence: list[int], path: list[Floats]) -> None:
         if len(sequence) == self.objective.steps:
-            value = self.objective.value_of(np.array(path))
-            if value < self.value:
-                self.controls = Controls(self._rows[sequence], self.lr)
+            value = self.objective.value_of(np.concatenate(path))
+            if value < self.value and allows(self.limits, np.array(sequence)):
+                self.controls = self.controls.with_tasks(np.array(sequence))
                 self.value = value
             return
         for task in range(self.tasks):
-            after = self._move(path[-1], len(sequence), task)
+            after = self._move(path[-1][-1], len(sequence), task)
             self._search([*sequence, task], [*path, after])

@@ -2,92 +2,158 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from typing import NamedTuple
+
 import numpy as np
 
 from replan.check import Floats, Ints
+from replan.control.discrete import allows, cheapest
 from replan.control.objective import Controls, Gradient, Objective
+from replan.control.solver import Solver
+
+_PAIRED = 60  # shifts of stays that are combined in pairs
+_FAILURES = 25  # in a row that end a round of single moves
+_KNOWN = 5  # moves of a kind after which others of it may be passed over
+_TRUST = 0.7  # part of the smallest miss of a kind of moves that the others are taken to repeat
 
 
-class Flips:
-    """A descent by changing the task of single steps, or exchanging those of two.
+class _Move(NamedTuple):
+    gain: float  # predicted change of the objective
+    kind: str
+    where: list[int]
+    tasks: list[int]
+
+
+class Flips(Solver):
+    """A descent by changing tasks within the limits.
 
     The change of the objective that the Hamiltonians predict, (Φ_t′ − Φ_t) × step, ranks the moves.
     While many of them pay off at once the best ones are made together, as many as a trust region
-    allows; then moves are tried one by one, each kept only if the objective falls.
+    allows; then moves are tried one by one, each kept only if the objective falls. It ends with a
+    round that gains less than `tolerance` of the value.
     """
 
-    def __init__(self, objective: Objective, start: Controls) -> None:
-        self.objective = objective
+    def __init__(self, objective: Objective, start: Controls, tolerance: float = 1e-4) -> None:
+        self.objective, self.tolerance = objective, tolerance
+        self.limits = objective.problem.step_limits
         self.controls = start
         self.value = objective.value(start)
         self.radius = max(1, objective.steps // 4)
         self.stalled = not np.isfinite(self.value)
 
-    @property
-    def sequence(self) -> Ints:
-        """The task of every step."""
-        return np.argmax(self.controls.shares, axis=1)
+    def terminate(self) -> bool:
+        """Whether no move is left that is worth it."""
+        return self.stalled
 
     def step(self) -> None:
         """Make one round of moves."""
         found = self.objective.gradient(self.controls)
         if self.radius > 0:
-            self._flip_many(found)
+            self._move_many(found)
         else:
             self.stalled = not self._try_single_moves(found)
 
-    def _flip_many(self, found: Gradient) -> None:
-        sequence = self.sequence
-        gains = found.by_shares - found.by_shares[np.arange(len(sequence)), sequence][:, None]
-        best = np.argmin(gains, axis=1)
-        gain = gains.min(axis=1)
-        ranked = np.argsort(gain)
-        promising = int(np.sum(gain < 0))
-        self.radius = min(self.radius, promising)
+    def _move_many(self, found: Gradient) -> None:
+        """Go to the best protocol of the linear model, where each changed step has a price."""
+        sequence = self.controls.sequence
+        gains = _gains(found.by_shares, sequence)
+        ranked = np.sort(gains.min(axis=1))
+        self.radius = min(self.radius, int(np.sum(ranked < 0)))
         while self.radius > 0:
-            chosen = ranked[: self.radius]
-            flipped = sequence.copy()
-            flipped[chosen] = best[chosen]
-            controls = self.controls.with_tasks(flipped)
-            value, _ = self.objective.value_after(found.states, int(chosen.min()), controls)
-            if value < self.value:
-                self.controls, self.value = controls, value
-                return
+            price = -ranked[self.radius] if self.radius < len(ranked) else 0.0
+            prices = np.where(np.arange(gains.shape[1]) == sequence[:, None], 0.0, max(price, 0.0))
+            controls = self.controls.with_tasks(cheapest(gains + prices, self.limits))
+            changed = np.flatnonzero(controls.sequence != sequence)
+            if changed.size:
+                value, _ = self.objective.value_after(found.states, int(changed[0]), controls)
+                if value < self.value:
+                    self.controls, self.value = controls, value
+                    return
             self.radius //= 2
 
     def _try_single_moves(self, found: Gradient) -> bool:
-        """Try the most promising moves one by one; return whether it was worth it."""
-        before, states = self.value, found.states
-        for where, tasks in self._moves(found.by_shares)[: self.objective.steps]:
-            sequence = self.sequence
-            if np.array_equal(sequence[where], tasks):
+        """Try the most promising moves one by one; return whether it was worth it.
+
+        A move misses its prediction by about as much as others of its kind did: those that would
+        then not pay off are passed over.
+        """
+        before, states, failures = self.value, found.states, 0
+        misses: dict[str, list[float]] = {}
+        for gain, kind, where, tasks in self._moves(found.by_shares):
+            sequence = self.controls.sequence
+            missed = misses.setdefault(kind, [])
+            hopeless = len(missed) >= _KNOWN and gain + _TRUST * min(missed) >= 0
+            if hopeless or np.array_equal(sequence[where], tasks):
                 continue
             sequence[where] = tasks
+            if self.limits.binding and not allows(self.limits, sequence):
+                continue
             controls = self.controls.with_tasks(sequence)
             value, after = self.objective.value_after(states, min(where), controls)
+            missed.append(value - self.value - gain)
             if value < self.value:
-                self.controls, self.value, states = controls, value, after
-        return before - self.value > 1e-7 * abs(before)
+                self.controls, self.value, states, failures = controls, value, after, -1
+            failures += 1
+            if failures == _FAILURES:
+                break
+        return before - self.value > self.tolerance * abs(before)
 
-    def _moves(self, by_shares: Floats) -> list[tuple[list[int], list[int]]]:
-        """List flips of each step and exchanges with the next step of another task, best first."""
-        sequence = self.sequence
-        steps, tasks = by_shares.shape
-        gains = by_shares - by_shares[np.arange(steps), sequence][:, None]
-        moves = [
-            (gains[i, t], [i], [t]) for i in range(steps) for t in range(tasks) if t != sequence[i]
-        ]
-        following = _next_change(sequence)
-        for i in np.flatnonzero(following < steps):
-            j = following[i]
-            gain = gains[i, sequence[j]] + gains[j, sequence[i]]
-            moves.append((gain, [int(i), int(j)], [int(sequence[j]), int(sequence[i])]))
-        return [(where, tasks) for _, where, tasks in sorted(moves, key=lambda move: move[0])]
+    def _moves(self, by_shares: Floats) -> list[_Move]:
+        """List moves, the most promising first."""
+        sequence = self.controls.sequence
+        gains = _gains(by_shares, sequence)
+        moves = _flips(sequence, gains) + _exchanges(sequence, gains)
+        if self.limits.on_stays:
+            shifts = sorted(_shifts(sequence, gains))
+            pairs = [
+                _Move(a.gain + b.gain, f"{a.kind}, {b.kind}", a.where + b.where, a.tasks + b.tasks)
+                for a, b in combinations(shifts[:_PAIRED], 2)
+                if not set(a.where) & set(b.where)
+            ]
+            moves += shifts + pairs
+        return sorted(moves)
 
 
-def _next_change(sequence: Ints) -> Ints:
-    """Return for every step the next one with another task, or the number of steps."""
-    following = np.full(len(sequence), len(sequence))
+def _gains(by_shares: Floats, sequence: Ints) -> Floats:
+    """Return the predicted change (steps, T) of the objective by each change of a step's task."""
+    return by_shares - by_shares[np.arange(len(sequence)), sequence][:, None]
+
+
+def _flips(sequence: Ints, gains: Floats) -> list[_Move]:
+    """Change the task of one step."""
+    return [
+        _Move(float(gains[i, t]), "flip", [i], [t])
+        for i in range(len(sequence))
+        for t in range(gains.shape[1])
+        if t != sequence[i]
+    ]
+
+
+def _exchanges(sequence: Ints, gains: Floats) -> list[_Move]:
+    """Exchange the tasks of a step and the next one with another task."""
+    moves = []
+    following = len(sequence)
     for i in range(len(sequence) - 2, -1, -1):
-        following[i] = i + 1 if sequence[i + 1] != sequence[i] else following[i + 1]
-    return following
+        if sequence[i + 1] != sequence[i]:
+            following = i + 1
+        if following < len(sequence):
+            tasks = [int(sequence[following]), int(sequence[i])]
+            gain = gains[i, tasks[0]] + gains[following, tasks[1]]
+            moves.append(_Move(float(gain), f"exchange {following - i}", [i, following], tasks))
+    return moves
+
+
+def _shifts(sequence: Ints, gains: Floats) -> list[_Move]:
+    """Move the end of a stay by 1, 2, 4, … steps, at most to where one of the two stays is gone."""
+    edges = [0, *(np.flatnonzero(np.diff(sequence)) + 1).tolist(), len(sequence)]
+    moves = []
+    for before, edge, after in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
+        for stop, task in ((after, sequence[edge - 1]), (before, sequence[edge])):
+            most = abs(stop - edge)
+            for length in sorted({*(2**j for j in range(most.bit_length())), most}):
+                start = edge if stop > edge else edge - length
+                where = list(range(start, start + length))
+                gain = float(gains[where, task].sum())
+                moves.append(_Move(gain, f"shift {length}", where, [int(task)] * length))
+    return moves

@@ -22,17 +22,20 @@ ADVICE: dict[Status, str] = {
     "stopped": "stopped before the end: this is the best plan so far",
 }
 
+MISSED = "a target was not met: it may be out of reach, or give its task a larger weight"
+
 
 @dataclass(frozen=True)
 class Certificate:
     """What is known about how good a plan is.
 
-    value: the objective, on a fine integrator. relaxed_value: that of the relaxed plan, which may
-    mix tasks within a step. integrality_gap: value − relaxed_value. pmp_residual: Pontryagin's
-    ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an upper bound
-    of the first-order gain still possible. discretisation_error: of value, by the integrator the
-    optimiser used. switches: changes of the task. multistart_spread: (worst − best) / best of the
-    relaxed values from all starts. scope: "global" only where every protocol was tried.
+    value: the objective, with running costs and missed targets, on a fine integrator.
+    relaxed_value: that of the relaxed plan, which may mix tasks within a step. integrality_gap:
+    value − relaxed_value. pmp_residual: Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan
+    (of the plan where there is none), an upper bound of the first-order gain still possible.
+    discretisation_error: of value, by the integrator the optimiser used. switches: changes of the
+    task. multistart_spread: (worst − best) / best of the relaxed values from all starts. scope:
+    "global" only where every protocol was tried.
     """
 
     value: float
@@ -73,26 +76,39 @@ class Plan:
     @property
     def advice(self) -> str:
         """What to do next, where there is anything."""
-        return ADVICE[self.status]
+        missed = "" if self.trajectory.targets_met else MISSED
+        return "; ".join(filter(None, [ADVICE[self.status], missed]))
+
+    @property
+    def learning_rates(self) -> Floats:
+        """The learning-rate curve of every task (steps, T), NaN at steps that do not train it."""
+        return np.where(self.protocol.shares > 0, self.protocol.lr_by_task, np.nan)
 
     @property
     def phases(self) -> list[str]:
         """The plan in words: what it opens with, the mixed part, what it ends with."""
-        protocol = self.protocol
-        if not protocol.is_discrete:
-            return [f"shares as given for {protocol.duration:g}"]
-        sequence, edges = protocol.sequence, protocol.edges
-        changes = np.flatnonzero(np.diff(sequence)) + 1
+        shares, edges = self.protocol.shares, self.protocol.edges
+        changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
         if changes.size == 0:
-            return [f"task {sequence[0] + 1} alone for {protocol.duration:g}"]
+            return [f"{_mixture(shares[0])} for {self.protocol.duration:g}"]
         first, last = changes[0], changes[-1]
-        words = [f"focus on task {sequence[0] + 1} for {edges[first]:.4g}"]
+        words = [f"{_mixture(shares[0], 'focus on task {}')} for {edges[first]:.4g}"]
         if last > first:
-            shares = np.bincount(sequence[first:last], minlength=protocol.tasks) / (last - first)
-            parts = ", ".join(f"task {t + 1} {share:.0%}" for t, share in enumerate(shares))
-            words.append(f"revision for {edges[last] - edges[first]:.4g} ({parts})")
-        words.append(f"task {sequence[-1] + 1} alone for {edges[-1] - edges[last]:.4g}")
+            mean = np.average(shares[first:last], axis=0, weights=np.diff(edges[first : last + 1]))
+            words.append(f"revision for {edges[last] - edges[first]:.4g} ({_parts(mean)})")
+        words.append(f"{_mixture(shares[-1])} for {edges[-1] - edges[last]:.4g}")
         return words
+
+    @property
+    def targets(self) -> list[str]:
+        """For every target, whether it was met."""
+        pairs = zip(self.trajectory.final_losses, np.asarray(self.problem.targets), strict=True)
+        return [
+            f"task {t + 1} ends at {loss:.4g}, target {target:.4g}: "
+            f"{'met' if loss <= target else 'not met'}"
+            for t, (loss, target) in enumerate(pairs)
+            if target < np.inf
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -101,6 +117,7 @@ class Plan:
             "status": self.status,
             "advice": self.advice,
             "phases": self.phases,
+            "targets_met": self.trajectory.targets_met,
             "relaxed": self.relaxed.to_dict(),
             "hamiltonians": self.hamiltonians.tolist(),
             "adjoints": self.adjoints.tolist(),
@@ -152,6 +169,7 @@ class Plan:
         lines = [
             f"loss {c.value:.6g} ({losses})",
             f"phases: {'; '.join(self.phases)}",
+            *self.targets,
             f"learning rate {self.protocol.lr_text()}, {c.switches} switches",
             f"relaxed loss {c.relaxed_value:.6g}, integrality gap {_part(c.integrality_gap, c)}",
             f"Pontryagin residual {_part(c.pmp_residual, c)}, "
@@ -162,6 +180,16 @@ class Plan:
             f"{s['seconds']:.2f} s",
         ]
         return "\n".join(lines + [self.advice] * bool(self.advice))
+
+
+def _mixture(shares: Floats, alone: str = "task {} alone") -> str:
+    """Return one row of shares in words."""
+    task = int(np.argmax(shares))
+    return alone.format(task + 1) if shares[task] == 1 else f"mixture ({_parts(shares)})"
+
+
+def _parts(shares: Floats) -> str:
+    return ", ".join(f"task {t + 1} {share:.0%}" for t, share in enumerate(shares))
 
 
 def _part(amount: float, certificate: Certificate) -> str:

@@ -1,8 +1,9 @@
-"""A projected quasi-Newton method for smooth functions on a convex set that is cheap to project on.
+"""A projected quasi-Newton method for smooth functions of the relaxed controls.
 
 Schmidt, van den Berg, Friedlander & Murphy, "Optimizing costly functions with simple constraints"
-(2009): a limited-memory BFGS model of the function is minimised over the set by spectral projected
-gradients, which costs no evaluations of the function, and a line search goes towards that minimum.
+(2009): a limited-memory BFGS model of the function is minimised over the domain by spectral
+projected gradients, which costs no evaluations of the function, and a line search goes towards
+that minimum.
 """
 
 from __future__ import annotations
@@ -11,35 +12,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from replan.check import Floats
+from replan.control.projection import Domain, project
 
 Function = Callable[[Floats], tuple[float, Floats]]
-Projection = Callable[[Floats], Floats]
 
 _ARMIJO = 1e-4
+_PAIRS = 20  # of the limited memory
+_INNER = 300  # most steps of the spectral method on each model
+_ENOUGH = 1e-3  # its last step gains less than this part of its first
 
 
 @dataclass
 class QuasiNewton:
-    """A minimisation: `step` moves on; `x`, `value` and `gradient` are the best so far.
-
-    function: gives value and gradient. project: onto the set. memory: BFGS pairs kept. inner:
-    steps of the spectral method on each model.
-    """
+    """A minimisation: `step` moves on; `x`, `value` and `gradient` are the best so far."""
 
     function: Function
-    project: Projection
+    domain: Domain
     x: Floats
-    memory: int = 20
-    inner: int = 30
     value: float = field(init=False)
     gradient: Floats = field(init=False)
     pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)
     stalled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.x = self.project(self.x)
+        self.x = project(self.x, self.domain)
         self.value, self.gradient = self.function(self.x)
 
     def step(self) -> None:
@@ -68,43 +67,57 @@ class QuasiNewton:
         self.pairs.clear()
 
     def _remember(self, move: Floats, change: Floats) -> None:
-        if move @ change > 1e-10 * (move @ move) ** 0.5 * (change @ change) ** 0.5:
-            self.pairs.append((move, change))
-            del self.pairs[: -self.memory]
+        size = float(move @ move) ** 0.5  # the model does not depend on the scale of a pair
+        if move @ change > 1e-10 * size * (change @ change) ** 0.5:
+            self.pairs.append((move / size, change / size))
+            del self.pairs[:-_PAIRS]
 
     def _towards_model_minimum(self) -> Floats:
         if not self.pairs:
             size = np.abs(self.gradient).max()
-            return self.project(self.x - self.gradient / max(size, 1e-300)) - self.x
-        model = _Model(self.pairs)
-        y, slope = self.x, self.gradient
-        spectral = 1.0 / model.scale
-        for _ in range(self.inner):
-            direction = self.project(y - spectral * slope) - y
-            drop = float(slope @ direction)
-            if drop > -1e-12 * abs(self.value):
-                break
-            bent = model.times(direction)
-            curvature = float(direction @ bent)
-            length = min(1.0, -drop / curvature) if curvature > 0 else 1.0
-            y = y + length * direction
-            slope = slope + length * bent
-            spectral = float(direction @ direction) / curvature if curvature > 0 else spectral
-        return y - self.x
+            return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
+        moves, changes = (np.array(side) for side in zip(*self.pairs, strict=True))
+        least = 1e-12 * abs(self.value)
+        return _model_minimum(self.x, self.gradient, moves, changes, self.domain, least)
 
 
-class _Model:
-    """The Hessian of limited-memory BFGS in compact form (Byrd, Nocedal & Schnabel 1994)."""
+@njit(cache=True, nogil=True)
+def _model_minimum(
+    x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
+) -> Floats:
+    """Return the way from x to the model's minimum over the domain, by spectral steps.
 
-    def __init__(self, pairs: list[tuple[Floats, Floats]]) -> None:
-        S, Y = (np.array(side).T for side in zip(*pairs, strict=True))
-        self.scale = float(Y[:, -1] @ Y[:, -1] / (S[:, -1] @ Y[:, -1]))
-        SY = S.T @ Y
-        lower = np.tril(SY, -1)
-        middle = np.block([[self.scale * S.T @ S, lower], [lower.T, -np.diag(np.diag(SY))]])
-        self._sides = np.hstack([self.scale * S, Y])
-        self._inverse = np.linalg.pinv(middle)
-
-    def times(self, vector: Floats) -> Floats:
-        """Return the Hessian times a vector."""
-        return self.scale * vector - self._sides @ (self._inverse @ (self._sides.T @ vector))
+    The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
+    gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
+    step that gains less than `least`.
+    """
+    pairs, n = moves.shape
+    products = np.dot(moves, changes.T)
+    scale = products[-1, -1]
+    middle, sides = np.zeros((2 * pairs, 2 * pairs)), np.empty((2 * pairs, n))
+    middle[:pairs, :pairs] = scale * np.dot(moves, moves.T)
+    for i in range(pairs):
+        middle[pairs + i, pairs + i] = -products[i, i]
+        for j in range(i):
+            middle[i, pairs + j] = middle[pairs + j, i] = products[i, j]
+    sides[:pairs] = scale * moves
+    sides[pairs:] = changes
+    inverse = np.linalg.inv(middle)
+    y, slope = x.copy(), gradient.copy()
+    spectral = 1.0 / scale
+    for step in range(_INNER):
+        direction = project(y - spectral * slope, domain) - y
+        drop = np.dot(slope, direction)
+        if step == 0:
+            least = max(least, -_ENOUGH * drop)
+        if drop > -least:
+            break
+        bent = scale * direction - np.dot(np.dot(inverse, np.dot(sides, direction)), sides)
+        curvature = np.dot(direction, bent)
+        length = 1.0
+        if curvature > 0.0:
+            length = min(1.0, -drop / curvature)
+            spectral = np.dot(direction, direction) / curvature
+        y += length * direction
+        slope += length * bent
+    return y - x

@@ -1,4 +1,4 @@
-"""The relaxed problem: shares in the simplex, learning rates in a box."""
+"""The relaxed problem: shares in the simplex, within their budgets, and learning rates in a box."""
 
 from __future__ import annotations
 
@@ -6,73 +6,73 @@ import numpy as np
 
 from replan.check import Floats
 from replan.control.objective import Controls, Objective
+from replan.control.projection import Domain
 from replan.control.quasi_newton import QuasiNewton
+from replan.control.solver import Solver
 
 
-class Relax:
-    """A descent of the relaxed problem; `free_tasks` and `free_lr` say what it may change."""
+class Relax(Solver):
+    """A descent of the relaxed problem; `free_tasks` and `free_lr` say what it may change.
+
+    It ends where less than `tolerance` of its value is left to gain to first order. Of the limits
+    only the shares of the tasks apply: a mixture of tasks has no switches and no stays.
+    """
 
     def __init__(
-        self, objective: Objective, start: Controls, *, free_tasks: bool, free_lr: bool
+        self,
+        objective: Objective,
+        start: Controls,
+        *,
+        free_tasks: bool,
+        free_lr: bool,
+        tolerance: float = 0.0,
     ) -> None:
-        self.objective, self.start = objective, start
+        self.objective, self.start, self.tolerance = objective, start, tolerance
         self.free_tasks, self.free_lr = free_tasks, free_lr
         self._range = objective.problem.control.lr or (0.0, 1.0)
-        self._descent = QuasiNewton(self._function, self._project, self._join(start))
+        limits = objective.problem.step_limits
+        low, high = limits.low / limits.steps, limits.high / limits.steps
+        domain = Domain(len(start.shares) * free_tasks, low, high)
+        self._descent = QuasiNewton(self._function, domain, self._join(start))
+        self._take()
 
-    @property
-    def controls(self) -> Controls:
-        """The best controls so far."""
-        return self._split(self._descent.x)
-
-    @property
-    def value(self) -> float:
-        """Their value."""
-        return self._descent.value
+    def _take(self) -> None:
+        self.controls, self.value = self._split(self._descent.x), self._descent.value
 
     def step(self) -> None:
         """Take one step of the descent."""
         self._descent.step()
+        self._take()
 
-    @property
-    def stalled(self) -> bool:
-        """Whether no direction makes progress any more."""
-        return self._descent.stalled
+    def terminate(self) -> bool:
+        """Whether no direction makes progress any more, or too little is left to gain."""
+        return self._descent.stalled or self.residual <= self.tolerance * abs(self.value)
 
     @property
     def residual(self) -> float:
         """First-order progress still possible: what the best controls gain if nothing curves.
 
-        For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t.
+        For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t, with the least Σ_t
+        over shares within the budgets where there are any.
         """
-        towards = self._best_corner() - self._descent.x
-        return float(-self._descent.gradient @ towards)
-
-    def _best_corner(self) -> Floats:
-        gradient = self._split_raw(self._descent.gradient)
-        corner = Controls(
-            np.eye(self.start.shares.shape[1])[np.argmin(gradient.shares, axis=1)],
-            np.where(gradient.lr > 0, 0.0, np.where(gradient.lr < 0, 1.0, self._unit_lr())),
-        )
-        parts = [corner.shares] * self.free_tasks + [corner.lr] * self.free_lr
-        return np.concatenate([part.ravel() for part in parts])
-
-    def _unit_lr(self) -> Floats:
-        return self._split_raw(self._descent.x).lr
+        steps = len(self.start.shares) * self.free_tasks
+        x, gradient = self._descent.x, self._descent.gradient
+        end = steps * self.start.shares.shape[1]
+        left = 0.0
+        if self.free_tasks:
+            rows = gradient[:end].reshape(steps, -1)
+            left += float(gradient[:end] @ x[:end]) - _least(rows, self._descent.domain)
+        rates, slopes = x[end:], gradient[end:]
+        return left + float(np.sum(slopes * rates - np.minimum(slopes, 0.0)))
 
     # Vectors hold the free shares, then the free learning rates in units of their range.
 
-    def _split_raw(self, x: Floats) -> Controls:
-        shape = self.start.shares.shape
-        parts = list(x.reshape(-1, *shape))
-        shares = parts.pop(0) if self.free_tasks else np.zeros(shape)
-        return Controls(shares, parts.pop(0) if self.free_lr else np.zeros(shape))
-
     def _split(self, x: Floats) -> Controls:
-        raw, (low, high) = self._split_raw(x), self._range
+        parts = list(x.reshape(-1, *self.start.shares.shape))
+        low, high = self._range
         return Controls(
-            raw.shares if self.free_tasks else self.start.shares,
-            low + (high - low) * raw.lr if self.free_lr else self.start.lr,
+            parts.pop(0) if self.free_tasks else self.start.shares,
+            low + (high - low) * parts.pop(0) if self.free_lr else self.start.lr,
         )
 
     def _join(self, controls: Controls) -> Floats:
@@ -87,11 +87,23 @@ class Relax:
         parts = [found.by_shares] * self.free_tasks + [(high - low) * found.by_lr] * self.free_lr
         return found.value, np.concatenate([part.ravel() for part in parts])
 
-    def _project(self, x: Floats) -> Floats:
-        from replan.rounding import project_rows
 
-        raw = self._split_raw(x)
-        parts = [project_rows(raw.shares)] * self.free_tasks + [
-            np.clip(raw.lr, 0, 1)
-        ] * self.free_lr
-        return np.concatenate([part.ravel() for part in parts])
+def _least(rows: Floats, domain: Domain) -> float:
+    """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
+    if not domain.low.any() and np.all(domain.high >= 1.0):
+        return float(rows.min(axis=1).sum())
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    steps, tasks = rows.shape
+    each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
+    totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
+    size = max(np.abs(rows).max(), 1e-300)  # the tolerances of the library are absolute
+    found = linprog(
+        rows.ravel() / size,
+        A_ub=sparse.vstack([totals, -totals]),
+        b_ub=np.concatenate([domain.high, -domain.low]) * steps,
+        A_eq=each,
+        b_eq=np.ones(steps),
+    )
+    return float(found.fun) * size

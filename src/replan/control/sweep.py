@@ -4,38 +4,89 @@ from __future__ import annotations
 
 import numpy as np
 
-from replan.control.objective import Controls, Objective
+from replan.check import Floats
+from replan.control.objective import Controls, Gradient, Objective
+from replan.control.solver import Solver
 
 
-class Sweep:
-    """Forward, backward, then towards the task with the smallest Hamiltonian at every step.
+class Sweep(Solver):
+    """Forward, backward, then towards the controls with the smallest Hamiltonian at every step.
 
     Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
-    come back (`cycled`), or where they agree with the chosen tasks (`met`). The best iterate stays.
+    come back (`cycled`), or where they agree with the chosen ones (`met`). The best iterate stays.
     """
 
-    def __init__(self, objective: Objective, start: Controls, damping: float = 0.1) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        start: Controls,
+        *,
+        free_tasks: bool = True,
+        free_lr: bool = False,
+        damping: float = 0.1,
+    ) -> None:
         self.objective, self.damping = objective, damping
+        self.free_tasks, self.free_lr = free_tasks, free_lr
         self.controls, self.value = start, np.inf
         self.met = self.cycled = False
         self._current = start
         self._seen: set[bytes] = set()
 
-    @property
-    def stalled(self) -> bool:
-        """Whether it is over."""
+    def terminate(self) -> bool:
+        """Whether the controls are met, or cycle."""
         return self.met or self.cycled
 
     def step(self) -> None:
         """Make one sweep."""
-        found = self.objective.gradient(self._current)
+        now = self._current
+        found = self.objective.gradient(now)
         if found.value < self.value:
-            self.controls, self.value = self._current, found.value
-        chosen = np.argmin(found.by_shares, axis=1)
-        target = self._current.with_tasks(chosen)
-        self.met = bool(np.allclose(target.shares, self._current.shares, atol=1e-9))
-        key = np.round(self._current.shares, 6).tobytes()
+            self.controls, self.value = now, found.value
+        aim = self._least(found)
+        self.met = all(np.allclose(a, b, atol=1e-9) for a, b in zip(aim, now, strict=True))
+        key = np.round(np.concatenate(now), 6).tobytes()
         self.cycled = not self.met and key in self._seen
         self._seen.add(key)
-        mixed = (1 - self.damping) * self._current.shares + self.damping * target.shares
-        self._current = Controls(mixed, self._current.lr)
+        part = self.damping
+        self._current = Controls(
+            *((1 - part) * b + part * a for a, b in zip(aim, now, strict=True))
+        )
+
+    def _least(self, found: Gradient) -> Controls:
+        """Return the controls that make the Hamiltonian smallest at every step."""
+        hamiltonians, lr = found.by_shares, self._current.lr
+        if self.free_lr:
+            hamiltonians, lr = self._least_over_lr(found)
+        chosen = np.argmin(hamiltonians, axis=1)
+        shares = np.eye(lr.shape[1])[chosen] if self.free_tasks else self._current.shares
+        return Controls(shares, lr)
+
+    def _least_over_lr(self, found: Gradient) -> tuple[Floats, Floats]:
+        """Return the smallest Hamiltonian of each task over its learning rates, and where it is.
+
+        Each is the change that one step makes to the objective through the adjoint after it. For
+        SGD it is a parabola a η² + b η + c (up to the order of the step), known from three rates;
+        its minimum is at −b/2a within the range where a > 0, else at one of the ends. (Paper's
+        optimal η, its sign and range corrected.)
+        """
+        problem, pieces = self.objective.problem, self.objective.pieces
+        assert problem.control.lr is not None
+        low, high = problem.control.lr
+        rates = np.array([low, (low + high) / 2, high])
+        steps, tasks = self._current.shares.shape
+        changes = np.empty((len(rates), steps, tasks))
+        for j, rate in enumerate(rates):
+            for t in range(tasks):
+                alone = Controls(np.eye(tasks)[np.full(steps, t)], np.full((steps, tasks), rate))
+                for i in range(steps):
+                    state, after = found.states[i * pieces], found.adjoints[(i + 1) * pieces]
+                    ends = self.objective.roll_out(alone, i, i + 1, state)
+                    moved = len(ends) == pieces + 1
+                    changes[j, i, t] = after @ (ends[-1] - state) if moved else np.inf
+        first, middle, last = changes  # at 0, ½ and 1 of the range
+        with np.errstate(divide="ignore", invalid="ignore"):
+            a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
+            best = np.where(a > 0, np.clip(-b / (2 * a), 0.0, 1.0), last < first)
+            best = np.where(np.isfinite(best), best, 0.0)  # where the highest rate diverges
+            least = np.where(best > 0, first + b * best + a * best**2, first)
+        return least, low + (high - low) * best

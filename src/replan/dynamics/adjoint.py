@@ -323,3 +323,40 @@ def pull_back(
         for i in range(n):
             adjoints[piece, i] = back[i] + cotangents[piece, i]
     return adjoints, share_bars, lr_bars
+
+
+@_compiled
+def pull_losses(
+    states: Floats, cotangents: Floats, teacher_overlaps: Floats, teacher_heads: Floats, K: int
+) -> Floats:
+    """Reverse of `kernels.losses`: gradients (m, n) by states (m, n); cotangents are (m, T)."""
+    work = make_work(teacher_overlaps, teacher_heads, K)
+    cov, weights, norms = work.cov, work.weights, work.norms
+    T, U = weights.shape
+    P = U - K
+    out = np.zeros_like(states)
+    variances = np.zeros(U)
+    for row in range(states.shape[0]):
+        _unpack(states[row], K, work)
+        variances[:] = 0.0
+        heads = K * (K + P)
+        for n in range(U):
+            for m in range(U):
+                z = cov[n, m] * norms[n] * norms[m]
+                moment = TWO_OVER_PI * math.asin(z)
+                bar = 0.0
+                for t in range(T):
+                    scaled = cotangents[row, t] * weights[t, n]
+                    if m < K:
+                        out[row, heads + t * K + m] += scaled * moment
+                    bar += 0.5 * scaled * weights[t, m]
+                bar *= TWO_OVER_PI / math.sqrt(1.0 - z * z)
+                variances[n] -= bar * z * norms[n] * norms[n]  # through both norms of each pair
+                bar *= norms[n] * norms[m]
+                if n < K and m < K:
+                    out[row, n * K + m] += bar
+                elif n < K:
+                    out[row, K * K + n * P + m - K] += 2.0 * bar
+        for k in range(K):
+            out[row, k * K + k] += variances[k]
+    return out

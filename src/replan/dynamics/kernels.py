@@ -286,3 +286,22 @@ def roll_out(
                 return states, piece
         states[piece + 1] = x
     return states, pieces
+
+
+@_compiled
+def losses(states: Floats, teacher_overlaps: Floats, teacher_heads: Floats, K: int) -> Floats:
+    """Return ε_t = ½ E[Δ_t²] = ½ Σ_nm w_tn w_tm I₂(n, m), (m, T), of states (m, n)."""
+    work = make_work(teacher_overlaps, teacher_heads, K)
+    cov, weights, norms = work.cov, work.weights, work.norms
+    T, U = weights.shape
+    out = np.zeros((states.shape[0], T))
+    for row in range(states.shape[0]):
+        _unpack(states[row], K, work)
+        for n in range(U):
+            for m in range(n + 1):
+                moment = i2(cov[n, m], norms[n], norms[m])
+                if n == m:
+                    moment *= 0.5
+                for t in range(T):
+                    out[row, t] += weights[t, n] * weights[t, m] * moment
+    return out

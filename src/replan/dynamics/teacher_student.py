@@ -246,34 +246,22 @@ class TeacherStudent(Dynamics):
 
     def losses(self, states: Floats | Overlaps) -> Floats:
         """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or at overlaps."""
-        x = self.unpack(self.pack(states) if isinstance(states, Overlaps) else states)
-        _, z, weights = self._arcsines(x)
-        return 0.5 * np.sum((weights @ (2.0 / np.pi * np.arcsin(z))) * weights, axis=-1)
+        from replan.dynamics import kernels
+
+        x = self.pack(states) if isinstance(states, Overlaps) else states
+        rows = kernels.losses(x.reshape(-1, x.shape[-1]), *self._teachers)
+        return np.asarray(rows.reshape(*x.shape[:-1], self.tasks))
 
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients (…, n) of Σ_t cotangents[…, t] ε_t; see `Dynamics.pull_losses`."""
-        K = self.hidden
-        norms, z, weights = self._arcsines(self.unpack(states))
-        scaled = cotangents[..., :, None] * weights
-        weights_bar = scaled @ (2.0 / np.pi * np.arcsin(z))
-        z_bar = np.swapaxes(weights, -1, -2) @ scaled / (np.pi * np.sqrt(1.0 - z * z))
-        cov_bar = z_bar * norms[..., :, None] * norms[..., None, :]
-        variances = np.sum(z_bar * z, axis=-1) * norms**2  # through both norms of each pair
-        cov_bar[..., range(K), range(K)] -= variances[..., :K]
-        parts = (cov_bar[..., :K, :K], 2.0 * cov_bar[..., :K, K:], weights_bar[..., :K])
-        return np.concatenate([part.reshape(*z.shape[:-2], -1) for part in parts], axis=-1)
+        from replan.dynamics import adjoint
 
-    def _arcsines(self, x: Overlaps) -> tuple[Floats, Floats, Floats]:
-        """Return (1 + C_aa)^(−½) (…, U), the arguments of I₂ (…, U, U) and w (…, T, U)."""
-        lead = x.Q.shape[:-2]
-        S = np.broadcast_to(self.teacher_overlaps, (*lead, *self.teacher_overlaps.shape))
-        A = np.broadcast_to(self.teacher_heads, (*lead, *self.teacher_heads.shape))
-        top = np.concatenate([x.Q, x.M], axis=-1)
-        bottom = np.concatenate([np.swapaxes(x.M, -1, -2), S], axis=-1)
-        cov = np.concatenate([top, bottom], axis=-2)
-        norms = 1.0 / np.sqrt(1.0 + np.diagonal(cov, axis1=-2, axis2=-1))
-        z = cov * norms[..., :, None] * norms[..., None, :]
-        return norms, z, np.concatenate([x.V, -A], axis=-1)
+        rows = adjoint.pull_losses(
+            states.reshape(-1, states.shape[-1]),
+            cotangents.reshape(-1, self.tasks),
+            *self._teachers,
+        )
+        return np.asarray(rows.reshape(states.shape))
 
     def cosines(self, overlaps: Overlaps) -> Floats:
         """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
@@ -311,6 +299,11 @@ class TeacherStudent(Dynamics):
             states, cotangents, shares, lr, lengths, substeps, *self._settings
         )
         return adjoints, by_shares, by_lr
+
+    @property
+    def _teachers(self) -> tuple[Floats, Floats, int]:
+        """What the compiled losses need to know of the model."""
+        return self.teacher_overlaps, self.teacher_heads, self.hidden
 
     @property
     def _settings(self) -> tuple[Floats, Floats, float, Floats, int]:

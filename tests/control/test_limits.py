@@ -1,0 +1,180 @@
+"""Limits are kept exactly, at their edges too, and cost no more than they must."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from replan import Limits, Problem, TeacherStudent, solve
+from replan.control.discrete import allows, cheapest, nearest
+from replan.control.projection import Domain, project
+
+
+@pytest.fixture(scope="module")
+def make():
+    model = TeacherStudent.similar(0.4)
+    start = model.pretrain(seed=1, duration=300.0)
+
+    def problem(steps=12, **limits):
+        return Problem(model, start, duration=24.0, steps=steps, limits=Limits(**limits))
+
+    return problem
+
+
+def stays(sequence):
+    edges = np.flatnonzero(np.diff(sequence)) + 1
+    return np.diff([0, *edges, len(sequence)])
+
+
+CASES = [
+    {"max_share": [0.25, 1.0]},
+    {"min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
+    {"min_share": [0.5, 0.5], "max_share": [0.5, 0.5]},
+    {"max_share": [0.0, 1.0]},
+    {"min_share": [1.0, 0.0]},
+    {"min_dwell": 4.0},
+    {"min_dwell": 24.0},
+    {"max_switches": 0},
+    {"max_switches": 1},
+    {"max_switches": 2, "min_dwell": 5.0},
+    {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
+    {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
+]
+
+
+@pytest.mark.parametrize("limits", CASES, ids=str)
+def test_plans_are_the_best_within_limits(make, limits):
+    problem = make(**limits)
+    truth, plan = solve(problem, method="exhaustive"), solve(problem)
+    for found in (truth, plan):
+        sequence = found.protocol.sequence
+        shares = np.bincount(sequence, minlength=2) / 12
+        assert np.all(shares >= np.array(limits.get("min_share", [0, 0])) - 1e-12)
+        assert np.all(shares <= np.array(limits.get("max_share", [1, 1])) + 1e-12)
+        assert stays(sequence).min() * 2.0 >= limits.get("min_dwell", 0)
+        assert len(stays(sequence)) - 1 <= limits.get("max_switches", 11)
+        assert found.certificate.switches == len(stays(sequence)) - 1
+    assert truth.loss * (1 - 1e-6) <= plan.loss <= truth.loss * 1.002
+
+
+@pytest.mark.parametrize("method", ["flips", "sweep"])
+def test_other_methods_keep_limits(make, method):
+    problem = make(steps=40, max_switches=3, max_share=[0.3, 1.0], min_dwell=2.0)
+    plan = solve(problem, method=method, starts=1)
+    assert allows(problem.step_limits, plan.protocol.sequence)
+
+
+def test_limits_on_a_fine_grid(make):
+    plans = {n: solve(make(steps=120, max_switches=n), starts=1) for n in (1, 4)}
+    free = solve(make(steps=120), starts=1)
+    assert [plan.certificate.switches for plan in plans.values()] == [1, 4]
+    assert free.loss < plans[4].loss < plans[1].loss
+    capped = solve(make(steps=120, max_share=[0.1, 1.0]), starts=1)
+    assert np.bincount(capped.protocol.sequence)[0] == 12
+    assert capped.relaxed.mean_shares[0] <= 0.1 + 1e-9
+    assert capped.certificate.relaxed_value <= capped.loss
+    assert 0 <= capped.certificate.pmp_residual <= 1e-2 * capped.loss
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cheapest_is_the_cheapest_of_all(seed):
+    rng = np.random.default_rng(seed)
+    tasks, steps = (2, 9) if seed % 2 else (3, 7)
+    everything = [np.array(s) for s in product(range(tasks), repeat=steps)]
+    while True:
+        low = rng.integers(0, 3, tasks) * rng.integers(0, 2, tasks)
+        settings = {
+            "min_share": low / steps,
+            "max_share": np.maximum(low, rng.integers(1, steps + 1, tasks)) / steps,
+            "min_dwell": float(rng.integers(0, 4)),
+            "max_switches": None if rng.random() < 0.3 else int(rng.integers(0, 5)),
+        }
+        try:
+            limits = Limits(**settings).on_grid(tasks, steps, float(steps))
+        except ValueError:  # no protocol keeps them: the exhaustive list agrees
+            if low.sum() <= steps and "cannot all be kept" in str(_error(settings, tasks, steps)):
+                assert not any(keeps(settings, s, tasks) for s in everything)
+            continue
+        break
+    allowed = [s for s in everything if allows(limits, s)]
+    assert [keeps(settings, s, tasks) for s in everything] == [
+        allows(limits, s) for s in everything
+    ]
+    costs = rng.normal(size=(steps, tasks))
+    found = cheapest(costs, limits)
+    assert allows(limits, found)
+    total = [costs[np.arange(steps), s].sum() for s in allowed]
+    assert costs[np.arange(steps), found].sum() == pytest.approx(min(total))
+    assert allows(limits, nearest(rng.dirichlet(np.ones(tasks), size=steps), limits))
+
+
+def keeps(settings, sequence, tasks):
+    """The limits, written plainly."""
+    shares = np.bincount(sequence, minlength=tasks) / len(sequence)
+    switches = settings["max_switches"]
+    return bool(
+        np.all(shares >= settings["min_share"] - 1e-9)
+        and np.all(shares <= settings["max_share"] + 1e-9)
+        and stays(sequence).min() >= settings["min_dwell"]
+        and (switches is None or len(stays(sequence)) - 1 <= switches)
+    )
+
+
+def _error(settings, tasks, steps):
+    with pytest.raises(ValueError) as caught:
+        Limits(**settings).on_grid(tasks, steps, float(steps))
+    return caught.value
+
+
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_projection_within_budgets(tasks):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(50, tasks))
+    low, high = np.zeros(tasks), np.ones(tasks)
+    low[0], high[-1] = 0.4, 0.2
+    found = project(rows.ravel(), Domain(50, low, high)).reshape(50, tasks)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    assert np.all(found.mean(axis=0) >= low - 1e-9)
+    assert np.all(found.mean(axis=0) <= high + 1e-9)
+    for _ in range(200):  # the projection's obtuse angles with all other points of the set
+        other = project(rng.normal(size=50 * tasks), Domain(50, low, high)).reshape(50, tasks)
+        assert np.sum((rows - found) * (other - found)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_share": [1.5, 1.0]}, "`max_share` takes shares from 0 to 1"),
+        ({"max_share": [0.5]}, r"`max_share` takes an array of numbers of shape \(2,\)"),
+        ({"min_share": [0.7, 0.7]}, "`min_share` takes shares that sum to at most 1, got 1.4"),
+        ({"max_share": [0.2, 0.2]}, "`max_share` takes shares that sum to at least 1, got 0.4"),
+        (
+            {"min_share": [0.5, 0.0], "max_share": [0.2, 1.0]},
+            "`min_share` takes at most `max_share`, got 0.5 and 0.2 for task 1",
+        ),
+        (
+            {"min_share": [0.3, 0.0], "max_share": [0.3, 1.0]},
+            "of task 1 leave no whole number of the 12 steps: take multiples of 1/12",
+        ),
+        ({"min_dwell": 25.0}, "`min_dwell` takes at most the duration 24, got 25"),
+        ({"min_dwell": -1.0}, "`min_dwell` takes a finite number of at least 0"),
+        ({"max_switches": -1}, "`max_switches` takes an integer of at least 0"),
+        ({"max_switches": 1.5}, "`max_switches` takes an integer"),
+        ({"max_switches": 0, "max_share": [0.5, 0.5]}, "`limits` cannot all be kept on 12 steps"),
+        ({"min_dwell": 13.0, "min_share": [0.2, 0.2]}, "`limits` cannot all be kept on 12 steps"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(make, limits, message):
+    with pytest.raises(ValueError, match=message):
+        make(**limits)
+
+
+def test_limits_need_free_tasks(make):
+    from replan import Control
+
+    free = make()
+    with pytest.raises(ValueError, match=r"`limits` takes limits only where `control\.tasks`"):
+        Problem(
+            free.model, free.start, duration=24.0, control=Control(tasks=False),
+            limits=Limits(max_switches=1),
+        )  # fmt: skip
