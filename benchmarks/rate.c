@@ -133,3 +133,37 @@ void repeat_rate(long calls, double *state, const double *shares, const double *
     free(units);
     free(active);
 }
+
+/* Classical RK4 with one step on each piece: `roll_out` of replan/dynamics/kernels.py.
+ * states: (pieces + 1) rows, the first of which is the start. */
+void roll_out(int pieces, double *states, const double *shares, const double *lr,
+              const double *lengths, double noise, const double *head_lr, int K, int P, int T,
+              const double *teacher_overlaps, const double *teacher_heads)
+{
+    const int U = K + P, n = K * K + K * P + T * K;
+    double *work = calloc(2 * U * U + T * U + 4 * U + T, sizeof(double));
+    double *stage = calloc(3 * n, sizeof(double)), *slope = stage + n, *total = slope + n;
+    int *units = calloc(U, sizeof(int)), *active = calloc(T, sizeof(int));
+    for (int p = 0; p < P; p++)
+        for (int q = 0; q < P; q++) work[(K + p) * U + K + q] = teacher_overlaps[p * P + q];
+    for (int t = 0; t < T; t++)
+        for (int p = 0; p < P; p++) work[2 * U * U + t * U + K + p] = -teacher_heads[t * P + p];
+    for (int piece = 0; piece < pieces; piece++) {
+        const double *x = states + piece * n, h = lengths[piece];
+        const double ahead[4] = {0.5 * h, 0.5 * h, h, 0.0}, part[4] = {1.0, 2.0, 2.0, 1.0};
+        for (int i = 0; i < n; i++) stage[i] = x[i], total[i] = 0.0;
+        for (int s = 0; s < 4; s++) {
+            rate(stage, shares + piece * T, lr + piece * T, noise, head_lr, K, P, T, work, units,
+                 active, slope);
+            for (int i = 0; i < n; i++) {
+                total[i] += part[s] * slope[i];
+                stage[i] = x[i] + ahead[s] * slope[i];
+            }
+        }
+        for (int i = 0; i < n; i++) states[(piece + 1) * n + i] = x[i] + h / 6.0 * total[i];
+    }
+    free(work);
+    free(stage);
+    free(units);
+    free(active);
+}

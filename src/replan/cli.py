@@ -153,7 +153,7 @@ def compare_command(file: Path, plot: Path | None, json: Path | None, csv: Path 
 @_file
 @click.option("--method", default="relax", show_default=True, help=f"One of {', '.join(METHODS)}.")
 @click.option(
-    "--starts", default=6, show_default=True, help="Random starts besides the strategies."
+    "--starts", default=2, show_default=True, help="Random starts besides the strategies."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random starts.")
 @click.option(

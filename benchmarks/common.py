@@ -1,0 +1,78 @@
+"""What the benchmarks share: times of peers that take turns, tables, and where results go."""
+
+import ctypes
+import json
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import numba
+import numpy as np
+
+import replan
+
+HERE = Path(__file__).parent
+
+
+def compile_peer(folder: Path) -> ctypes.CDLL:
+    library = folder / "rate.so"
+    command = ["cc", "-O3", "-shared", "-fPIC", "-o", str(library), str(HERE / "rate.c"), "-lm"]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(library))
+
+
+def pointers(*arrays: np.ndarray) -> list:
+    return [array.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for array in arrays]
+
+
+def best_times(*functions, repeats: int = 9) -> list[float]:
+    """Return the smallest time of each function, called in turns."""
+    times = np.empty((repeats, len(functions)))
+    for repeat in range(repeats):
+        for i, function in enumerate(functions):
+            begin = time.perf_counter()
+            function()
+            times[repeat, i] = time.perf_counter() - begin
+    return times.min(axis=0).tolist()
+
+
+def show(rows: list[dict]) -> str:
+    """Return rows as a table of text."""
+    cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+    table = [list(rows[0]), *cells]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in table
+    )
+
+
+def save(name: str, tables: dict[str, list[dict]]) -> None:
+    """Write the tables with the machine as JSON, and as text, to benchmarks/results."""
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True)
+    machine = {
+        "cpu": _cpu(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "cc": compiler.stdout.splitlines()[0],
+        "replan": replan.__version__,
+    }
+    text = "\n\n".join(f"{title}\n{show(rows)}" for title, rows in tables.items())
+    print(text)
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    content = {"command": f"python benchmarks/{name}.py", "machine": machine, **tables}
+    (folder / f"{name}.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    about = ", ".join(f"{key} {value}" for key, value in machine.items())
+    (folder / f"{name}.txt").write_text(f"{text}\n\n{about}\n", encoding="utf-8")
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
