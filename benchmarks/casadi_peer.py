@@ -1,22 +1,14 @@
 """The problem in CasADi as its users write it: multiple shooting, RK4, IPOPT, exact derivatives.
 
-For K = T = P = 2; the state holds the upper triangle of Q, then M and V. Tasks enter as one share in
-[0, 1] per step (the relaxed problem), from the guess ½ and its roll-out.
+For K = T = P = 2; the state holds the upper triangle of Q, then M and V. Tasks enter as one share
+in [0, 1] per step (the relaxed problem), from the guess ½ and its roll-out.
 """
-
-from dataclasses import dataclass
 
 import casadi as ca
 import numpy as np
 
 import replan
-
-
-@dataclass
-class Result:
-    protocol: replan.Protocol
-    iterations: int
-    status: str
+from common import Result
 
 
 def i2(c, a, b):

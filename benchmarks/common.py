@@ -5,6 +5,7 @@ import json
 import platform
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numba
@@ -13,6 +14,15 @@ import numpy as np
 import replan
 
 HERE = Path(__file__).parent
+
+
+@dataclass
+class Result:
+    """What a peer of `solve` found, how many iterations it took and how it ended."""
+
+    protocol: replan.Protocol
+    iterations: int
+    status: str
 
 
 def compile_peer(folder: Path) -> ctypes.CDLL:

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import best_times, compile_peer, pointers, save
 from numba import njit
 
 import replan
+from common import best_times, compile_peer, pointers, save
 from replan.dynamics import kernels
 
 

@@ -3,7 +3,8 @@
     python benchmarks/solve.py        prints the tables, writes benchmarks/results/solve.{json,txt}
 
 One problem for all peers: K = T = 2, γ = 0.3, after 1,000 units on task 1, 25 more in 250 steps
-(tests/data/two_tasks_k2.json). Needs `pip install casadi` and a C compiler; takes about ten minutes.
+(tests/data/two_tasks_k2.json). Needs CasADi (extra `bench`) and a C compiler; takes half an hour,
+most of it the numpy sweep.
 """
 
 import ctypes
@@ -12,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import casadi_peer
 import numpy as np
+
+import casadi_peer
+import replan
 import sweep_peer
 from common import HERE, best_times, compile_peer, pointers, save
-
-import replan
 from replan.control.objective import Controls, Objective
 
 REPEATS = 3  # of what takes long

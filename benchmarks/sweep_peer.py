@@ -1,27 +1,19 @@
 """A damped forward-backward sweep in plain numpy, as it is usually written.
 
-Euler forwards, Euler backwards, at every step the task with the smallest Hamiltonian; the old states
-and adjoints are kept to 0.99 and mixed with 0.01 of the new ones; at most 10,000 sweeps, fewer when
-the tasks have not changed for 500. Arrays have the steps in front, so that Hamiltonians and Jacobians
-(by central differences) of the whole trajectory are computed at once.
+Euler forwards, Euler backwards, at every step the task with the smallest Hamiltonian; the old
+states and adjoints are kept to 0.99 and mixed with 0.01 of the new ones; at most 10,000 sweeps,
+fewer when the tasks have not changed for 500. Arrays have the steps in front, so that Hamiltonians
+and Jacobians (by central differences) of the whole trajectory are computed at once.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
 import replan
+from common import Result
 
 KEPT = 0.99
 SWEEPS = 10_000
 STEADY = 500
-
-
-@dataclass
-class Result:
-    protocol: replan.Protocol
-    iterations: int
-    status: str
 
 
 def i2(C):
@@ -49,7 +41,7 @@ def weights(x, t):
 
 
 def rate(x, t, S, lr):
-    """The right-hand side (…, 12) for task t at states (…, 12)."""
+    """Return the right-hand side (…, 12) for task t at states (…, 12)."""
     C, w = covariance(x, S), weights(x, t)
     out = np.zeros_like(x)
     dQ, dM = np.zeros((*x.shape[:-1], 2, 2)), np.zeros((*x.shape[:-1], 2, 2))
@@ -91,8 +83,9 @@ def solve(problem: replan.Problem) -> Result:
     h = problem.duration / n
     tasks = np.arange(n) % 2
     states = adjoints = None
-    best, value, steady = tasks, np.inf, 0
-    for sweep in range(1, SWEEPS + 1):
+    best, value, sweeps, steady = tasks, np.inf, 0, 0
+    while sweeps < SWEEPS and steady < STEADY:
+        sweeps += 1
         new = np.empty((n + 1, 12))
         new[0] = problem.state
         for i in range(n):
@@ -111,10 +104,8 @@ def solve(problem: replan.Problem) -> Result:
         chosen = np.argmin(hamiltonians, axis=0)
         steady = steady + 1 if np.array_equal(chosen, tasks) else 0
         tasks = chosen
-        if steady == STEADY:
-            break
     status = "steady" if steady == STEADY else "not converged"
-    return Result(replan.Protocol.from_sequence(best, 2, problem.duration, lr), sweep, status)
+    return Result(replan.Protocol.from_sequence(best, 2, problem.duration, lr), sweeps, status)
 
 
 def final_gradient(x, S, step=1e-6):

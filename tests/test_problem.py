@@ -234,3 +234,43 @@ def test_bad_problems_are_refused():
         Problem(model, start, duration=1.0, steps=0)
     with pytest.raises(ValueError, match=r"`Q` takes .* shape \(2, 2\), got shape \(1, 1\)"):
         Problem(model, Overlaps([[1.0]], [[0.0, 0.0]], [[1.0], [1.0]]), duration=1.0)
+
+
+def test_limits_running_costs_and_targets_from_a_file(tmp_path):
+    text = EXAMPLE.replace("# running = [0.0, 0.0]", "running = [0.1, 0.2]")
+    text = text.replace("# targets", "targets").replace("# [limits]", "[limits]")
+    for key in ("min_share", "max_share", "min_dwell", "max_switches"):
+        text = text.replace(f"# {key}", key)
+    path = tmp_path / "problem.toml"
+    path.write_text(text)
+    problem = Problem.load(path)
+    assert problem.running.tolist() == [0.1, 0.2]
+    assert problem.targets.tolist() == [0.01, np.inf]
+    limits = problem.step_limits
+    assert limits.high.tolist() == [50, 250]
+    assert (limits.dwell, limits.switches) == (5, 10)
+    described = problem.describe()
+    assert described["limits"]["max_switches"] == 10
+    assert described["objective"]["targets"] == {"1": 0.01}
+    again = from_dict(described)
+    assert again.describe() == described
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("# targets = { 1 = 0.01 }", "targets = { 3 = 0.01 }", "a task from 1 to 2, got 3"),
+        ("# targets = { 1 = 0.01 }", "targets = { one = 0.01 }", "takes tasks as keys"),
+        ("# targets = { 1 = 0.01 }", "targets = { 1 = -1.0 }", "`targets` takes a finite number"),
+        ("# [limits]", "[limits]\nmax_switch = 3\n#", "did you mean `?max_switches"),
+        ("# [limits]", "[limits]\nmax_share = [0.2, 0.2]\n#", "sum to at least 1, got 0.4"),
+        ("# [limits]", "[limits]\nmin_dwell = 30.0\n#", "at most the duration 25, got 30"),
+    ],
+)
+def test_mistakes_in_limits_and_targets_are_one_line(tmp_path, old, new, message):
+    assert old in EXAMPLE
+    path = tmp_path / "problem.toml"
+    path.write_text(EXAMPLE.replace(old, new))
+    with pytest.raises(ValueError, match=message) as caught:
+        Problem.load(path)
+    assert "\n" not in str(caught.value)
