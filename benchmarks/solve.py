@@ -126,9 +126,9 @@ def main() -> None:
         gradient = gradient_against_c(compile_peer(Path(folder)), problem)
     tables = {
         "gradient": [gradient],
-        "solve": whole_problems(problem),
         "steps": [by_steps(problem, steps) for steps in (250, 500, 1000, 2000, 4000)],
         "size": [by_size(K) for K in (2, 3, 4, 5, 6)],
+        "solve": whole_problems(problem),
     }
     save("solve", tables)
     ours, casadi, sweep = tables["solve"]

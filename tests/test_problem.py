@@ -222,7 +222,7 @@ def test_bad_problems_are_refused():
         Problem("model", start, duration=1.0)
     with pytest.raises(ValueError, match="`control` takes a Control"):
         Problem(model, start, duration=1.0, control=3)
-    with pytest.raises(ValueError, match=r"`lr` takes .* at least 2 and at most 3, got 1"):
+    with pytest.raises(ValueError, match=r"`lr` takes a rate within `control\.lr`, 2 to 3, got 1"):
         Problem(model, start, duration=1.0, lr=1.0, control=Control(lr=(2.0, 3.0)))
     with pytest.raises(ValueError, match="`start` takes Overlaps"):
         Problem(model, None, duration=1.0)

@@ -114,8 +114,8 @@ def test_work_is_linear_in_the_number_of_steps(reference):
     for steps in (250, 1000, 4000):
         problem = reference_problem(reference, steps=steps)
         work.append(evaluate(problem, strategies.interleaved(problem)).substeps.sum())
-    assert work[1] <= 2 * work[0] or work[1] <= 4 * 1000  # two runs over halves of the steps
-    assert work[2] <= 4 * 4000
+    assert work[1] <= 2 * work[0] or work[1] <= 8 * 1000  # two runs over quarters of the steps
+    assert work[2] <= 8 * 4000
 
 
 @settings(max_examples=15, deadline=None)
@@ -220,7 +220,7 @@ def test_the_objective_weighs_the_losses(problem):
     run = evaluate(weighted, strategies.interleaved(weighted))
     assert run.loss == pytest.approx(run.final_losses @ [2.0, 0.5])
     assert run.error == pytest.approx(run.errors[-1] @ [2.0, 0.5])
-    assert run.values[-1] == run.loss
+    assert run.weighted_losses[-1] == run.loss
 
 
 def test_divergence_says_when_and_what_to_try(problem):
@@ -268,8 +268,8 @@ def test_files_and_text(problem, tmp_path):
     assert len(repr(run)) < 80
     run.save(tmp_path / "run.csv")
     table = pd.read_csv(tmp_path / "run.csv")
-    assert list(table) == ["time", "loss_1", "loss_2", "value"]
-    assert table["value"].iloc[-1] == run.loss
+    assert list(table) == ["time", "loss_1", "loss_2", "weighted"]
+    assert table["weighted"].iloc[-1] == run.loss
     run.plot(tmp_path / "run.pdf")
     assert "task 2" in str(run)
     assert max(map(len, str(run).splitlines())) <= 80
@@ -288,3 +288,24 @@ def test_protocols_for_another_problem_are_refused(problem):
         evaluate(problem, strategies.interleaved(problem), max_steps=0)
     with pytest.raises(ValueError, match="`rtol` takes"):
         evaluate(problem, strategies.interleaved(problem), rtol=0.0)
+
+
+def test_errors_are_fought_where_they_are_made():
+    """On the way out of a plateau early errors grow and show late."""
+    model = TeacherStudent.similar(0.3)
+    problem = Problem(model, model.fresh(seed=0), duration=100.0)
+    run = evaluate(problem, strategies.one_task(problem))
+    assert run.status == "ok"
+    assert run.substeps.sum() < 20_000
+
+
+def test_the_error_of_averages_is_known(problem):
+    counted = [
+        Problem(problem.model, problem.start, duration=10.0, steps=n, running=[0.5, 0.5])
+        for n in (4, 400)
+    ]
+    coarse, fine = (evaluate(p, strategies.one_task(counted[0], task=1)) for p in counted)
+    gap = abs(coarse.loss - fine.loss)
+    assert 1e-9 < gap <= 3 * coarse.error
+    assert fine.error < 1e-3 * coarse.error
+    assert coarse.parts["running"] == pytest.approx(coarse.average_losses.mean())

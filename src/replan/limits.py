@@ -48,9 +48,11 @@ class Limits:
     max_switches: int | None = None
 
     def __post_init__(self) -> None:
-        check.number("min_dwell", self.min_dwell, at_least=0)
+        dwell = check.number("min_dwell", self.min_dwell, at_least=0)
+        object.__setattr__(self, "min_dwell", dwell)
         if self.max_switches is not None:
-            check.integer("max_switches", self.max_switches)
+            switches = check.integer("max_switches", self.max_switches)
+            object.__setattr__(self, "max_switches", switches)
 
     def on_grid(self, tasks: int, steps: int, duration: float) -> StepLimits:
         """Return the limits in steps; refuse limits that no protocol can keep."""

@@ -86,7 +86,12 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
             linestyle=TASK_LINES[t % len(TASK_LINES)],
             label=f"task {t + 1}",
         )
-    axes.plot(trajectory.times, trajectory.values, color="black", linestyle=":", label="objective")
+    axes.plot(
+        trajectory.times, trajectory.weighted_losses, color="black", linestyle=":", label="weighted"
+    )
+    for t, target in enumerate(np.asarray(trajectory.problem.targets)):
+        if target < np.inf:
+            axes.axhline(target, color=task_colour(t), linewidth=0.8, label=f"target {t + 1}")
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
 
 

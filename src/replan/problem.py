@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +86,6 @@ class Problem:
             raise ValueError(f"`model` takes a dynamics such as TeacherStudent, got {self.model!r}")
         if not isinstance(self.control, Control):
             raise ValueError(f"`control` takes a Control(tasks=…, lr=…), got {self.control!r}")
-        low, high = self.control.lr or (0.0, None)
         if not isinstance(self.limits, Limits):
             raise ValueError(f"`limits` takes a Limits(max_share=…, …), got {self.limits!r}")
         tasks = self.model.tasks
@@ -96,7 +95,7 @@ class Problem:
             raise ValueError(f"`weights` takes numbers not all 0, got {weights.tolist()}")
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
-            "lr": check.number("lr", self.lr, at_least=low, at_most=high),
+            "lr": self._lr(),
             "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
             "weights": weights,
             "running": running,
@@ -109,6 +108,15 @@ class Problem:
             raise ValueError("`limits` takes limits only where `control.tasks` is true")
         object.__setattr__(self, "step_limits", limits)
 
+    def _lr(self) -> float:
+        lr = check.number("lr", self.lr, at_least=0)
+        if self.control.lr is not None and not self.control.lr[0] <= lr <= self.control.lr[1]:
+            low, high = self.control.lr
+            raise ValueError(
+                f"`lr` takes a rate within `control.lr`, {low:g} to {high:g}, got {lr:g}"
+            )
+        return lr
+
     def _weights(self, name: str, default: Floats) -> Floats:
         given = getattr(self, name)
         weights = check.array(name, default if given is None else given, default.shape)
@@ -120,7 +128,10 @@ class Problem:
         """Return the targets (T,), infinite where there is none."""
         if self.targets is None:
             return np.full(tasks, np.inf)
-        given = check.items("targets", self.targets, "numbers or None")
+        takes = f"{tasks} numbers or None"
+        if isinstance(self.targets, Mapping):
+            raise ValueError(f"`targets` takes a list of {takes}, got {self.targets!r}")
+        given = check.items("targets", self.targets, takes)
         values = [np.inf if x is None or x == np.inf else x for x in given]
         if len(values) != tasks:
             raise ValueError(f"`targets` takes {tasks} numbers or None, got {len(values)}")
@@ -161,16 +172,16 @@ class Problem:
         """The times (steps + 1,) between the steps."""
         return np.linspace(0.0, self.duration, self.steps + 1)
 
-    def accept(self, protocol: Protocol) -> Protocol:
-        """Return the protocol if it is one for this problem; refuse any other."""
+    def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
+        """Return the protocol if it is one for this problem; refuse any other by its name."""
         if not isinstance(protocol, Protocol):
-            raise ValueError(f"`protocol` takes a Protocol, got {protocol!r}")
+            raise ValueError(f"`{name}` takes a Protocol, got {protocol!r}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
-            raise ValueError(f"`protocol` takes a protocol of {tasks} tasks, got {protocol.tasks}")
+            raise ValueError(f"`{name}` takes a protocol of {tasks} tasks, got {protocol.tasks}")
         if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
             raise ValueError(
-                f"`protocol` takes a protocol of duration {self.duration:g}, "
+                f"`{name}` takes a protocol of duration {self.duration:g}, "
                 f"got {protocol.duration:g}"
             )
         return protocol

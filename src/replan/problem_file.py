@@ -278,5 +278,7 @@ def _one_line(error: ValidationError) -> str:
     message = message.replace("Input should be greater", "takes a number greater")
     message = message.replace("Input should be", "takes")
     message = re.sub(r"a valid dictionary or instance of \w+", "a table of keys", message)
+    message = message.replace("a valid list", "a list of numbers, one a task")
+    message = message.replace("a valid dictionary", "a table such as { 1 = 0.01 }")
     got = "" if isinstance(first["input"], _Section | dict) else f", got {first['input']!r}"
     return f"`{name}` {message}{got}"

@@ -11,18 +11,10 @@ _TIE = 1e-9  # differences below this, in steps, are rounding errors: the first 
 
 
 @njit(cache=True, nogil=True)
-def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
-    """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
-
-    Every step goes to the task that lags its integrated share most. The integrated shares then
-    never deviate by more than (½ + … + 1/T) × the longest step where all steps are equal (½ for
-    two tasks on any grid). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
-
-    With `patience` the task of the step before goes on until another lags by that many steps more.
-    """
+def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Ints:
+    """Go on with `sum_up` where the tasks lag by `lag` (T,); it is updated."""
     steps, tasks = shares.shape
     chosen = np.empty(steps, np.int64)
-    lag = np.zeros(tasks)
     for i in range(steps):
         best = 0
         for t in range(tasks):
@@ -34,3 +26,16 @@ def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
         lag[best] -= lengths[i]
         chosen[i] = best
     return chosen
+
+
+@njit(cache=True, nogil=True)
+def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
+    """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
+
+    Every step goes to the task that lags its integrated share most. The integrated shares then
+    never deviate by more than (½ + … + 1/T) × the longest step where all steps are equal (½ for
+    two tasks on any grid). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
+
+    With `patience` the task of the step before goes on until another lags by that many steps more.
+    """
+    return follow(shares, lengths, patience, np.zeros(shares.shape[1]))

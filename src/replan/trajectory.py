@@ -21,9 +21,9 @@ class Trajectory:
 
     times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
     states. losses: (n, T). errors: (n, T) estimated discretisation errors of the losses. substeps:
-    (n − 1,) integration steps taken between the times. average_losses: (T,) over the time covered.
-    status: "ok", "diverged" or "inaccurate",
-    and then `advice` says when and what to try; a diverged trajectory ends before its divergence.
+    (n − 1,) integration steps taken between the times. average_losses, average_errors: (T,) over
+    the time covered. status: "ok", "diverged" or "inaccurate", and then `advice` says when and what
+    to try; a diverged trajectory ends before its divergence.
     """
 
     problem: Problem
@@ -34,12 +34,13 @@ class Trajectory:
     errors: Floats
     substeps: Ints
     average_losses: Floats
+    average_errors: Floats
     rtol: float
     status: Status
     advice: str
 
     @property
-    def values(self) -> Floats:
+    def weighted_losses(self) -> Floats:
         """The weighted losses (n,)."""
         return self.losses @ np.asarray(self.problem.weights)
 
@@ -65,8 +66,16 @@ class Trajectory:
         """Estimated discretisation error of `loss`."""
         self._require_ok()
         slopes = self.problem.slopes(self.losses[-1])
-        average = self.errors.max(axis=0) @ np.asarray(self.problem.running)
-        return float(self.errors[-1] @ slopes + average)
+        return float(
+            self.errors[-1] @ slopes + self.average_errors @ np.asarray(self.problem.running)
+        )
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What `loss` consists of: final losses, running costs, missed targets."""
+        final = float(self.final_losses @ np.asarray(self.problem.weights))
+        running = float(self.average_losses @ np.asarray(self.problem.running))
+        return {"final": final, "running": running, "targets": self.loss - final - running}
 
     @property
     def overlaps(self) -> Any:
@@ -114,6 +123,7 @@ class Trajectory:
             "value": self.loss if ok else None,
             "losses": self.final_losses.tolist() if ok else None,
             "error": self.error if ok else None,
+            "parts": self.parts if ok else None,
             "average_losses": self.average_losses.tolist(),
             "status": self.status,
             "advice": self.advice,
@@ -129,8 +139,8 @@ class Trajectory:
         """Write a .json file with everything, or a .csv file with the curves."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
-        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "value"]
-        rows = np.column_stack([self.times, self.losses, self.values]).tolist()
+        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "weighted"]
+        rows = np.column_stack([self.times, self.losses, self.weighted_losses]).tolist()
         return files.write_csv(path, header, rows)
 
     def plot(self, path: files.FilePath) -> None:
@@ -157,26 +167,27 @@ class Trajectory:
         if self.status != "ok":
             return f"Trajectory: {self.status}; {self.advice}"
         parts = ", ".join(f"task {t + 1} {x:.6g}" for t, x in enumerate(self.final_losses))
-        return f"loss {self.loss:.6g} ± {self.error:.1g} (weighted: {parts})\n{self.protocol}"
-
-
-def average(losses: Floats, lengths: Floats) -> Floats:
-    """Return the averages (T,) of losses (2n + 1, T) at the edges and middles of n steps.
-
-    By Simpson's rule: an error of order 4 in the step, as the integrator's.
-    """
-    if lengths.size == 0:
-        return losses[0]
-    return simpson_weights(lengths) @ losses
+        return f"loss {self.loss:.6g} ± {self.error:.1g} ({parts})\n{self.protocol}"
 
 
 def simpson_weights(lengths: Floats) -> Floats:
-    """Return the weights (2n + 1,) of edges and middles in an average over n steps."""
+    """Return the weights (2n + 1,) of edges and middles in an average over n steps.
+
+    Simpson's rule: an error of order 4 in the step, as the integrator's.
+    """
     weights = np.zeros(2 * lengths.size + 1)
     weights[:-1:2] += lengths
     weights[1::2] = 4 * lengths
     weights[2::2] += lengths
     return weights / (6 * lengths.sum())
+
+
+def _averages(losses: Floats, lengths: Floats) -> tuple[Floats, Floats]:
+    """Return averages and their errors (T,) of losses (4n + 1, T) at the quarters of n steps."""
+    if lengths.size == 0:
+        return losses[0], np.zeros(losses.shape[1])
+    fine = simpson_weights(np.repeat(lengths / 2, 2)) @ losses
+    return fine, np.abs(fine - simpson_weights(lengths) @ losses[::2]) / 15
 
 
 def evaluate(
@@ -203,27 +214,29 @@ def evaluate(
     if not isinstance(problem, Problem):
         raise ValueError(f"`problem` takes a Problem, got {problem!r}")
     steps = problem.accept(protocol).split(problem.edges)
-    halves = np.repeat(np.arange(steps.steps), 2)  # for the averages
+    quarters = np.repeat(np.arange(steps.steps), 4)  # for the averages
     run = problem.model.integrate(
         problem.state,
-        steps.shares[halves],
-        steps.lr_by_task[halves],
-        steps.lengths[halves] / 2,
+        steps.shares[quarters],
+        steps.lr_by_task[quarters],
+        steps.lengths[quarters] / 4,
         rtol=rtol,
         max_steps=max_steps,
     )
     if throw and run.status != "ok":
         raise IntegrationError(run.advice)
-    last = (len(run.states) - 1) // 2 + 1
+    last = (len(run.states) - 1) // 4 + 1
+    averages, average_errors = _averages(run.losses[: 4 * last - 3], steps.lengths[: last - 1])
     return Trajectory(
         problem,
         protocol,
         times=steps.edges[:last],
-        states=run.states[: 2 * last : 2],
-        losses=run.losses[: 2 * last : 2],
-        errors=run.errors[: 2 * last : 2],
-        substeps=run.substeps[: 2 * last - 2].reshape(-1, 2).sum(axis=1),
-        average_losses=average(run.losses[: 2 * last - 1], steps.lengths[: last - 1]),
+        states=run.states[: 4 * last : 4],
+        losses=run.losses[: 4 * last : 4],
+        errors=run.errors[: 4 * last : 4],
+        substeps=run.substeps[: 4 * last - 4].reshape(-1, 4).sum(axis=1),
+        average_losses=averages,
+        average_errors=average_errors,
         rtol=rtol,
         status=run.status,
         advice=run.advice,

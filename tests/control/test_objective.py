@@ -105,7 +105,7 @@ def test_what_already_meets_its_target_pays_nothing(parts):
         ({"weights": [0.0, 0.0]}, "`weights` takes numbers not all 0"),
         ({"targets": [0.1]}, "`targets` takes 2 numbers or None, got 1"),
         ({"targets": [0.0, None]}, "`targets` takes a finite number above 0"),
-        ({"targets": 0.1}, "`targets` takes a list of numbers or None"),
+        ({"targets": 0.1}, "`targets` takes a list of 2 numbers or None"),
         ({"limits": 3}, "`limits` takes a Limits"),
     ],
 )

@@ -289,7 +289,7 @@ def test_projection_on_the_simplex():
         ({"seed": 1.5}, "`seed` takes an integer"),
         ({"max_gradients": 0}, "`max_gradients` takes an integer of at least 1"),
         ({"method": "exhaustive"}, "at most 4194304 protocols, got 2\\^40: use fewer `steps`"),
-        ({"start": Protocol([[1.0]], 10.0)}, "`protocol` takes a protocol of 2 tasks, got 1"),
+        ({"start": Protocol([[1.0]], 10.0)}, "`start` takes a protocol of 2 tasks, got 1"),
     ],
 )
 def test_bad_input_is_refused(problem, settings, message):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -9,7 +11,7 @@ from replan.check import Floats, Ints
 from replan.limits import StepLimits
 from replan.rounding import sum_up
 
-_MOST = 2**28  # entries of the table: a byte each
+_MOST = 2**27  # entries of the tables, in units of two bytes
 
 
 def cheapest(costs: Floats, limits: StepLimits) -> Ints:
@@ -20,7 +22,8 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     sizes = _counted(limits, steps)
     limited = limits.switches < steps // limits.dwell - 1
     most = limits.switches if limited else -1
-    entries = (steps + 1) * tasks * max(most + 1, 1) * int(np.prod(np.maximum(sizes, 1)))
+    layer = tasks * max(most + 1, 1) * math.prod(max(int(size), 1) for size in sizes)
+    entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
     if entries > _MOST:
         raise ValueError(
             f"`limits` take a table of {entries:.1g} entries on {steps} steps, more than "
@@ -29,18 +32,19 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     return np.asarray(_shortest_path(costs, limits.low, limits.high, limits.dwell, most, sizes))
 
 
-def nearest(shares: Floats, limits: StepLimits) -> Ints:
+def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
     """Return tasks (steps,) that keep the limits and follow shares (steps, T) on equal steps.
 
-    Sum-up rounding that changes the task only where another lags far enough behind, far enough for
-    the limit of switches; then the protocol within the limits that differs at the fewest steps.
+    Sum-up rounding that changes the task only where another lags `patience` steps more, or as many
+    as the limit of switches asks for; then the protocol within the limits that differs from it at
+    the fewest steps.
     """
     steps, tasks = shares.shape
     lengths = np.ones(steps)
-    sequence, patience = sum_up(shares, lengths), 1.0
+    sequence = sum_up(shares, lengths, patience)
     while limits.binding and np.count_nonzero(np.diff(sequence)) > limits.switches:
+        patience = 1.5 * patience + 1.0
         sequence = sum_up(shares, lengths, patience)
-        patience *= 1.5
     return sequence if allows(limits, sequence) else cheapest(1.0 - np.eye(tasks)[sequence], limits)
 
 
@@ -68,7 +72,7 @@ def _counted(limits: StepLimits, steps: int) -> Ints:
     return np.asarray(sizes)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _shortest_path(
     costs: Floats, low: Ints, high: Ints, dwell: int, switches: int, sizes: Ints
 ) -> Ints:
@@ -89,7 +93,7 @@ def _shortest_path(
         sums[i + 1] = sums[i] + costs[i]
     S = max(switches + 1, 1)
     best = np.full((dwell + 1, T, S, total), np.inf)  # the last layers, in turn
-    came = np.full((steps + 1, T, S, total), -1, np.int8)  # the task before
+    came = np.full((steps + 1, T, S, total), -1, np.int16)  # the task before
     for i in range(dwell, steps + 1):
         layer, before, jump = best[i % (dwell + 1)], best[(i - 1) % (dwell + 1)], best[
             (i - dwell) % (dwell + 1)
@@ -141,7 +145,7 @@ def _shortest_path(
     return sequence
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _within(c: int, steps: int, low: Ints, high: Ints, sizes: Ints, strides: Ints) -> bool:
     """Whether final counts keep the budgets."""
     rest = steps

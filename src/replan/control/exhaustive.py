@@ -44,7 +44,7 @@ class Exhaustive(Solver):
         self._search(list(head), path)
 
     def _move(self, state: Floats, step: int, task: int) -> Floats:
-        """Return the states after one more step; none where it diverges."""
+        """Return the states of one more step, NaN from where it diverges."""
         if not np.all(np.isfinite(state)):
             return np.full((self.objective.pieces, state.size), np.nan)
         rest = self.objective.roll_out(self._whole[task], step, step + 1, state)[1:]

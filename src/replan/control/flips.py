@@ -12,8 +12,7 @@ from replan.control.discrete import allows, cheapest
 from replan.control.objective import Controls, Gradient, Objective
 from replan.control.solver import Solver
 
-_PAIRED = 60  # shifts of stays that are combined in pairs
-_FAILURES = 25  # in a row that end a round of single moves
+_PAIRED = 60  # changes of stays that are combined in pairs
 _KNOWN = 5  # moves of a kind after which others of it may be passed over
 _TRUST = 0.7  # part of the smallest miss of a kind of moves that the others are taken to repeat
 
@@ -30,12 +29,20 @@ class Flips(Solver):
 
     The change of the objective that the Hamiltonians predict, (Φ_t′ − Φ_t) × step, ranks the moves.
     While many of them pay off at once the best ones are made together, as many as a trust region
-    allows; then moves are tried one by one, each kept only if the objective falls. It ends with a
-    round that gains less than `tolerance` of the value.
+    allows; then moves are tried one by one, each kept only if the objective falls. A round ends
+    with `failures` in a row, the descent with a round that gains less than `tolerance` of the
+    value.
     """
 
-    def __init__(self, objective: Objective, start: Controls, tolerance: float = 1e-4) -> None:
-        self.objective, self.tolerance = objective, tolerance
+    def __init__(
+        self,
+        objective: Objective,
+        start: Controls,
+        *,
+        tolerance: float = 1e-4,
+        failures: int = 25,
+    ) -> None:
+        self.objective, self.tolerance, self.failures = objective, tolerance, failures
         self.limits = objective.problem.step_limits
         self.controls = start
         self.value = objective.value(start)
@@ -95,7 +102,7 @@ class Flips(Solver):
             if value < self.value:
                 self.controls, self.value, states, failures = controls, value, after, -1
             failures += 1
-            if failures == _FAILURES:
+            if failures == self.failures:
                 break
         return before - self.value > self.tolerance * abs(before)
 
@@ -105,7 +112,9 @@ class Flips(Solver):
         gains = _gains(by_shares, sequence)
         moves = _flips(sequence, gains) + _exchanges(sequence, gains)
         if self.limits.on_stays:
-            shifts = sorted(_shifts(sequence, gains))
+            shifts = sorted(
+                _shifts(sequence, gains) + _insertions(sequence, gains, self.limits.dwell)
+            )
             pairs = [
                 _Move(a.gain + b.gain, f"{a.kind}, {b.kind}", a.where + b.where, a.tasks + b.tasks)
                 for a, b in combinations(shifts[:_PAIRED], 2)
@@ -156,4 +165,24 @@ def _shifts(sequence: Ints, gains: Floats) -> list[_Move]:
                 where = list(range(start, start + length))
                 gain = float(gains[where, task].sum())
                 moves.append(_Move(gain, f"shift {length}", where, [int(task)] * length))
+    return moves
+
+
+def _insertions(sequence: Ints, gains: Floats, dwell: int) -> list[_Move]:
+    """Put a new stay of 1, 2, 4, … times the least length into another stay, or at an end of it."""
+    steps, tasks = gains.shape
+    sums = np.vstack([np.zeros(tasks), np.cumsum(gains, axis=0)])
+    ends = [*(np.flatnonzero(np.diff(sequence)) + 1).tolist(), steps]
+    moves, start = [], 0
+    for end in ends:
+        length = dwell
+        while length < end - start:
+            for task in set(range(tasks)) - {int(sequence[start])}:
+                gain = sums[start + length : end + 1, task] - sums[start : end + 1 - length, task]
+                at = start + int(np.argmin(gain))
+                where = list(range(at, at + length))
+                name = f"insertion {length}"
+                moves.append(_Move(float(gain.min()), name, where, [task] * length))
+            length *= 2
+        start = end
     return moves

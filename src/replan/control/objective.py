@@ -8,7 +8,7 @@ import numpy as np
 
 from replan.check import Floats, Ints
 from replan.problem import Problem
-from replan.trajectory import average, simpson_weights
+from replan.trajectory import simpson_weights
 
 
 class Controls(NamedTuple):
@@ -122,7 +122,7 @@ class Objective:
                 final = self.problem.model.losses(states[-1])
                 return self.problem.objective(final, final)
             losses = self.problem.model.losses(states)
-            return self.problem.objective(losses[-1], average(losses, self.lengths))
+            return self.problem.objective(losses[-1], simpson_weights(self.lengths) @ losses)
 
     def gradient(self, controls: Controls) -> Gradient:
         """Return value and gradients; the value is infinite where the training diverges."""

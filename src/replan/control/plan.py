@@ -17,12 +17,14 @@ Status = Literal["converged", "stalled", "limit", "stopped"]
 
 ADVICE: dict[Status, str] = {
     "converged": "",
-    "stalled": "no move improves it but Pontryagin's condition is not met: try more `starts`",
+    "stalled": "it ended short of Pontryagin's condition: try more `starts`, or the method relax",
     "limit": "the limit of gradients was reached: try a larger `max_gradients`",
     "stopped": "stopped before the end: this is the best plan so far",
 }
 
-MISSED = "a target was not met: it may be out of reach, or give its task a larger weight"
+MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
+_FOCUS = "focus on task {}"
+_BLOCKS = 9  # stays that a plan may have to be told one by one
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,18 @@ class Certificate:
     """What is known about how good a plan is.
 
     value: the objective, with running costs and missed targets, on a fine integrator.
-    relaxed_value: that of the relaxed plan, which may mix tasks within a step. integrality_gap:
-    value − relaxed_value. pmp_residual: Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan
-    (of the plan where there is none), an upper bound of the first-order gain still possible.
-    discretisation_error: of value, by the integrator the optimiser used. switches: changes of the
-    task. multistart_spread: (worst − best) / best of the relaxed values from all starts. scope:
-    "global" only where every protocol was tried.
+    relaxed_value: that of the relaxed plan, which may mix tasks within a step; None where the
+    relaxed problem was not solved. integrality_gap: value − relaxed_value. pmp_residual:
+    Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
+    upper bound of the first-order gain still possible. discretisation_error: of value, by the
+    integrator the optimiser used. switches: changes of the task. multistart_spread: (worst − best)
+    / best of the relaxed values from all starts. scope: "global" only where every protocol was
+    tried.
     """
 
     value: float
-    relaxed_value: float
-    integrality_gap: float
+    relaxed_value: float | None
+    integrality_gap: float | None
     pmp_residual: float
     discretisation_error: float
     switches: int
@@ -91,8 +94,15 @@ class Plan:
         changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
         if changes.size == 0:
             return [f"{_mixture(shares[0])} for {self.protocol.duration:g}"]
+        if changes.size < _BLOCKS:
+            ends = [*edges[changes], edges[-1]]
+            stays = zip([0, *changes], np.diff([0.0, *ends]), strict=True)
+            return [
+                f"{_mixture(shares[i], 'task {} alone' if i else _FOCUS)} for {length:.4g}"
+                for i, length in stays
+            ]
         first, last = changes[0], changes[-1]
-        words = [f"{_mixture(shares[0], 'focus on task {}')} for {edges[first]:.4g}"]
+        words = [f"{_mixture(shares[0], _FOCUS)} for {edges[first]:.4g}"]
         if last > first:
             mean = np.average(shares[first:last], axis=0, weights=np.diff(edges[first : last + 1]))
             words.append(f"revision for {edges[last] - edges[first]:.4g} ({_parts(mean)})")
@@ -102,13 +112,17 @@ class Plan:
     @property
     def targets(self) -> list[str]:
         """For every target, whether it was met."""
-        pairs = zip(self.trajectory.final_losses, np.asarray(self.problem.targets), strict=True)
         return [
             f"task {t + 1} ends at {loss:.4g}, target {target:.4g}: "
             f"{'met' if loss <= target else 'not met'}"
-            for t, (loss, target) in enumerate(pairs)
+            for t, (loss, target) in enumerate(self._targets())
             if target < np.inf
         ]
+
+    def _targets(self) -> list[tuple[float, float]]:
+        """Return the final loss and the target of every task."""
+        targets = np.asarray(self.problem.targets)
+        return list(zip(self.trajectory.final_losses.tolist(), targets.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -117,7 +131,11 @@ class Plan:
             "status": self.status,
             "advice": self.advice,
             "phases": self.phases,
-            "targets_met": self.trajectory.targets_met,
+            "targets_met": {
+                str(t + 1): bool(loss <= target)
+                for t, (loss, target) in enumerate(self._targets())
+                if target < np.inf
+            },
             "relaxed": self.relaxed.to_dict(),
             "hamiltonians": self.hamiltonians.tolist(),
             "adjoints": self.adjoints.tolist(),
@@ -168,18 +186,35 @@ class Plan:
         )
         lines = [
             f"loss {c.value:.6g} ({losses})",
+            *self._parts_text(),
             f"phases: {'; '.join(self.phases)}",
             *self.targets,
-            f"learning rate {self.protocol.lr_text()}, {c.switches} switches",
-            f"relaxed loss {c.relaxed_value:.6g}, integrality gap {_part(c.integrality_gap, c)}",
+            f"learning rate {self.protocol.lr_text()}, {c.switches} "
+            f"switch{'' if c.switches == 1 else 'es'}",
+            "relaxed problem not solved"
+            if c.relaxed_value is None or c.integrality_gap is None
+            else f"relaxed loss {c.relaxed_value:.6g}, "
+            f"integrality gap {_part(c.integrality_gap, c)}",
             f"Pontryagin residual {_part(c.pmp_residual, c)}, "
             f"discretisation error {_part(c.discretisation_error, c)}",
-            f"{c.scope} optimum, {self.status}; spread of {s['starts']} starts "
-            f"{c.multistart_spread:.2g}",
+            (f"{c.scope} optimum, " if self.status == "converged" else "best found, ")
+            + self.status
+            + (
+                f"; spread of {s['starts']} starts {c.multistart_spread:.2g}" if s["starts"] else ""
+            ),
             f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs, "
             f"{s['seconds']:.2f} s",
         ]
         return "\n".join(lines + [self.advice] * bool(self.advice))
+
+    def _parts_text(self) -> list[str]:
+        parts = self.trajectory.parts
+        if not np.any(self.problem.running) and np.all(np.asarray(self.problem.targets) == np.inf):
+            return []
+        return [
+            f"of it {parts['final']:.4g} final losses, {parts['running']:.4g} running costs, "
+            f"{parts['targets']:.4g} targets"
+        ]
 
 
 def _mixture(shares: Floats, alone: str = "task {} alone") -> str:

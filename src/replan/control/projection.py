@@ -9,7 +9,7 @@ from numba import njit
 
 from replan.check import Floats
 
-_compiled = njit(cache=True, nogil=True)
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 _CYCLES = 200
 _EXACT = 1e-13
@@ -42,7 +42,7 @@ def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
                 if rows[i, t] - shift[t] > level:
                     total += rows[i, t] - shift[t]
                     above += 1
-            if above >= count:  # rounding may bring one back
+            if above >= count or above == 0:  # by rounding
                 break
             level, count = total / above, above
         for t in range(T):

@@ -81,7 +81,7 @@ class QuasiNewton:
         return _model_minimum(self.x, self.gradient, moves, changes, self.domain, least)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _model_minimum(
     x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
 ) -> Floats:
@@ -89,7 +89,7 @@ def _model_minimum(
 
     The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
     gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
-    step that gains less than `least`.
+    step that gains less than `least`, or than a small part of what the first gained.
     """
     pairs, n = moves.shape
     products = np.dot(moves, changes.T)

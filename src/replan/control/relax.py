@@ -9,6 +9,7 @@ from replan.control.objective import Controls, Objective
 from replan.control.projection import Domain
 from replan.control.quasi_newton import QuasiNewton
 from replan.control.solver import Solver
+from replan.problem import Problem
 
 
 class Relax(Solver):
@@ -30,9 +31,7 @@ class Relax(Solver):
         self.objective, self.start, self.tolerance = objective, start, tolerance
         self.free_tasks, self.free_lr = free_tasks, free_lr
         self._range = objective.problem.control.lr or (0.0, 1.0)
-        limits = objective.problem.step_limits
-        low, high = limits.low / limits.steps, limits.high / limits.steps
-        domain = Domain(len(start.shares) * free_tasks, low, high)
+        domain = budgets(objective.problem, len(start.shares) * free_tasks)
         self._descent = QuasiNewton(self._function, domain, self._join(start))
         self._take()
 
@@ -61,7 +60,7 @@ class Relax(Solver):
         left = 0.0
         if self.free_tasks:
             rows = gradient[:end].reshape(steps, -1)
-            left += float(gradient[:end] @ x[:end]) - _least(rows, self._descent.domain)
+            left += float(gradient[:end] @ x[:end]) - least(rows, self._descent.domain)
         rates, slopes = x[end:], gradient[end:]
         return left + float(np.sum(slopes * rates - np.minimum(slopes, 0.0)))
 
@@ -88,7 +87,13 @@ class Relax(Solver):
         return found.value, np.concatenate([part.ravel() for part in parts])
 
 
-def _least(rows: Floats, domain: Domain) -> float:
+def budgets(problem: Problem, rows: int) -> Domain:
+    """Return the domain of `rows` rows of shares within the problem's budgets."""
+    limits = problem.step_limits
+    return Domain(rows, limits.low / limits.steps, limits.high / limits.steps)
+
+
+def least(rows: Floats, domain: Domain) -> float:
     """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
     if not domain.low.any() and np.all(domain.high >= 1.0):
         return float(rows.min(axis=1).sum())
@@ -106,4 +111,5 @@ def _least(rows: Floats, domain: Domain) -> float:
         A_eq=each,
         b_eq=np.ones(steps),
     )
-    return float(found.fun) * size
+    # should the library fail, without budgets: no more than the truth
+    return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())

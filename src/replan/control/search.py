@@ -13,7 +13,7 @@ from replan.control.exhaustive import Exhaustive
 from replan.control.flips import Flips
 from replan.control.objective import Controls, Objective
 from replan.control.plan import Certificate, Plan, Status
-from replan.control.relax import Relax
+from replan.control.relax import Relax, budgets, least
 from replan.control.solver import Solver
 from replan.control.sweep import Sweep
 from replan.dynamics import IntegrationError
@@ -23,10 +23,11 @@ from replan.strategies import STRATEGIES, focus_then_revise, interleaved
 from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
-_ALIKE = 0.15  # largest difference of shares between starts that count as one
+_ALIKE = 0.15  # largest difference between starts that count as one, of shares or the lr's range
 _DESCENTS = 3  # strategies, the best ones, from which the relaxed problem is solved
 _TOLERANCE = 5e-4  # of the value: what a relaxed plan may leave on the table to first order
 _ROUGH = 1e-2  # the same on the coarse grid
+_PATIENCES = 6  # ways to round the relaxed plan with fewer and fewer switches
 _SAME = 1e-3  # relative difference of values on the coarse grid that does not tell optima apart
 
 
@@ -81,7 +82,7 @@ class Search:
         """Yield all starts, and whether each is a strategy."""
         problem = self.problem
         if start is not None:
-            yield problem.accept(start), False
+            yield self._accept(start), False
         if not self.free_tasks:
             given = interleaved(problem) if start is None else start
             if start is None:
@@ -103,10 +104,20 @@ class Search:
             rows = self.rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
             yield Protocol(rows, problem.duration, problem.lr), False
 
-    def _rounded(self, controls: Controls) -> Controls:
+    def _accept(self, start: Protocol) -> Protocol:
+        """Return a given start; refuse one with learning rates that the problem does not allow."""
+        low, high = self.problem.control.lr or (self.problem.lr, self.problem.lr)
+        self.problem.accept(start, "start")
+        if start.lr.min() < low * (1 - 1e-9) or start.lr.max() > high * (1 + 1e-9):
+            raise ValueError(
+                f"`start` takes learning rates from {low:g} to {high:g}, got {start.lr_text()}"
+            )
+        return start
+
+    def _rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
         if not self.free_tasks:
             return controls
-        return controls.with_tasks(nearest(controls.shares, self.problem.step_limits))
+        return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
 
     def _offer(self, controls: Controls) -> _Found:
         found = _Found(controls, self.fine.value(controls))
@@ -141,27 +152,34 @@ class Search:
             self._descend(solver, 60)
             self.values.append(solver.value)
             solvers.append(solver)
+        if self.coarse is not self.fine:
+            self.fine.max_gradients -= self.coarse.gradients
         bound = min(self.values) * (1 + _SAME)
         same = [solver.controls for solver in solvers if solver.value <= bound]
         self._relax_fine(_refined(min(same, key=_roughness), self.problem.steps))
         assert self.relaxed is not None
         self._polish(_fill_lr(self.relaxed.controls))
-        if self._best().value < self.relaxed.value:  # the plan is one of the relaxed problem too
-            self._relax_fine(self._best().controls)
+        if self._best().value < self.relaxed.value:  # the plan is a relaxed one too, and better
+            self._relax_fine(self._best().controls, _TOLERANCE / 10)
         good = self.relaxed.residual <= 10 * _TOLERANCE * abs(self.relaxed.value)
         return "converged" if good else "stalled"
 
     def _chosen_starts(self) -> list[Controls]:
         """Return given and random starts and the best strategies on the coarse grid.
 
-        Strategies that are nearly the same there count once.
+        Starts that are nearly the same there count once.
         """
+        low, high = self.problem.control.lr or (0.0, 0.0)
+        width = max(high - low, 1e-300) if self.free_lr else np.inf
         chosen: list[Controls] = []
         strategies = 0
         for start in sorted(self.starts, key=lambda start: (start.strategy, start.found.value)):
             controls = on_grid(start.protocol, self.coarse.steps)
-            flat = np.concatenate(controls)
-            new = all(np.abs(np.concatenate(other) - flat).max() > _ALIKE for other in chosen)
+            new = all(
+                np.abs(other.shares - controls.shares).max() > _ALIKE
+                or np.abs(other.lr - controls.lr).max() > _ALIKE * width
+                for other in chosen
+            )
             if new and strategies < _DESCENTS:
                 chosen.append(controls)
                 strategies += start.strategy
@@ -172,8 +190,8 @@ class Search:
             grid, start, free_tasks=self.free_tasks, free_lr=self.free_lr, tolerance=tolerance
         )
 
-    def _relax_fine(self, start: Controls) -> None:
-        solver = self._relax(self.fine, start, _TOLERANCE)
+    def _relax_fine(self, start: Controls, tolerance: float = _TOLERANCE) -> None:
+        solver = self._relax(self.fine, start, tolerance)
         self._descend(solver, 300)
         self.relaxed = _Found(solver.controls, solver.value, solver.residual)
 
@@ -185,9 +203,11 @@ class Search:
         self._flip(rounded.controls)
         if self.problem.step_limits.on_stays or self.coarse is self.fine:
             # with few switches or few steps the best protocol may be far from the relaxed one
-            for start in self.starts:
-                self._flip(start.found.controls)
-        while self.free_lr:
+            begins = [start.found.controls for start in self.starts]
+            begins += [self._rounded(controls, 2.0**i) for i in range(_PATIENCES)]
+            for controls in {begin.shares.tobytes(): begin for begin in begins}.values():
+                self._flip(controls, tolerance=1e-6, failures=100)
+        for _ in range(5 * self.free_lr):
             before = self._best().value
             rates = Relax(
                 self.fine, self._best().controls,
@@ -196,13 +216,15 @@ class Search:
             self._descend(rates, 40)
             self._offer(rates.controls)
             self._flip(self._best().controls)
-            if before - self._best().value < 1e-5 * before:
+            if before - self._best().value <= 1e-5 * abs(before):
                 return
 
-    def _flip(self, start: Controls) -> Flips:
-        solver = Flips(self.fine, start)
-        self._descend(solver, 100)
-        self._offer(solver.controls)
+    def _flip(self, start: Controls, **settings: Any) -> Flips:
+        solver = Flips(self.fine, start, **settings)
+        try:
+            self._descend(solver, 100)
+        finally:  # an interrupt, or the limit of gradients, loses nothing
+            self._offer(solver.controls)
         return solver
 
     def flips(self) -> Status:
@@ -223,8 +245,10 @@ class Search:
         if not self.free_tasks or self.free_lr:
             raise ValueError("`method` takes 'exhaustive' where the tasks alone are controlled")
         solver = Exhaustive(self.fine, self._best().controls)
-        self._descend(solver, solver.tasks**4)
-        self._offer(solver.controls)
+        try:
+            self._descend(solver, solver.tasks**4)
+        finally:
+            self._offer(solver.controls)
         self.scope = "global"
         return "converged"
 
@@ -243,17 +267,17 @@ class Search:
         final = self.fine.gradient(best)
         protocol = self._protocol(best)
         trajectory = evaluate(problem, protocol)
-        relaxed, relaxed_value = protocol, trajectory.loss
-        residual = _residual(best, final.by_shares)
+        relaxed, relaxed_value, residual = protocol, None, self._residual(best, final.by_shares)
         if self.relaxed is not None:
             controls, _, residual = self.relaxed
             relaxed = Protocol(controls.shares, problem.duration, controls.lr)
-            relaxed_value = evaluate(problem, relaxed, rtol=1e-7).loss
+            # the plan is a relaxed one too, should rounding errors make it the better of the two
+            relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
         values = np.array(self.values or [trajectory.loss])
         certificate = Certificate(
             value=trajectory.loss,
             relaxed_value=relaxed_value,
-            integrality_gap=trajectory.loss - relaxed_value,
+            integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
             pmp_residual=residual,
             discretisation_error=abs(final.value - trajectory.loss),
             switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
@@ -266,6 +290,13 @@ class Search:
             final.by_shares / self.fine.lengths[:, None], final.adjoints[edges],
             certificate, status, statistics,
         )  # fmt: skip
+
+    def _residual(self, controls: Controls, by_shares: Floats) -> float:
+        """Pontryagin's residual of the shares, where they are free."""
+        if not self.free_tasks:
+            return 0.0
+        domain = budgets(self.problem, len(by_shares))
+        return float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
 
     def _protocol(self, controls: Controls) -> Protocol:
         """Return controls as a protocol, with one learning rate a step where one is enough."""
@@ -317,8 +348,3 @@ def _fill_lr(controls: Controls) -> Controls:
         if used.any():
             lr[:, t] = np.interp(steps, steps[used], lr[used, t])
     return Controls(controls.shares, lr)
-
-
-def _residual(controls: Controls, by_shares: Floats) -> float:
-    """Pontryagin's residual of controls: Σ over steps of Σ_t s_t Φ_t − min_t Φ_t."""
-    return float(np.sum(np.sum(controls.shares * by_shares, axis=1) - by_shares.min(axis=1)))

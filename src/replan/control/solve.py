@@ -38,7 +38,7 @@ def solve(
       (the discrete polish alone), "sweep" (the paper's forward-backward sweep, damped) or
       "exhaustive" (every protocol; coarse grids only).
     - `start`: a protocol to begin from as well; where tasks are not controlled, the tasks.
-    - `starts`: random starts besides the strategies. `seed`: of those.
+    - `starts`: random starts besides the three best strategies. `seed`: of those.
     - `max_gradients`: how many gradients may be computed.
     - `watch`: called with the best value so far and the gradients used, now and then.
 
@@ -52,6 +52,10 @@ def solve(
     from replan.control.objective import LimitError
     from replan.control.search import Search
 
+    if not problem.control.tasks and problem.control.lr is None:
+        raise ValueError(
+            "`problem` takes a control of tasks, of the learning rate, or both, got neither"
+        )
     search = Search(problem, seed, max_gradients, watch)
     begin = time.perf_counter()
     try:

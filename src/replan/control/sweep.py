@@ -13,7 +13,8 @@ class Sweep(Solver):
     """Forward, backward, then towards the controls with the smallest Hamiltonian at every step.
 
     Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
-    come back (`cycled`), or where they agree with the chosen ones (`met`). The best iterate stays.
+    come back (`cycled`), where they agree with the chosen ones (`met`), or where the first of them
+    diverge; later ones that do are taken halfway back. The best iterate stays. Limits do not enter.
     """
 
     def __init__(
@@ -28,18 +29,22 @@ class Sweep(Solver):
         self.objective, self.damping = objective, damping
         self.free_tasks, self.free_lr = free_tasks, free_lr
         self.controls, self.value = start, np.inf
-        self.met = self.cycled = False
+        self.met = self.cycled = self.diverged = False
         self._current = start
         self._seen: set[bytes] = set()
 
     def terminate(self) -> bool:
-        """Whether the controls are met, or cycle."""
-        return self.met or self.cycled
+        """Whether the controls are met, cycle or diverge."""
+        return self.met or self.cycled or self.diverged
 
     def step(self) -> None:
         """Make one sweep."""
         now = self._current
         found = self.objective.gradient(now)
+        if found.value == np.inf:
+            self.diverged = self.value == np.inf
+            self._current = _mixed(now, self.controls, 0.5)
+            return
         if found.value < self.value:
             self.controls, self.value = now, found.value
         aim = self._least(found)
@@ -47,10 +52,7 @@ class Sweep(Solver):
         key = np.round(np.concatenate(now), 6).tobytes()
         self.cycled = not self.met and key in self._seen
         self._seen.add(key)
-        part = self.damping
-        self._current = Controls(
-            *((1 - part) * b + part * a for a, b in zip(aim, now, strict=True))
-        )
+        self._current = _mixed(now, aim, self.damping)
 
     def _least(self, found: Gradient) -> Controls:
         """Return the controls that make the Hamiltonian smallest at every step."""
@@ -81,12 +83,24 @@ class Sweep(Solver):
                 for i in range(steps):
                     state, after = found.states[i * pieces], found.adjoints[(i + 1) * pieces]
                     ends = self.objective.roll_out(alone, i, i + 1, state)
-                    moved = len(ends) == pieces + 1
-                    changes[j, i, t] = after @ (ends[-1] - state) if moved else np.inf
+                    if len(ends) <= pieces:
+                        changes[j, i, t] = np.inf
+                        continue
+                    changes[j, i, t] = after @ (ends[-1] - state)
+                    if pieces > 1:  # running costs at the middle of the step
+                        middle = problem.model.losses(ends[1]) @ np.asarray(problem.running)
+                        changes[j, i, t] += 4 / (6 * steps) * middle
         first, middle, last = changes  # at 0, ½ and 1 of the range
         with np.errstate(divide="ignore", invalid="ignore"):
             a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
             best = np.where(a > 0, np.clip(-b / (2 * a), 0.0, 1.0), last < first)
-            best = np.where(np.isfinite(best), best, 0.0)  # where the highest rate diverges
-            least = np.where(best > 0, first + b * best + a * best**2, first)
+            least = first + b * best + a * best**2
+            known = np.isfinite(last)  # where the highest rate diverges, the better of the others
+            best = np.where(known, best, 0.5 * (middle < first))
+            least = np.where(known, least, np.minimum(first, middle))
         return least, low + (high - low) * best
+
+
+def _mixed(now: Controls, aim: Controls, part: float) -> Controls:
+    """Return controls moved towards others by a part."""
+    return Controls(*((1 - part) * a + part * b for a, b in zip(now, aim, strict=True)))

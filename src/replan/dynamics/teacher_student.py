@@ -130,6 +130,13 @@ class TeacherStudent(Dynamics):
             f"tasks={self.tasks})"
         )
 
+    @property
+    def teacher_frame(self) -> Floats:
+        """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
+        values, vectors = np.linalg.eigh(self.teacher_overlaps)
+        kept = values > 1e-12 * values[-1]
+        return np.ascontiguousarray(vectors[:, kept] * np.sqrt(values[kept]))
+
     # Starts
 
     def fresh(
@@ -156,11 +163,9 @@ class TeacherStudent(Dynamics):
         V = np.where(np.array(self.train_heads)[:, None], spread * rng.standard_normal((T, K)), 1.0)
         if heads is not None:
             V = check.array("heads", heads, (T, K))
-        values, vectors = np.linalg.eigh(self.teacher_overlaps)
-        kept = values > 1e-12 * values[-1]
-        frame = vectors[:, kept] * np.sqrt(values[kept])  # S = frame frameᵀ
-        along = rng.standard_normal((K, kept.sum()))
-        freedom = N - kept.sum() - np.arange(K)
+        frame = self.teacher_frame
+        along = rng.standard_normal((K, frame.shape[1]))
+        freedom = N - frame.shape[1] - np.arange(K)
         rest = np.tril(rng.standard_normal((K, K)), -1) + np.diag(np.sqrt(rng.chisquare(freedom)))
         Q = scale**2 * (along @ along.T + rest @ rest.T)
         return Overlaps(Q=(Q + Q.T) / 2, M=scale * along @ frame.T, V=V)
@@ -241,7 +246,7 @@ class TeacherStudent(Dynamics):
         rates = np.full(self.tasks, check.number("lr", lr, at_least=0))
         work = kernels.make_work(self.teacher_overlaps, self.teacher_heads, self.hidden)
         out = np.empty_like(x)
-        kernels.rate(x, shares, rates, self.noise, self._head_lr, self.hidden, work, out)
+        kernels.rate(x, shares, rates, self.noise, self.head_rates, self.hidden, work, out)
         return self.unpack(out)
 
     def losses(self, states: Floats | Overlaps) -> Floats:
@@ -309,10 +314,10 @@ class TeacherStudent(Dynamics):
     def _settings(self) -> tuple[Floats, Floats, float, Floats, int]:
         """What the compiled roll-outs need to know of the model."""
         S, A = self.teacher_overlaps, self.teacher_heads
-        return S, A, self.noise, self._head_lr, self.hidden
+        return S, A, self.noise, self.head_rates, self.hidden
 
     @property
-    def _head_lr(self) -> Floats:
+    def head_rates(self) -> Floats:
         """The heads' learning-rate factor (T,), zero where a head is fixed."""
         return np.where(self.train_heads, self.head_lr, 0.0)
 
