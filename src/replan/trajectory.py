@@ -65,10 +65,9 @@ class Trajectory:
     def error(self) -> float:
         """Estimated discretisation error of `loss`."""
         self._require_ok()
-        slopes = self.problem.slopes(self.losses[-1])
-        return float(
-            self.errors[-1] @ slopes + self.average_errors @ np.asarray(self.problem.running)
-        )
+        final = float(self.errors[-1] @ self.problem.slopes(self.losses[-1]))
+        running = np.asarray(self.problem.running)
+        return final + (float(self.average_errors @ running) if running.any() else 0.0)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -183,9 +182,14 @@ def simpson_weights(lengths: Floats) -> Floats:
 
 
 def _averages(losses: Floats, lengths: Floats) -> tuple[Floats, Floats]:
-    """Return averages and their errors (T,) of losses (4n + 1, T) at the quarters of n steps."""
+    """Return averages and their errors (T,) of losses at the middles or quarters of n steps.
+
+    losses: (2n + 1, T), and then the errors are not known (NaN), or (4n + 1, T).
+    """
     if lengths.size == 0:
         return losses[0], np.zeros(losses.shape[1])
+    if len(losses) == 2 * lengths.size + 1:
+        return simpson_weights(lengths) @ losses, np.full(losses.shape[1], np.nan)
     fine = simpson_weights(np.repeat(lengths / 2, 2)) @ losses
     return fine, np.abs(fine - simpson_weights(lengths) @ losses[::2]) / 15
 
@@ -214,27 +218,30 @@ def evaluate(
     if not isinstance(problem, Problem):
         raise ValueError(f"`problem` takes a Problem, got {problem!r}")
     steps = problem.accept(protocol).split(problem.edges)
-    quarters = np.repeat(np.arange(steps.steps), 4)  # for the averages
+    # Averages need the middles of the steps; to know their errors as well, the quarters.
+    pieces = 4 if np.any(problem.running) else 2
+    rows = np.repeat(np.arange(steps.steps), pieces)
     run = problem.model.integrate(
         problem.state,
-        steps.shares[quarters],
-        steps.lr_by_task[quarters],
-        steps.lengths[quarters] / 4,
+        steps.shares[rows],
+        steps.lr_by_task[rows],
+        steps.lengths[rows] / pieces,
         rtol=rtol,
         max_steps=max_steps,
     )
     if throw and run.status != "ok":
         raise IntegrationError(run.advice)
-    last = (len(run.states) - 1) // 4 + 1
-    averages, average_errors = _averages(run.losses[: 4 * last - 3], steps.lengths[: last - 1])
+    last = (len(run.states) - 1) // pieces + 1
+    whole = pieces * (last - 1)
+    averages, average_errors = _averages(run.losses[: whole + 1], steps.lengths[: last - 1])
     return Trajectory(
         problem,
         protocol,
         times=steps.edges[:last],
-        states=run.states[: 4 * last : 4],
-        losses=run.losses[: 4 * last : 4],
-        errors=run.errors[: 4 * last : 4],
-        substeps=run.substeps[: 4 * last - 4].reshape(-1, 4).sum(axis=1),
+        states=run.states[: whole + 1 : pieces],
+        losses=run.losses[: whole + 1 : pieces],
+        errors=run.errors[: whole + 1 : pieces],
+        substeps=run.substeps[:whole].reshape(-1, pieces).sum(axis=1),
         average_losses=averages,
         average_errors=average_errors,
         rtol=rtol,
