@@ -281,3 +281,20 @@ def test_importing_replan_is_light():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_simulate_beside_the_theory(run, tmp_path):
+    code, out, err = run(
+        "simulate problem.toml --strategy interleaved --dimension 200 --seeds 3 "
+        "--json sgd.json --csv sgd.csv --plot sgd.png"
+    )
+    assert (code, err) == (0, "")
+    assert "3 runs of SGD, N = 200" in out
+    content = json.loads((tmp_path / "sgd.json").read_text())
+    assert np.shape(content["losses"]) == (3, 2)
+    assert len(content["ode_losses"]) == 2
+    assert content["settings"]["strategy"] == "interleaved"
+    code, _, err = run("simulate problem.toml --strategy interleaved --dimension 3")
+    assert code == 2
+    assert "`dimension` takes an integer of at least 4, got 3" in err
+    assert len(err.strip().splitlines()) == 1

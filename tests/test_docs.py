@@ -32,7 +32,7 @@ def test_shell_lines_of_the_readme_run(tmp_path):
         for line in block.splitlines()
         if line.startswith("replan ")
     ]
-    assert len(lines) == 6
+    assert len(lines) == 7
     for _, *words in lines:
         program = "from replan.cli import main; main()"
         done = subprocess.run(

@@ -10,6 +10,7 @@ from replan.limits import Limits
 from replan.problem import Control, Problem
 from replan.protocol import Protocol
 from replan.readout import measure_readout_timescale, readout_timescale
+from replan.simulate import Simulation, simulate
 from replan.trajectory import Trajectory, evaluate
 
 __version__ = version("replan")
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Protocol",
+    "Simulation",
     "TeacherStudent",
     "Trajectory",
     "__version__",
@@ -31,6 +33,7 @@ __all__ = [
     "evaluate",
     "measure_readout_timescale",
     "readout_timescale",
+    "simulate",
     "solve",
     "strategies",
 ]

@@ -22,6 +22,7 @@ from replan.interrupt import interrupted
 from replan.problem import Problem
 from replan.problem_file import EXAMPLE, task_from_one
 from replan.protocol import Protocol
+from replan.simulate import ENGINES, ORDERS, simulate
 from replan.strategies import STRATEGIES
 from replan.trajectory import evaluate
 
@@ -80,6 +81,20 @@ _json = click.option(
     type=click.Path(path_type=Path),
     callback=_output((".json",)),
     help="Write the result.",
+)
+
+_strategy = click.option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
+_settings = click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the strategy; repeat for more.",
+)
+_protocol_file = click.option(
+    "--protocol",
+    type=click.Path(path_type=Path),
+    help="A protocol file (.json, .csv), instead of a strategy or as what it works on.",
 )
 
 
@@ -216,19 +231,9 @@ def solve_command(
 
 @app.command("evaluate")
 @_file
-@click.option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of the strategy; repeat for more.",
-)
-@click.option(
-    "--protocol",
-    type=click.Path(path_type=Path),
-    help="A protocol file (.json, .csv), instead of a strategy or as what it works on.",
-)
+@_strategy
+@_settings
+@_protocol_file
 @click.option("--at", metavar="T1,T2,…", help="Also give the losses at these times.")
 @click.option("--rtol", default=RTOL, show_default=True, help="Relative accuracy of the losses.")
 @_json
@@ -266,12 +271,7 @@ def evaluate_command(
     chosen = _protocol(problem, strategy, settings, protocol)
     run = evaluate(problem, chosen, rtol=rtol, throw=False)
     content = run.to_dict()
-    content["settings"] = {
-        "file": tomllib.loads(file.read_text(encoding="utf-8")),
-        "strategy": strategy,
-        "set": list(settings),
-        "protocol": None if protocol is None else str(protocol),
-    }
+    content["settings"] = _as_given(file, strategy, settings, protocol)
     if times and run.status == "ok":
         content["at"] = times
         content["losses_at"] = run.losses_at(times).tolist()
@@ -288,6 +288,85 @@ def evaluate_command(
     _say_written(json, csv, plot)
     if run.status != "ok":
         raise IntegrationError(run.advice)
+
+
+@app.command("simulate")
+@_file
+@_strategy
+@_settings
+@_protocol_file
+@click.option("--dimension", default=20_000, show_default=True, help="Input dimension N.")
+@click.option("--seeds", default=8, show_default=True, help="How many runs.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all runs together.")
+@click.option("--order", default="spread", show_default=True, help=f"One of {', '.join(ORDERS)}.")
+@click.option(
+    "--engine", default="reduced", show_default=True, help=f"One of {', '.join(ENGINES)}."
+)
+@_json
+@click.option(
+    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the curves."
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the curves."
+)
+def simulate_command(
+    file: Path,
+    strategy: str | None,
+    settings: tuple[str, ...],
+    protocol: Path | None,
+    dimension: int,
+    seeds: int,
+    seed: int,
+    order: str,
+    engine: str,
+    json: Path | None,
+    csv: Path | None,
+    plot: Path | None,
+) -> None:
+    """Train by SGD at finite N with a strategy or a protocol, beside the theory.
+
+    Ctrl-C keeps the runs that are finished.
+
+    \b
+    Examples:
+      replan simulate problem.toml --strategy interleaved --plot sgd.png
+      replan simulate problem.toml --protocol plan.json --dimension 1000 --seeds 100 --json sgd.json
+    """
+    problem = Problem.load(file)
+    chosen = _protocol(problem, strategy, settings, protocol)
+    total = round(problem.duration * dimension) * seeds
+    with tqdm(desc="samples", total=total, unit_scale=True, leave=False, disable=None) as bar:
+        result = simulate(
+            problem,
+            chosen,
+            dimension=dimension,
+            seeds=seeds,
+            seed=seed,
+            order=order,
+            engine=engine,
+            watch=bar.update,
+        )
+    click.echo(result)
+    if json is not None:
+        given = _as_given(file, strategy, settings, protocol)
+        files.write_json(json, result.to_dict() | {"settings": given})
+    if csv is not None:
+        result.save(csv)
+    if plot is not None:
+        result.plot(plot)
+    _say_written(json, csv, plot)
+
+
+def _as_given(
+    file: Path, strategy: str | None, settings: tuple[str, ...], protocol: Path | None
+) -> dict[str, Any]:
+    """Return what a result was asked for with."""
+    return {
+        "file": tomllib.loads(file.read_text(encoding="utf-8")),
+        "strategy": strategy,
+        "set": list(settings),
+        "protocol": None if protocol is None else str(protocol),
+    }
 
 
 def _say_written(*paths: Path | None) -> None:

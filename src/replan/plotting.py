@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from replan.protocol import Protocol
+    from replan.simulate.simulation import Simulation
     from replan.trajectory import Trajectory
 
 # Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green.
@@ -93,6 +94,19 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
         if target < np.inf:
             axes.axhline(target, color=task_colour(t), linewidth=0.8, label=f"target {t + 1}")
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
+
+
+def draw_simulation(axes: Axes, simulation: Simulation) -> None:
+    """Draw means of runs as crosses, bands from 10 to 90 %, and the theory as lines."""
+    times, low, high = simulation.times, *simulation.quantiles([0.1, 0.9])
+    some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
+    theory = simulation.theory
+    for t in range(simulation.losses.shape[2]):
+        colour, line = task_colour(t), TASK_LINES[t % len(TASK_LINES)]
+        axes.fill_between(times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0)
+        axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
+        axes.plot(times[some], simulation.mean[some, t], "x", color=colour, label=f"task {t + 1}")
+    axes.set(yscale="log", ylabel="loss", xlim=(0, simulation.problem.duration))
 
 
 def draw_lr(axes: Axes, protocol: Protocol) -> None:

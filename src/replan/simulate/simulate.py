@@ -1,0 +1,284 @@
+"""simulate(problem, protocol) → Simulation: the same training with real samples at finite N."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check
+from replan.check import Floats, Ints
+from replan.dynamics import Overlaps, TeacherStudent
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.simulate.simulation import Simulation
+
+ENGINES = ("reduced", "full")
+ORDERS = ("spread", "random")
+
+Watch = Callable[[int], object]
+
+_POINTS = 101  # times at which runs are looked at
+_LARGE = 1e100  # overlaps beyond which a run has diverged
+_AT_ONCE = 100_000  # samples between two looks at the clock and the keyboard
+
+
+def simulate(
+    problem: Problem,
+    protocol: Protocol,
+    *,
+    dimension: int = 20_000,
+    seeds: int = 8,
+    seed: int = 0,
+    order: str | Sequence[int] = "spread",
+    engine: str = "reduced",
+    times: ArrayLike | None = None,
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+    after: Simulation | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
+) -> Simulation:
+    """Train by SGD, sample by sample, in `dimension` input dimensions, once for every seed.
+
+    **Main arguments**
+
+    - `problem`: of a `TeacherStudent`; `protocol`: one for it.
+    - `dimension`: N. A protocol of duration α takes α N samples.
+    - `seeds`: how many runs. `seed`: of all of them together.
+
+    **Other arguments**
+
+    - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
+      from the shares), or the tasks themselves, from 0, one a sample.
+    - `engine`: "reduced" (the overlaps as a Markov chain, exact in law) or "full" (plain SGD on
+      N-dimensional weights).
+    - `times`: (m,) when to look at the runs, by default 101 of them.
+    - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, which
+      have the overlaps of `problem.start`.
+    - `after`: an earlier simulation; its runs go on where they ended, instead of `problem.start`.
+    - `threads`: runs at a time, by default one a core; the result does not depend on it.
+    - `watch`: called with the samples done since the last call, now and then, from any thread.
+
+    A run that diverges ends there; the others go on. Ctrl-C keeps the runs that are finished.
+    """
+    if not isinstance(problem, Problem) or not isinstance(problem.model, TeacherStudent):
+        raise ValueError(f"`problem` takes a Problem of a TeacherStudent, got {problem!r}")
+    problem.accept(protocol)
+    model = problem.model
+    check.one_of("engine", engine, ENGINES)
+    least = model.hidden + model.teacher_units
+    dimension = check.integer("dimension", dimension, at_least=least)
+    seeds = check.integer("seeds", seeds, at_least=1)
+    seed = check.integer("seed", seed)
+    threads = check.integer("threads", threads or os.cpu_count() or 1, at_least=1)
+    samples = round(protocol.duration * dimension)
+    looks = _looks(times, protocol.duration, dimension)
+    given = _order(order, samples, model.tasks)
+    if weights is not None and engine != "full":
+        raise ValueError("`weights` takes weights only with the engine 'full'")
+    if after is not None and weights is not None:
+        raise ValueError("`weights` takes None where `after` is given")
+    begins = _begins(model, problem.state, dimension, seeds, engine, weights, after)
+    streams = np.random.SeedSequence(seed).spawn(seeds)
+    stop = threading.Event()
+
+    def run(number: int) -> _Run:
+        noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
+        chain = _chain(engine, model, dimension, begins[number], noise)
+        pick = _Tasks(protocol, dimension, order, given, choice)
+        return _run(chain, pick, looks, problem.state.size, watch, stop)
+
+    with ThreadPoolExecutor(min(threads, seeds)) as pool:
+        futures = [pool.submit(run, number) for number in range(seeds)]
+        try:
+            runs = [future.result() for future in futures]
+        except KeyboardInterrupt:  # keep what is finished, if anything is
+            stop.set()
+            runs = [future.result() for future in futures]
+            if not any(run.end for run in runs):
+                raise
+        except BaseException:
+            stop.set()
+            raise
+    settings = {
+        "dimension": dimension, "seeds": seeds, "seed": seed,
+        "order": order if isinstance(order, str) else "given", "engine": engine,
+    }  # fmt: skip
+    return Simulation(
+        problem,
+        protocol,
+        times=looks / dimension,
+        states=np.array([run.states for run in runs]),
+        ends=[run.end for run in runs],
+        failures={i: run.failure for i, run in enumerate(runs) if run.failure},
+        settings=settings,
+    )
+
+
+class _Run(NamedTuple):
+    states: Floats
+    end: Any
+    failure: str
+
+
+class _Tasks:
+    """The tasks and learning rates of the samples, in the order they come."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        dimension: int,
+        order: str | Sequence[int],
+        given: Ints | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.protocol, self.dimension, self.order = protocol, dimension, order
+        self.given, self.rng = given, rng
+        self.lag = np.zeros(protocol.tasks)
+
+    def between(self, first: int, last: int) -> tuple[Ints, Floats]:
+        """Return tasks and learning rates (last − first,) of the next samples."""
+        from replan.rounding import follow
+
+        step = self.protocol.step_at((np.arange(first, last) + 0.5) / self.dimension)
+        shares = self.protocol.shares[step]
+        if self.given is not None:
+            tasks = self.given[first:last]
+        elif self.order == "random":
+            draws = self.rng.random(last - first)
+            tasks = np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1)
+        else:
+            tasks = follow(shares, np.ones(last - first), 0.0, self.lag)
+        return tasks, self.protocol.lr_by_task[step, tasks]
+
+
+def _run(
+    chain: Any,
+    pick: _Tasks,
+    looks: Ints,
+    size: int,
+    watch: Watch | None,
+    stop: threading.Event,
+) -> _Run:
+    """Take a chain through all samples and look at its overlaps (looks, size) where asked."""
+    states, done = np.full((len(looks), size), np.nan), 0
+    for i, look in enumerate(looks.tolist()):
+        while done < look:
+            if stop.is_set():
+                return _Run(states, None, "stopped")
+            last = min(look, done + _AT_ONCE)
+            made = chain.advance(*pick.between(done, last))
+            if watch is not None:
+                watch(made)
+            if made < last - done:
+                return _Run(states, None, _diverged(done + made + 1))
+            done = last
+        now = chain.overlaps()
+        row = np.concatenate([np.ravel(part) for part in (now.Q, now.M, now.V)])
+        if not np.all(np.abs(row) < _LARGE):
+            return _Run(states, None, _diverged(done))
+        states[i] = row
+    return _Run(states, chain, "")
+
+
+def _diverged(sample: int) -> str:
+    return f"diverged at sample {sample}: try a smaller `lr`"
+
+
+def _chain(
+    engine: str, model: TeacherStudent, dimension: int, begin: Any, rng: np.random.Generator
+) -> Any:
+    if engine == "reduced":
+        from replan.simulate.reduced import Reduced
+
+        return Reduced(model, begin, dimension, rng)
+    from replan.simulate.full import Full
+
+    weights, heads, teachers = begin
+    return Full(model, weights, heads, teachers, rng)
+
+
+def _begins(
+    model: TeacherStudent,
+    state: Floats,
+    dimension: int,
+    seeds: int,
+    engine: str,
+    weights: tuple[ArrayLike, ArrayLike] | None,
+    after: Simulation | None,
+) -> list[Any]:
+    """Return what each run starts from: overlaps, or weights, heads and teachers."""
+    if after is not None:
+        if (after.settings["engine"], after.settings["dimension"]) != (engine, dimension):
+            raise ValueError(
+                f"`after` takes a simulation with the same engine and dimension, got {after!r}"
+            )
+        if len(after.ends) != seeds or after.failures:
+            raise ValueError(f"`after` takes {seeds} runs that did not diverge, got {after!r}")
+        if engine == "reduced":
+            return [end.overlaps() for end in after.ends]
+        return [(end.weights, end.heads, end.teachers) for end in after.ends]
+    start = model.unpack(state)
+    if engine == "reduced":
+        return [start] * seeds
+    heads = np.asarray(start.V)
+    if weights is None:
+        student, teachers = _embed(model, start, dimension)
+        return [(student, heads, teachers)] * seeds
+    found = model.from_weights(weights[0], heads, weights[1])
+    student, teachers = (np.array(part, dtype=np.float64) for part in weights)
+    if student.shape[1] != dimension:
+        raise ValueError(
+            f"`weights` takes weights of dimension {dimension}, got {student.shape[1]}"
+        )
+    gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
+    if gap > 1e-8 * max(1.0, float(np.max(np.abs(start.Q)))):
+        raise ValueError(
+            f"`weights` takes weights with the overlaps of `problem.start`, got overlaps that "
+            f"differ by {gap:.3g}"
+        )
+    return [(student, heads, teachers)] * seeds
+
+
+def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:
+    """Return weights (K, N) and teachers (P, N) with these overlaps, along the first axes.
+
+    Inputs look the same from all sides: which weights they are does not matter.
+    """
+    from replan.simulate.reduced import coordinates
+
+    frame = model.teacher_frame
+    along, rest = coordinates(start, frame)
+    K, r = along.shape
+    weights, teachers = np.zeros((K, dimension)), np.zeros((len(frame), dimension))
+    weights[:, :r], weights[:, r : r + K] = along, rest
+    teachers[:, :r] = frame
+    return weights * np.sqrt(dimension), teachers * np.sqrt(dimension)
+
+
+def _looks(times: ArrayLike | None, duration: float, dimension: int) -> Ints:
+    """Return after how many samples to look at the runs."""
+    if times is None:
+        times = np.linspace(0.0, duration, _POINTS)
+    wanted = check.array("times", times, ("m",))
+    if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
+        raise ValueError(f"`times` takes times from 0 to {duration:g}, got {wanted.tolist()}")
+    return np.unique(np.round(wanted * dimension).astype(np.int64))
+
+
+def _order(order: str | Sequence[int], samples: int, tasks: int) -> Ints | None:
+    """Return tasks given sample by sample, checked; None where they are drawn."""
+    if isinstance(order, str):
+        check.one_of("order", order, ORDERS)
+        return None
+    given = np.asarray(check.items("order", order, "tasks"))
+    if given.shape != (samples,):
+        raise ValueError(f"`order` takes {samples} tasks, one a sample, got {given.size}")
+    if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tasks:
+        raise ValueError(f"`order` takes tasks from 0 to {tasks - 1}")
+    return given.astype(np.int64)
