@@ -22,6 +22,7 @@ format: .venv/installed-dev
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/rate.py
 	$(BIN)/python benchmarks/solve.py
+	$(BIN)/python benchmarks/simulate.py
 
 .venv/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "replan needs Python 3.11 or later")'

@@ -58,8 +58,17 @@ def show(rows: list[dict]) -> str:
     )
 
 
-def save(name: str, tables: dict[str, list[dict]]) -> None:
-    """Write the tables with the machine as JSON, and as text, to benchmarks/results."""
+def save(name: str, tables: dict[str, list[dict]]) -> dict[str, list[dict]]:
+    """Write the tables with the machine as JSON, and as text, to benchmarks/results.
+
+    Tables of an earlier run that were not made again stay. Returns all of them.
+    """
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = {key: rows for key, rows in old.items() if isinstance(rows, list)}
+    tables = kept | tables
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True)
     machine = {
         "cpu": _cpu(),
@@ -71,14 +80,11 @@ def save(name: str, tables: dict[str, list[dict]]) -> None:
     }
     text = "\n\n".join(f"{title}\n{show(rows)}" for title, rows in tables.items())
     print(text)
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
     content = {"command": f"python benchmarks/{name}.py", "machine": machine, **tables}
-    (folder / f"{name}.json").write_text(
-        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     about = ", ".join(f"{key} {value}" for key, value in machine.items())
     (folder / f"{name}.txt").write_text(f"{text}\n\n{about}\n", encoding="utf-8")
+    return tables
 
 
 def _cpu() -> str:

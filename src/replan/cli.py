@@ -83,6 +83,12 @@ _json = click.option(
     help="Write the result.",
 )
 
+_curves_csv = click.option(
+    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the curves."
+)
+_curves_plot = click.option(
+    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the curves."
+)
 _strategy = click.option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
 _settings = click.option(
     "--set",
@@ -237,12 +243,8 @@ def solve_command(
 @click.option("--at", metavar="T1,T2,…", help="Also give the losses at these times.")
 @click.option("--rtol", default=RTOL, show_default=True, help="Relative accuracy of the losses.")
 @_json
-@click.option(
-    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the curves."
-)
-@click.option(
-    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the curves."
-)
+@_curves_csv
+@_curves_plot
 def evaluate_command(
     file: Path,
     strategy: str | None,
@@ -303,12 +305,8 @@ def evaluate_command(
     "--engine", default="reduced", show_default=True, help=f"One of {', '.join(ENGINES)}."
 )
 @_json
-@click.option(
-    "--csv", type=click.Path(path_type=Path), callback=_output((".csv",)), help="Write the curves."
-)
-@click.option(
-    "--plot", type=click.Path(path_type=Path), callback=_output(_PICTURES), help="Draw the curves."
-)
+@_curves_csv
+@_curves_plot
 def simulate_command(
     file: Path,
     strategy: str | None,
