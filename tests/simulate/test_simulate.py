@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -259,3 +262,39 @@ def test_other_protocols_and_problems_are_refused():
         simulate(problem, Protocol(np.ones((1, 3)) / 3, 4.0))
     with pytest.raises(ValueError, match="`problem` takes a Problem of a TeacherStudent"):
         simulate(3, strategies.interleaved(problem))
+
+
+def test_the_papers_statement_for_its_figure_2():
+    """Deviations from the theory stay below 1/√N after 1,000 units on task 1, for 8 seeds."""
+    model, N = TeacherStudent.similar(0.3), 20_000
+    first = Problem(model, model.fresh(1), duration=1000.0)
+    learnt = simulate(first, strategies.one_task(first), dimension=N, seeds=8, times=[1000.0])
+    problem = Problem(model, model.pretrain(seed=1), duration=25.0)
+    for protocol in (
+        strategies.no_replay(problem),
+        strategies.interleaved(problem),
+        replan.solve(problem, starts=0).protocol,
+    ):
+        runs = simulate(problem, protocol, dimension=N, seeds=8, seed=1, after=learnt)
+        assert np.abs(runs.deviation).max() < 1 / math.sqrt(N)
+
+
+def test_ctrl_c_keeps_finished_runs():
+    problem = make(duration=1.0)
+    done = 0
+
+    def stop_in_the_third_run(samples):
+        nonlocal done
+        done += samples
+        if done == 250:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # until the main thread has heard it
+
+    runs = simulate(
+        problem, strategies.interleaved(problem), dimension=100, seeds=4, threads=1,
+        times=[0.5, 1.0], watch=stop_in_the_third_run,
+    )  # fmt: skip
+    assert np.isfinite(runs.losses[:2]).all()
+    assert 3 in runs.failures  # and the third, unless the signal came late
+    assert set(runs.failures.values()) == {"stopped"}
+    assert np.isfinite(runs.mean).all()
