@@ -11,7 +11,7 @@ import numpy as np
 import replan
 from common import best_times, save
 from replan.simulate.full import Full
-from replan.simulate.reduced import Reduced
+from replan.simulate.reduced import Reduced, coordinates
 from replan.simulate.simulate import _embed
 
 STEPS = 200_000
@@ -19,7 +19,9 @@ STEPS = 200_000
 
 def chain(N: int) -> Reduced:
     model = replan.TeacherStudent.similar(0.3)
-    return Reduced(model, model.fresh(0), N, np.random.default_rng(0))
+    start = model.fresh(0)
+    along, rest = coordinates(start, model.teacher_frame)
+    return Reduced(model, along, rest, np.asarray(start.V), N, np.random.default_rng(0))
 
 
 def reduced(N: int, steps: int = STEPS):

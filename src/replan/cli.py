@@ -353,6 +353,8 @@ def simulate_command(
     if plot is not None:
         result.plot(plot)
     _say_written(json, csv, plot)
+    if len(result.failures) == seeds:
+        raise IntegrationError("every run diverged: try a smaller `lr`")
 
 
 def _as_given(

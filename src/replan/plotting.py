@@ -98,7 +98,7 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
 
 def draw_simulation(axes: Axes, simulation: Simulation) -> None:
     """Draw means of runs as crosses, bands from 10 to 90 %, and the theory as lines."""
-    times, low, high = simulation.times, *simulation.quantiles([0.1, 0.9])
+    times, (low, high) = simulation.times, simulation.quantiles([0.1, 0.9])
     some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
     theory = simulation.theory
     for t in range(simulation.losses.shape[2]):

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ def distance(a, b):
     (mean_a, error_a), (mean_b, error_b) = moments(a), moments(b)
     errors = np.hypot(error_a, error_b)
     used = errors > 1e-15  # what never moves has no spread
+    np.testing.assert_allclose(mean_a[~used], mean_b[~used], atol=1e-12)
     return np.max(np.abs(mean_a - mean_b)[used] / errors[used]), int(used.sum())
 
 
@@ -165,18 +167,49 @@ def test_orders_of_the_tasks():
 
 @pytest.mark.parametrize("engine", ["reduced", "full"])
 def test_phases_can_be_chained(engine):
-    whole = make(duration=3.0)
-    first, second = (Problem(whole.model, whole.start, duration=d) for d in (1.0, 2.0))
-    settings = {"dimension": 500, "seeds": 40, "engine": engine}
-    before = simulate(first, strategies.one_task(first), **settings)
-    after = simulate(second, strategies.no_replay(second), after=before, seed=1, **settings)
-    assert np.array_equal(after.states[:, 0], before.states[:, -1]) or np.allclose(
-        after.states[:, 0], before.states[:, -1], atol=1e-12
-    )
-    both = strategies.one_task(first).then(strategies.no_replay(second))
-    theory = replan.evaluate(whole, both).final_losses
-    error = after.standard_error[-1]
-    assert np.all(np.abs(after.mean[-1] - theory) < 5 * error + 0.02)
+    """Two phases, with the same seed, have the law of one run through both."""
+    whole = make(duration=2.0, lr=3.0)
+    half = replace(whole, duration=1.0)
+    settings = {"dimension": 50, "seeds": 1500, "engine": engine}
+    before = simulate(half, strategies.one_task(half), times=[1.0], **settings)
+    after = simulate(half, strategies.no_replay(half), after=before, times=[0.0, 1.0], **settings)
+    np.testing.assert_allclose(after.states[:, 0], before.states[:, -1], atol=1e-12)
+    both = strategies.one_task(half).then(strategies.no_replay(half))
+    unbroken = simulate(whole, both, times=[2.0], seed=7, **settings)
+    found, count = distance(after, unbroken)
+    assert found < bound(count)
+    np.testing.assert_allclose(after.theory.final_losses, unbroken.theory.final_losses, rtol=1e-6)
+
+
+def test_what_cannot_be_gone_on_from_is_refused():
+    problem = make()
+    run = ends(problem, "reduced", 20, 2)
+    other = make(K=3)
+    with pytest.raises(ValueError, match="`after` takes a simulation of the same model"):
+        ends(other, "reduced", 20, 2, after=run)
+    with pytest.raises(ValueError, match="`after` takes a simulation with the same engine"):
+        ends(problem, "reduced", 30, 2, after=run)
+    with pytest.raises(ValueError, match="`after` takes 3 runs that did not diverge"):
+        ends(problem, "reduced", 20, 3, after=run)
+    with pytest.raises(ValueError, match="`after` takes a Simulation, got 5"):
+        ends(problem, "reduced", 20, 2, after=5)
+
+
+def test_few_dimensions_and_equal_teachers():
+    """Teachers that span one dimension only, and a single direction left over for the input."""
+    model = TeacherStudent([[1.0, 1.0], [1.0, 1.0]], hidden=3)
+    start = model.fresh(2, dimension=5, weight_variance=1.0)
+    problem = Problem(model, start, duration=3.0, lr=2.0, steps=3)
+    found, count = distance(ends(problem, "full", 5, 2000), ends(problem, "reduced", 5, 8000, 1))
+    assert found < bound(count)
+
+
+def test_the_end_is_always_looked_at_and_durations_round():
+    problem = make(duration=0.7)
+    run = simulate(problem, strategies.interleaved(problem), dimension=101, seeds=2, times=[0.1])
+    assert run.times.tolist() == [pytest.approx(10 / 101), 0.7]
+    assert "2 runs" in str(run)
+    assert run.deviation.shape == (2, 2, 2)
 
 
 def test_given_weights(tmp_path):

@@ -9,9 +9,9 @@ from scipy.special import erf
 
 from replan.check import Floats, Ints
 from replan.dynamics import Overlaps, TeacherStudent
+from replan.simulate.simulation import LARGE
 
 _BLOCK = 2**20  # numbers drawn at once
-_LARGE = 1e100
 
 
 class Full:
@@ -46,7 +46,7 @@ class Full:
         label = self.model.teacher_heads[t] @ erf(self.teachers @ x / sqrt(2 * N))
         label += self.model.noise * self.rng.standard_normal() if self.model.noise else 0.0
         error = self.heads[t] @ activations - label
-        if not abs(error) < _LARGE:
+        if not abs(error) < LARGE:
             return False
         slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
         push = lr * error * self.heads[t] * slopes / sqrt(N)

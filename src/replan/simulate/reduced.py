@@ -19,27 +19,28 @@ from numba import njit
 
 from replan.check import Floats, Ints
 from replan.dynamics import Overlaps, TeacherStudent
+from replan.simulate.simulation import LARGE
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 _SLOPE = math.sqrt(2.0 / math.pi)
-_LARGE = 1e100  # an error of the network beyond which it has diverged
 
 
 class Reduced:
-    """One run of SGD, from overlaps, as a Markov chain of the overlaps."""
+    """One run of SGD as a Markov chain of the overlaps; see the module for its coordinates."""
 
     def __init__(
         self,
         model: TeacherStudent,
-        start: Overlaps,
+        along: Floats,
+        rest: Floats,
+        heads: Floats,
         dimension: int,
         rng: np.random.Generator,
     ) -> None:
         self.model, self.dimension, self.rng = model, dimension, rng
         self.frame = model.teacher_frame
-        self.along, self.rest = coordinates(start, self.frame)
-        self.heads = np.array(start.V, dtype=np.float64)
+        self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
 
     def advance(self, tasks: Ints, lr: Floats) -> int:
         """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
@@ -122,7 +123,7 @@ def _advance(
             fields[k] = field
             push[k] = math.erf(field * math.sqrt(0.5))  # the activation, for now
             error += heads[t, k] * push[k]
-        if not abs(error) < _LARGE:
+        if not abs(error) < LARGE:
             done = sample
             break
         pace = lr[sample] / dimension * error

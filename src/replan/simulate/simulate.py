@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,10 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.dynamics import Overlaps, TeacherStudent
+from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.simulate.simulation import Simulation
+from replan.simulate.simulation import LARGE, Simulation
 
 ENGINES = ("reduced", "full")
 ORDERS = ("spread", "random")
@@ -24,7 +25,6 @@ ORDERS = ("spread", "random")
 Watch = Callable[[int], object]
 
 _POINTS = 101  # times at which runs are looked at
-_LARGE = 1e100  # overlaps beyond which a run has diverged
 _AT_ONCE = 100_000  # samples between two looks at the clock and the keyboard
 
 
@@ -75,32 +75,45 @@ def simulate(
     dimension = check.integer("dimension", dimension, at_least=least)
     seeds = check.integer("seeds", seeds, at_least=1)
     seed = check.integer("seed", seed)
-    threads = check.integer("threads", threads or os.cpu_count() or 1, at_least=1)
+    threads = (os.cpu_count() or 1) if threads is None else threads
+    threads = check.integer("threads", threads, at_least=1)
     samples = round(protocol.duration * dimension)
-    looks = _looks(times, protocol.duration, dimension)
+    if samples == 0:
+        raise ValueError(f"`dimension` takes enough dimensions for a sample, got {dimension}")
+    looks = _looks(times, protocol.duration, dimension, samples)
     given = _order(order, samples, model.tasks)
+    if weights is not None and (not isinstance(weights, tuple) or len(weights) != 2):
+        raise ValueError("`weights` takes a pair of matrices: students (K, N), teachers (P, N)")
     if weights is not None and engine != "full":
         raise ValueError("`weights` takes weights only with the engine 'full'")
     if after is not None and weights is not None:
         raise ValueError("`weights` takes None where `after` is given")
+    if after is not None:
+        _accept(after, model, dimension, seeds, engine)
+        if after.theory.status != "ok":
+            raise IntegrationError(after.theory.advice)
+        problem = replace(problem, start=model.unpack(after.theory.states[-1]))
     begins = _begins(model, problem.state, dimension, seeds, engine, weights, after)
-    streams = np.random.SeedSequence(seed).spawn(seeds)
+    phase = 0 if after is None else after.settings["phase"] + 1
+    streams = np.random.SeedSequence([seed, phase]).spawn(seeds)
     stop = threading.Event()
+    at_once = _AT_ONCE if engine == "reduced" else max(1, _AT_ONCE // (dimension // 100 + 1))
 
     def run(number: int) -> _Run:
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = _chain(engine, model, dimension, begins[number], noise)
         pick = _Tasks(protocol, dimension, order, given, choice)
-        return _run(chain, pick, looks, problem.state.size, watch, stop)
+        return _run(chain, pick, looks, problem.state.size, at_once, watch, stop)
 
     with ThreadPoolExecutor(min(threads, seeds)) as pool:
-        futures = [pool.submit(run, number) for number in range(seeds)]
+        futures = []
         try:
+            futures = [pool.submit(run, number) for number in range(seeds)]
             runs = [future.result() for future in futures]
         except KeyboardInterrupt:  # keep what is finished, if anything is
             stop.set()
             runs = [future.result() for future in futures]
-            if not any(run.end for run in runs):
+            if len(runs) < seeds or not any(run.end for run in runs):
                 raise
         except BaseException:
             stop.set()
@@ -108,11 +121,12 @@ def simulate(
     settings = {
         "dimension": dimension, "seeds": seeds, "seed": seed,
         "order": order if isinstance(order, str) else "given", "engine": engine,
+        "phase": phase,
     }  # fmt: skip
     return Simulation(
         problem,
         protocol,
-        times=looks / dimension,
+        times=np.minimum(looks / dimension, protocol.duration),
         states=np.array([run.states for run in runs]),
         ends=[run.end for run in runs],
         failures={i: run.failure for i, run in enumerate(runs) if run.failure},
@@ -162,6 +176,7 @@ def _run(
     pick: _Tasks,
     looks: Ints,
     size: int,
+    at_once: int,
     watch: Watch | None,
     stop: threading.Event,
 ) -> _Run:
@@ -171,7 +186,7 @@ def _run(
         while done < look:
             if stop.is_set():
                 return _Run(states, None, "stopped")
-            last = min(look, done + _AT_ONCE)
+            last = min(look, done + at_once)
             made = chain.advance(*pick.between(done, last))
             if watch is not None:
                 watch(made)
@@ -180,7 +195,7 @@ def _run(
             done = last
         now = chain.overlaps()
         row = np.concatenate([np.ravel(part) for part in (now.Q, now.M, now.V)])
-        if not np.all(np.abs(row) < _LARGE):
+        if not np.all(np.abs(row) < LARGE):
             return _Run(states, None, _diverged(done))
         states[i] = row
     return _Run(states, chain, "")
@@ -196,7 +211,8 @@ def _chain(
     if engine == "reduced":
         from replan.simulate.reduced import Reduced
 
-        return Reduced(model, begin, dimension, rng)
+        along, rest, heads = begin
+        return Reduced(model, along, rest, heads, dimension, rng)
     from replan.simulate.full import Full
 
     weights, heads, teachers = begin
@@ -212,21 +228,17 @@ def _begins(
     weights: tuple[ArrayLike, ArrayLike] | None,
     after: Simulation | None,
 ) -> list[Any]:
-    """Return what each run starts from: overlaps, or weights, heads and teachers."""
+    """Return what each run starts from: coordinates and heads, or weights, heads and teachers."""
     if after is not None:
-        if (after.settings["engine"], after.settings["dimension"]) != (engine, dimension):
-            raise ValueError(
-                f"`after` takes a simulation with the same engine and dimension, got {after!r}"
-            )
-        if len(after.ends) != seeds or after.failures:
-            raise ValueError(f"`after` takes {seeds} runs that did not diverge, got {after!r}")
         if engine == "reduced":
-            return [end.overlaps() for end in after.ends]
+            return [(end.along, end.rest, end.heads) for end in after.ends]
         return [(end.weights, end.heads, end.teachers) for end in after.ends]
     start = model.unpack(state)
-    if engine == "reduced":
-        return [start] * seeds
     heads = np.asarray(start.V)
+    if engine == "reduced":
+        from replan.simulate.reduced import coordinates
+
+        return [(*coordinates(start, model.teacher_frame), heads)] * seeds
     if weights is None:
         student, teachers = _embed(model, start, dimension)
         return [(student, heads, teachers)] * seeds
@@ -245,6 +257,22 @@ def _begins(
     return [(student, heads, teachers)] * seeds
 
 
+def _accept(
+    after: Simulation, model: TeacherStudent, dimension: int, seeds: int, engine: str
+) -> None:
+    """Refuse an earlier simulation that runs cannot go on from."""
+    if not isinstance(after, Simulation):
+        raise ValueError(f"`after` takes a Simulation, got {after!r}")
+    if after.problem.model.describe() != model.describe():
+        raise ValueError("`after` takes a simulation of the same model, got another one")
+    if (after.settings["engine"], after.settings["dimension"]) != (engine, dimension):
+        raise ValueError(
+            f"`after` takes a simulation with the same engine and dimension, got {after!r}"
+        )
+    if len(after.ends) != seeds or after.failures:
+        raise ValueError(f"`after` takes {seeds} runs that did not diverge, got {after!r}")
+
+
 def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:
     """Return weights (K, N) and teachers (P, N) with these overlaps, along the first axes.
 
@@ -261,14 +289,15 @@ def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floa
     return weights * np.sqrt(dimension), teachers * np.sqrt(dimension)
 
 
-def _looks(times: ArrayLike | None, duration: float, dimension: int) -> Ints:
-    """Return after how many samples to look at the runs."""
+def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: int) -> Ints:
+    """Return after how many samples to look at the runs; always at the end, too."""
     if times is None:
         times = np.linspace(0.0, duration, _POINTS)
     wanted = check.array("times", times, ("m",))
     if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
         raise ValueError(f"`times` takes times from 0 to {duration:g}, got {wanted.tolist()}")
-    return np.unique(np.round(wanted * dimension).astype(np.int64))
+    looks = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
+    return np.unique(np.append(looks, samples))
 
 
 def _order(order: str | Sequence[int], samples: int, tasks: int) -> Ints | None:

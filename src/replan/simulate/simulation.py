@@ -15,6 +15,8 @@ from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
 
+LARGE = 1e10  # an error of the network, or an overlap, beyond which a run has diverged
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
@@ -50,37 +52,52 @@ class Simulation:
         return self.problem.model.unpack(self.states)
 
     @property
+    def finished(self) -> Floats:
+        """The losses (runs, m, T) of the runs that went through to the end."""
+        return self.losses[[run not in self.failures for run in range(len(self.losses))]]
+
+    @property
     def mean(self) -> Floats:
-        """The mean loss (m, T) over the runs that did not diverge."""
-        return np.nanmean(self.losses, axis=0)
+        """The mean loss (m, T) over the finished runs, NaN where there are none.
+
+        Runs that diverged are left out, which flatters a learning rate that is too large.
+        """
+        runs = self.finished
+        return runs.mean(axis=0) if len(runs) else np.full_like(self.losses[0], np.nan)
 
     @property
     def standard_error(self) -> Floats:
         """The standard error (m, T) of `mean`, NaN for a single run."""
-        count = np.sum(np.isfinite(self.losses), axis=0)
-        spread = np.full_like(self.losses[0], np.nan)
-        several = count > 1
-        if several.any():
-            spread[several] = np.nanstd(self.losses, axis=0)[several]
-            spread[several] /= np.sqrt(count[several] - 1)
-        return spread
+        runs = self.finished
+        if len(runs) < 2:
+            return np.full_like(self.losses[0], np.nan)
+        return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
 
     def quantiles(self, levels: ArrayLike) -> Floats:
-        """Return quantiles (levels, m, T) of the losses over the runs that did not diverge."""
+        """Return quantiles (levels, m, T) of the losses over the finished runs."""
         wanted = check.array("levels", levels, ("n",))
         if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
             raise ValueError(f"`levels` takes numbers from 0 to 1, got {wanted.tolist()}")
-        return np.nanquantile(self.losses, wanted, axis=0)
+        if len(self.finished) == 0:
+            return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
+        return np.quantile(self.finished, wanted, axis=0)
 
     @cached_property
     def theory(self) -> Trajectory:
-        """The learning curves for N → ∞."""
-        return evaluate(self.problem, self.protocol)
+        """The learning curves for N → ∞, as far as they go: see its `status`."""
+        return evaluate(self.problem, self.protocol, throw=False)
+
+    @cached_property
+    def theory_losses(self) -> Floats:
+        """The losses of the theory (m, T) at the same times, NaN where it has none."""
+        if self.theory.status != "ok":
+            return np.full_like(self.losses[0], np.nan)
+        return self.theory.losses_at(self.times)
 
     @cached_property
     def deviation(self) -> Floats:
         """The losses minus those of the theory (seeds, m, T)."""
-        return self.losses - self.theory.losses_at(self.times)
+        return self.losses - self.theory_losses
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types; null where it diverged."""
@@ -90,8 +107,8 @@ class Simulation:
             "losses": _nullable(self.final_losses),
             "mean": _nullable(self.mean[-1]),
             "standard_error": _nullable(self.standard_error[-1]),
-            "ode_losses": self.theory.final_losses.tolist(),
-            "ode_curves": self.theory.losses_at(self.times).tolist(),
+            "ode_losses": _nullable(self.theory_losses[-1]),
+            "ode_curves": _nullable(self.theory_losses),
             "failures": {str(run): text for run, text in self.failures.items()},
             **self.settings,
             "protocol": self.protocol.to_dict(),
@@ -128,17 +145,23 @@ class Simulation:
 
     def __str__(self) -> str:
         s = self.settings
-        lines = [f"{s['seeds']} runs of SGD, N = {s['dimension']}, engine {s['engine']}"]
+        count = f"{len(self.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
+        lines = [f"{count} runs of SGD, N = {s['dimension']}, engine {s['engine']}"]
         lines.append(
             f"{'task':>4} {'SGD':>11} {'± s.e.':>9} {'theory':>11} {'worst deviation':>16}"
         )
-        worst = np.nanmax(np.abs(self.deviation), axis=(0, 1))
+        gaps = np.abs(self.finished - self.theory_losses)
+        worst = gaps.max(axis=(0, 1), initial=0.0)
         for t in range(self.losses.shape[2]):
             lines.append(
                 f"{t + 1:>4} {self.mean[-1, t]:>11.5g} {self.standard_error[-1, t]:>9.1g} "
-                f"{self.theory.final_losses[t]:>11.5g} {worst[t]:>16.3g}"
+                f"{self.theory_losses[-1, t]:>11.5g} {worst[t]:>16.3g}"
             )
-        return "\n".join(lines + [f"run {run}: {text}" for run, text in self.failures.items()])
+        for text in sorted(set(self.failures.values())):
+            runs = [str(run) for run, found in self.failures.items() if found == text]
+            more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
+            lines.append(f"run {', '.join(runs[:8])}{more}: {text}")
+        return "\n".join(lines)
 
 
 def _nullable(values: Floats) -> Any:
