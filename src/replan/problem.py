@@ -105,7 +105,9 @@ class Problem:
             object.__setattr__(self, name, value)
         limits = self.limits.on_grid(tasks, self.steps, self.duration)
         if limits.binding and not self.control.tasks:
-            raise ValueError("`limits` takes limits only where `control.tasks` is true")
+            raise ValueError(
+                f"`limits` takes limits only where `control.tasks` is true, got {self.limits}"
+            )
         object.__setattr__(self, "step_limits", limits)
 
     def _lr(self) -> float:

@@ -301,3 +301,18 @@ def test_every_start_diverging_is_an_error(problem):
     wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
     with pytest.raises(replan.IntegrationError, match="every start diverges"):
         solve(wild)
+
+
+def test_objectives_below_zero_are_minimised_too():
+    """x′ = ±1 and the objective (x − 0.35)² − 1 at the end: 25 of 40 steps up reach it exactly."""
+    model = AutoDynamics(
+        lambda state, task, knob: jnp.array([2.0 * task - 1.0]),
+        lambda state: jnp.array([(state[0] - 0.35) ** 2 - 1.0, 0.0]),
+        tasks=2,
+        like=np.array([0.1]),
+    )
+    problem = Problem(model, np.array([0.1]), duration=1.0, steps=40, weights=[1.0, 0.0])
+    plan = solve(problem, starts=1)
+    assert plan.loss == pytest.approx(-1.0, rel=1e-6)
+    assert np.sum(plan.protocol.sequence) == 25
+    assert "loss -1" in str(plan)

@@ -278,7 +278,10 @@ def test_files_text_and_picture(tmp_path):
         ({"engine": "fast"}, "`engine` takes one of reduced, full"),
         ({"order": "sorted"}, "`order` takes one of spread, random"),
         ({"order": [0, 1], "dimension": 10}, "`order` takes 40 tasks, one a sample, got 2"),
-        ({"order": [2] * 40, "dimension": 10}, "`order` takes tasks from 0 to 1"),
+        (
+            {"order": [2] * 40, "dimension": 10},
+            "`order` takes whole numbers from 0 to 1, got 2 to 2",
+        ),
         ({"times": [9.0]}, "`times` takes times from 0 to 4"),
         ({"threads": -1}, "`threads` takes an integer of at least 1"),
     ],

@@ -229,4 +229,5 @@ def _parts(shares: Floats) -> str:
 
 def _part(amount: float, certificate: Certificate) -> str:
     """Return an amount with its size relative to the value."""
-    return f"{amount:.2g} ({amount / certificate.value:.1e} of it)"
+    size = abs(certificate.value)
+    return f"{amount:.2g} ({amount / size:.1e} of it)" if size else f"{amount:.2g}"

@@ -144,7 +144,7 @@ class Search:
 
     def relax(self) -> Status:
         """Relax from all starts on a coarse grid and from the best on the fine one; then polish."""
-        if not (self.free_tasks or self.free_lr) or self._best().value < 1e-14:
+        if not (self.free_tasks or self.free_lr) or abs(self._best().value) < 1e-14:
             return "converged"  # nothing to choose, or nothing to gain
         solvers = []
         for controls in self._chosen_starts():
@@ -154,7 +154,8 @@ class Search:
             solvers.append(solver)
         if self.coarse is not self.fine:
             self.fine.max_gradients -= self.coarse.gradients
-        bound = min(self.values) * (1 + _SAME)
+        least_value = min(self.values)
+        bound = least_value + _SAME * abs(least_value)
         same = [solver.controls for solver in solvers if solver.value <= bound]
         self._relax_fine(_refined(min(same, key=_roughness), self.problem.steps))
         assert self.relaxed is not None
@@ -281,7 +282,7 @@ class Search:
             pmp_residual=residual,
             discretisation_error=abs(final.value - trajectory.loss),
             switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
-            multistart_spread=float(np.ptp(values) / max(values.min(), 1e-300)),
+            multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
             scope=self.scope,
         )
         edges = slice(None, None, self.fine.pieces)

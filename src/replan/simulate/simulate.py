@@ -83,7 +83,9 @@ def simulate(
     looks = _looks(times, protocol.duration, dimension, samples)
     given = _order(order, samples, model.tasks)
     if weights is not None and (not isinstance(weights, tuple) or len(weights) != 2):
-        raise ValueError("`weights` takes a pair of matrices: students (K, N), teachers (P, N)")
+        raise ValueError(
+            f"`weights` takes a pair, students (K, N) and teachers (P, N), got {weights!r:.80}"
+        )
     if weights is not None and engine != "full":
         raise ValueError("`weights` takes weights only with the engine 'full'")
     if after is not None and weights is not None:
@@ -309,5 +311,6 @@ def _order(order: str | Sequence[int], samples: int, tasks: int) -> Ints | None:
     if given.shape != (samples,):
         raise ValueError(f"`order` takes {samples} tasks, one a sample, got {given.size}")
     if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tasks:
-        raise ValueError(f"`order` takes tasks from 0 to {tasks - 1}")
+        found = f"{given.min()} to {given.max()}"
+        raise ValueError(f"`order` takes whole numbers from 0 to {tasks - 1}, got {found}")
     return given.astype(np.int64)

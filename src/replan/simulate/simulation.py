@@ -24,7 +24,8 @@ class Simulation:
 
     times: (m,) where they were looked at. states: (seeds, m, n) their overlaps, NaN from where a
     run diverged. ends: what each run can go on from. failures: what happened to diverged runs, by
-    their number. settings: dimension, seeds, seed, order, engine.
+    their number. settings: dimension, seeds, seed, order, engine, and the
+    phase, from 0, where simulations follow each other.
     """
 
     problem: Problem
