@@ -298,3 +298,15 @@ def test_simulate_beside_the_theory(run, tmp_path):
     assert code == 2
     assert "`dimension` takes an integer of at least 4, got 3" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_simulate_reports_that_every_run_diverged_and_writes_what_there_is(run, tmp_path):
+    (tmp_path / "wild.toml").write_text(PROBLEM + "lr = 1e9\n")
+    code, out, err = run(
+        "simulate wild.toml --strategy interleaved --dimension 50 --seeds 2 --json o.json"
+    )
+    assert (code, err) == (1, "replan: every run diverged: try a smaller `lr`\n")
+    assert "run 0, 1: diverged at sample" in out or "run 0: diverged at sample" in out
+    content = json.loads((tmp_path / "o.json").read_text())
+    assert content["losses"] == [[None, None], [None, None]]
+    assert content["mean"] == content["ode_losses"] == [None, None]

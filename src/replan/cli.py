@@ -22,7 +22,8 @@ from replan.interrupt import interrupted
 from replan.problem import Problem
 from replan.problem_file import EXAMPLE, task_from_one
 from replan.protocol import Protocol
-from replan.simulate import ENGINES, ORDERS, simulate
+from replan.samples import ORDERS
+from replan.simulate import ENGINES, simulate
 from replan.strategies import STRATEGIES
 from replan.trajectory import evaluate
 

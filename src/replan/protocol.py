@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
+from replan.samples import ORDERS, Samples
 
 _SAME = 1e-9  # times closer than this part of the duration are one
 
@@ -213,17 +214,9 @@ class Protocol:
         tasks), "random" draws every sample's task from the shares at its time, with the seed.
         """
         dimension = check.integer("dimension", dimension, at_least=1)
-        check.one_of("order", order, ["spread", "random"])
-        seed = check.integer("seed", seed)
-        samples = round(self.duration * dimension)
-        step = self.step_at((np.arange(samples) + 0.5) / dimension)
-        if order == "random":
-            draws = np.random.default_rng(seed).random(samples)
-            ladder = np.cumsum(self.shares, axis=1)[:, :-1]
-            return np.sum(draws[:, None] >= ladder[step], axis=1, dtype=np.int64)
-        from replan.rounding import sum_up
-
-        return np.asarray(sum_up(self.shares[step], np.ones(samples)))
+        check.one_of("order", order, ORDERS)
+        rng = np.random.default_rng(check.integer("seed", seed))
+        return Samples(self, dimension, order, rng).take(round(self.duration * dimension))[0]
 
     # Files and pictures
 

@@ -248,6 +248,10 @@ def test_a_diverging_run_says_when_and_the_others_stay():
     sample = int(run.failures[first].split("diverged at sample ")[1].split(":")[0])
     assert np.isnan(run.losses[first]).all(axis=1).argmax() == np.argmax(run.times * 4 >= sample)
     assert np.all(np.isfinite(run.mean[0]))
+    content = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    assert content["losses"][first] == [None, None]
+    assert content["curves"][first][0] == run.losses[first, 0].tolist()
+    assert content["failures"][str(first)] == run.failures[first]
     calm = simulate(problem, Protocol([[0.9, 0.1]], 5.0, 0.1), **settings)
     assert not calm.failures
 

@@ -1,6 +1,6 @@
 """simulate(problem, protocol) → Simulation: SGD at finite N, exact in law."""
 
-from replan.simulate.simulate import ENGINES, ORDERS, simulate
+from replan.simulate.simulate import ENGINES, simulate
 from replan.simulate.simulation import Simulation
 
-__all__ = ["ENGINES", "ORDERS", "Simulation", "simulate"]
+__all__ = ["ENGINES", "Simulation", "simulate"]

@@ -17,10 +17,10 @@ from replan.check import Floats, Ints
 from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
 from replan.problem import Problem
 from replan.protocol import Protocol
+from replan.samples import ORDERS, Samples
 from replan.simulate.simulation import LARGE, Simulation
 
 ENGINES = ("reduced", "full")
-ORDERS = ("spread", "random")
 
 Watch = Callable[[int], object]
 
@@ -81,7 +81,7 @@ def simulate(
     if samples == 0:
         raise ValueError(f"`dimension` takes enough dimensions for a sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
-    given = _order(order, samples, model.tasks)
+    tasks = _order(order, samples, model.tasks)
     if weights is not None and (not isinstance(weights, tuple) or len(weights) != 2):
         raise ValueError(
             f"`weights` takes a pair, students (K, N) and teachers (P, N), got {weights!r:.80}"
@@ -104,8 +104,8 @@ def simulate(
     def run(number: int) -> _Run:
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = _chain(engine, model, dimension, begins[number], noise)
-        pick = _Tasks(protocol, dimension, order, given, choice)
-        return _run(chain, pick, looks, problem.state.size, at_once, watch, stop)
+        samples = Samples(protocol, dimension, tasks, choice)
+        return _run(chain, samples, looks, problem.state.size, at_once, watch, stop)
 
     with ThreadPoolExecutor(min(threads, seeds)) as pool:
         futures = []
@@ -142,40 +142,9 @@ class _Run(NamedTuple):
     failure: str
 
 
-class _Tasks:
-    """The tasks and learning rates of the samples, in the order they come."""
-
-    def __init__(
-        self,
-        protocol: Protocol,
-        dimension: int,
-        order: str | Sequence[int],
-        given: Ints | None,
-        rng: np.random.Generator,
-    ) -> None:
-        self.protocol, self.dimension, self.order = protocol, dimension, order
-        self.given, self.rng = given, rng
-        self.lag = np.zeros(protocol.tasks)
-
-    def between(self, first: int, last: int) -> tuple[Ints, Floats]:
-        """Return tasks and learning rates (last − first,) of the next samples."""
-        from replan.rounding import follow
-
-        step = self.protocol.step_at((np.arange(first, last) + 0.5) / self.dimension)
-        shares = self.protocol.shares[step]
-        if self.given is not None:
-            tasks = self.given[first:last]
-        elif self.order == "random":
-            draws = self.rng.random(last - first)
-            tasks = np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1)
-        else:
-            tasks = follow(shares, np.ones(last - first), 0.0, self.lag)
-        return tasks, self.protocol.lr_by_task[step, tasks]
-
-
 def _run(
     chain: Any,
-    pick: _Tasks,
+    samples: Samples,
     looks: Ints,
     size: int,
     at_once: int,
@@ -189,7 +158,7 @@ def _run(
             if stop.is_set():
                 return _Run(states, None, "stopped")
             last = min(look, done + at_once)
-            made = chain.advance(*pick.between(done, last))
+            made = chain.advance(*samples.take(last - done))
             if watch is not None:
                 watch(made)
             if made < last - done:
@@ -302,11 +271,10 @@ def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: in
     return np.unique(np.append(looks, samples))
 
 
-def _order(order: str | Sequence[int], samples: int, tasks: int) -> Ints | None:
-    """Return tasks given sample by sample, checked; None where they are drawn."""
+def _order(order: str | Sequence[int], samples: int, tasks: int) -> str | Ints:
+    """Return the order, checked: its name, or the tasks sample by sample."""
     if isinstance(order, str):
-        check.one_of("order", order, ORDERS)
-        return None
+        return check.one_of("order", order, ORDERS)
     given = np.asarray(check.items("order", order, "tasks"))
     if given.shape != (samples,):
         raise ValueError(f"`order` takes {samples} tasks, one a sample, got {given.size}")
