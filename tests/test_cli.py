@@ -296,7 +296,7 @@ def test_simulate_beside_the_theory(run, tmp_path):
     assert content["settings"]["strategy"] == "interleaved"
     code, _, err = run("simulate problem.toml --strategy interleaved --dimension 3")
     assert code == 2
-    assert "`dimension` takes an integer of at least 4, got 3" in err
+    assert "`dimension` takes at least 4 dimensions" in err
     assert len(err.strip().splitlines()) == 1
 
 

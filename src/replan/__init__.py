@@ -1,8 +1,6 @@
 """replan: plan how to train on several tasks without forgetting."""
 
-from importlib.metadata import version
-
-from replan import strategies
+from replan import files, strategies
 from replan.comparison import Comparison, compare
 from replan.control import Plan, solve
 from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
@@ -11,9 +9,10 @@ from replan.problem import Control, Problem
 from replan.protocol import Protocol
 from replan.readout import measure_readout_timescale, readout_timescale
 from replan.simulate import Simulation, simulate
+from replan.sweep import sweep
 from replan.trajectory import Trajectory, evaluate
 
-__version__ = version("replan")
+__version__ = files.VERSION
 
 __all__ = [
     "Comparison",
@@ -36,4 +35,5 @@ __all__ = [
     "simulate",
     "solve",
     "strategies",
+    "sweep",
 ]

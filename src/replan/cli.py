@@ -358,6 +358,43 @@ def simulate_command(
         raise IntegrationError("every run diverged: try a smaller `lr`")
 
 
+@app.command("figure")
+@click.argument("name", metavar="NAME|all")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="figures",
+    show_default=True,
+    help="The folder for pictures, tables and claims.",
+)
+@click.option("--quick", is_flag=True, help="A coarse version, in seconds.")
+@click.option("--seeds", type=int, help="How many initialisations.")
+@click.option("--workers", type=int, help="Processes; by default one a core.")
+def figure_command(
+    name: str, out: Path, quick: bool, seeds: int | None, workers: int | None
+) -> None:
+    """Recompute a figure of the paper and check its claims; `all` makes every one.
+
+    NAME is one of dynamics, similarity, learning-rate, multitask, overlaps, annealing, three-tasks,
+    readout. Writes NAME.png, NAME.pdf and NAME.csv, claims.json and claims.md. What is finished is
+    kept in OUT/cache, so that a run that was stopped goes on where it was.
+
+    \b
+    Examples:
+      replan figure similarity --quick
+      replan figure all --out figures
+    """
+    from replan.figures import FIGURES, make
+
+    check.one_of("NAME", name, [*FIGURES, "all"])
+    for chosen in FIGURES if name == "all" else [name]:
+        claims = make(chosen, out, quick=quick, seeds=seeds, workers=workers, progress=True)
+        click.echo(f"{chosen}: wrote {out / chosen}.png, .pdf, .csv")
+        for claim in claims:
+            click.echo(f"  {claim}")
+    _say_written(out / "claims.json", out / "claims.md")
+
+
 def _as_given(
     file: Path, strategy: str | None, settings: tuple[str, ...], protocol: Path | None
 ) -> dict[str, Any]:

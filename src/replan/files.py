@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 FilePath = str | os.PathLike[str]
+VERSION = version("replan")
 
 
 def write_json(path: FilePath, content: dict[str, Any]) -> None:
     """Write a dict as JSON, with the version of replan in front; refuse NaN."""
-    text = json.dumps({"replan": version("replan")} | content, allow_nan=False)
-    _replace(path, text + "\n")
+    text = json.dumps({"replan": VERSION} | content, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 def read_json(path: FilePath) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def write_csv(path: FilePath, header: Sequence[str], rows: Iterable[Sequence[Any
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([[repr(x) if isinstance(x, float) else x for x in row] for row in rows])
-    _replace(path, text.getvalue())
+    write_text(path, text.getvalue())
 
 
 @contextmanager
@@ -66,6 +67,7 @@ def suffix(path: FilePath, known: Sequence[str]) -> str:
     return ending
 
 
-def _replace(path: FilePath, text: str) -> None:
+def write_text(path: FilePath, text: str) -> None:
+    """Write a text file."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")

@@ -11,8 +11,10 @@ import numpy as np
 from replan import files
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
+    from matplotlib.patches import Patch
 
     from replan.protocol import Protocol
     from replan.simulate.simulation import Simulation
@@ -69,12 +71,22 @@ def draw_protocol(
     axes.spines[:].set_visible(False)
 
 
-def task_legend(axes: Axes, tasks: int) -> None:
-    """Add a legend of the task colours to the right of the axes."""
+def task_patches(tasks: int) -> list[Patch]:
+    """Return handles for a legend of the task colours."""
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
-    axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1.2)
+    return [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
+
+
+def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
+    """Fill a figure with the colour bars of protocols, one below the other, with their names."""
+    bars = np.atleast_1d(figure.subplots(len(protocols), sharex=True))
+    for axes, (name, protocol) in zip(bars, protocols.items(), strict=True):
+        draw_protocol(axes, protocol)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center")
+        axes.tick_params(bottom=axes is bars[-1])
+    bars[-1].set_xlabel("training time α")
+    figure.legend(handles=task_patches(protocol.tasks), loc="outside upper center", ncols=4)
 
 
 def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
@@ -104,8 +116,16 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
     for t in range(simulation.losses.shape[2]):
         colour, line = task_colour(t), TASK_LINES[t % len(TASK_LINES)]
         axes.fill_between(times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0)
-        axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
-        axes.plot(times[some], simulation.mean[some, t], "x", color=colour, label=f"task {t + 1}")
+        if theory.status == "ok":
+            axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
+        axes.plot(
+            times[some],
+            simulation.mean[some, t],
+            "x",
+            color=colour,
+            label=f"task {t + 1}",
+            clip_on=False,
+        )
     axes.set(yscale="log", ylabel="loss", xlim=(0, simulation.problem.duration))
 
 
@@ -121,3 +141,11 @@ def draw_lr(axes: Axes, protocol: Protocol) -> None:
             linewidth=2.2,
         )
     axes.set(ylabel="learning rate", ylim=(0, 1.05 * protocol.lr.max()))
+
+
+def draw_median(axes: Axes, table: pd.DataFrame, *, x: str, y: str, **look: Any) -> None:
+    """Draw the median of column `y` at each value of column `x`, and a band from 10 to 90 %."""
+    groups = table.groupby(x)[y]
+    low, middle, high = (groups.quantile(level) for level in (0.1, 0.5, 0.9))
+    axes.fill_between(middle.index, low, high, color=look.get("color"), alpha=0.15, linewidth=0)
+    axes.plot(middle.index, middle, markersize=4.5, **look)

@@ -177,7 +177,8 @@ class Problem:
     def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
         """Return the protocol if it is one for this problem; refuse any other by its name."""
         if not isinstance(protocol, Protocol):
-            raise ValueError(f"`{name}` takes a Protocol, got {protocol!r}")
+            hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
+            raise ValueError(f"`{name}` takes a Protocol, got {protocol!r}{hint}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
             raise ValueError(f"`{name}` takes a protocol of {tasks} tasks, got {protocol.tasks}")
@@ -194,6 +195,13 @@ class Problem:
         from replan.problem_file import read
 
         return read(path)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Problem:
+        """Return the problem that the sections of a problem file, as dicts, describe."""
+        from replan.problem_file import from_dict
+
+        return from_dict(content)
 
     def describe(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as overlaps."""

@@ -145,6 +145,11 @@ class Protocol:
         index = np.searchsorted(self.edges, times, side="right") - 1
         return np.clip(index, 0, self.steps - 1)
 
+    def focus_length(self, task: int) -> float:
+        """Return how long the training is on this task (from 0) alone, from the beginning."""
+        others = np.flatnonzero(self.shares[:, check.task("task", task, self.tasks)] < 1.0)
+        return float(self.edges[others[0]]) if others.size else self.duration
+
     def deviation(self, other: Protocol) -> float:
         """Return max over tasks and times of |∫ (shares − other shares)|."""
         self._check_other(other)
@@ -243,11 +248,12 @@ class Protocol:
 
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
-        """Read a saved .json or .csv file; the .json of an evaluation or a plan will do too."""
+        """Read a saved .json or .csv file; any result's .json with a protocol in it will do too."""
         try:
             if files.suffix(path, [".json", ".csv"]) == ".csv":
                 return cls._from_csv(path)
             content = files.read_json(path)
+            content = content.get("protocol", content)
             edges, duration = content.get("edges"), content["duration"]
             if edges is None:
                 return cls(content["shares"], duration, content["lr"])
@@ -293,7 +299,8 @@ class Protocol:
         with plotting.figure(path, width=6.4, height=1.3) as figure:
             axes = figure.subplots()
             plotting.draw_protocol(axes, self)
-            plotting.task_legend(axes, self.tasks)
+            patches = plotting.task_patches(self.tasks)
+            axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
             axes.set_xlabel("training time α")
 
     def __str__(self) -> str:

@@ -150,11 +150,9 @@ class Plan:
     @classmethod
     def load(cls, path: files.FilePath) -> Plan:
         """Read a saved plan; its learning curves are computed again."""
-        from replan.problem_file import from_dict
-
         content = files.read_json(path)
         try:
-            problem = from_dict(content["problem"])
+            problem = Problem.from_dict(content["problem"])
             relaxed = content["relaxed"]
             names = Certificate.__dataclass_fields__
             protocol = Protocol.load(path)

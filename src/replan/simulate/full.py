@@ -46,11 +46,12 @@ class Full:
         label = self.model.teacher_heads[t] @ erf(self.teachers @ x / sqrt(2 * N))
         label += self.model.noise * self.rng.standard_normal() if self.model.noise else 0.0
         error = self.heads[t] @ activations - label
-        if not abs(error) < LARGE:
+        pace = lr / N * error
+        if not max(abs(error), abs(pace)) < LARGE:
             return False
         slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
-        push = lr * error * self.heads[t] * slopes / sqrt(N)
-        self.heads[t] -= lr * self.model.head_rates[t] / N * error * activations
+        push = pace * sqrt(N) * self.heads[t] * slopes
+        self.heads[t] -= pace * self.model.head_rates[t] * activations
         self.weights -= push[:, None] * x
         return True
 

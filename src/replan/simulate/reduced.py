@@ -123,10 +123,10 @@ def _advance(
             fields[k] = field
             push[k] = math.erf(field * math.sqrt(0.5))  # the activation, for now
             error += heads[t, k] * push[k]
-        if not abs(error) < LARGE:
+        pace = lr[sample] / dimension * error
+        if not max(abs(error), abs(pace)) < LARGE:
             done = sample
             break
-        pace = lr[sample] / dimension * error
         for k in range(K):
             slope = _SLOPE * math.exp(-0.5 * fields[k] * fields[k])
             activation = push[k]

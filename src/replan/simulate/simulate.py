@@ -18,7 +18,7 @@ from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.samples import ORDERS, Samples
-from replan.simulate.simulation import LARGE, Simulation
+from replan.simulate.simulation import Simulation
 
 ENGINES = ("reduced", "full")
 
@@ -57,22 +57,28 @@ def simulate(
       from the shares), or the tasks themselves, from 0, one a sample.
     - `engine`: "reduced" (the overlaps as a Markov chain, exact in law) or "full" (plain SGD on
       N-dimensional weights).
-    - `times`: (m,) when to look at the runs, by default 101 of them.
+    - `times`: when to look at the runs, by default 101 times. The result's `times` are these,
+      sorted, at whole samples, and the end.
     - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, which
       have the overlaps of `problem.start`.
     - `after`: an earlier simulation; its runs go on where they ended, instead of `problem.start`.
     - `threads`: runs at a time, by default one a core; the result does not depend on it.
     - `watch`: called with the samples done since the last call, now and then, from any thread.
 
-    A run that diverges ends there; the others go on. Ctrl-C keeps the runs that are finished.
+    A run diverges where the network's error on a sample, or that times lr / N, exceeds 1e10, and
+    ends there; the others go on. Ctrl-C keeps the runs that are finished.
     """
     if not isinstance(problem, Problem) or not isinstance(problem.model, TeacherStudent):
         raise ValueError(f"`problem` takes a Problem of a TeacherStudent, got {problem!r}")
     problem.accept(protocol)
     model = problem.model
     check.one_of("engine", engine, ENGINES)
-    least = model.hidden + model.teacher_units
-    dimension = check.integer("dimension", dimension, at_least=least)
+    dimension = check.integer("dimension", dimension)
+    if dimension < model.hidden + model.teacher_units:
+        raise ValueError(
+            f"`dimension` takes at least {model.hidden + model.teacher_units} dimensions, room for "
+            f"{model.hidden} hidden units and {model.teacher_units} teachers, got {dimension}"
+        )
     seeds = check.integer("seeds", seeds, at_least=1)
     seed = check.integer("seed", seed)
     threads = (os.cpu_count() or 1) if threads is None else threads
@@ -84,7 +90,8 @@ def simulate(
     tasks = _order(order, samples, model.tasks)
     if weights is not None and (not isinstance(weights, tuple) or len(weights) != 2):
         raise ValueError(
-            f"`weights` takes a pair, students (K, N) and teachers (P, N), got {weights!r:.80}"
+            "`weights` takes a tuple of students (K, N) and teachers (P, N), "
+            f"got {type(weights).__name__}"
         )
     if weights is not None and engine != "full":
         raise ValueError("`weights` takes weights only with the engine 'full'")
@@ -166,8 +173,6 @@ def _run(
             done = last
         now = chain.overlaps()
         row = np.concatenate([np.ravel(part) for part in (now.Q, now.M, now.V)])
-        if not np.all(np.abs(row) < LARGE):
-            return _Run(states, None, _diverged(done))
         states[i] = row
     return _Run(states, chain, "")
 
@@ -213,14 +218,17 @@ def _begins(
     if weights is None:
         student, teachers = _embed(model, start, dimension)
         return [(student, heads, teachers)] * seeds
-    found = model.from_weights(weights[0], heads, weights[1])
+    try:
+        found = model.from_weights(weights[0], heads, weights[1])
+    except ValueError as error:
+        raise ValueError(f"`weights`: {error}") from None
     student, teachers = (np.array(part, dtype=np.float64) for part in weights)
     if student.shape[1] != dimension:
         raise ValueError(
             f"`weights` takes weights of dimension {dimension}, got {student.shape[1]}"
         )
     gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
-    if gap > 1e-8 * max(1.0, float(np.max(np.abs(start.Q)))):
+    if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # as of float32
         raise ValueError(
             f"`weights` takes weights with the overlaps of `problem.start`, got overlaps that "
             f"differ by {gap:.3g}"
@@ -236,12 +244,16 @@ def _accept(
         raise ValueError(f"`after` takes a Simulation, got {after!r}")
     if after.problem.model.describe() != model.describe():
         raise ValueError("`after` takes a simulation of the same model, got another one")
-    if (after.settings["engine"], after.settings["dimension"]) != (engine, dimension):
+    for name, wanted in (("engine", engine), ("dimension", dimension), ("seeds", seeds)):
+        if after.settings[name] != wanted:
+            raise ValueError(
+                f"`after` takes a simulation with `{name}` {wanted}, got {after.settings[name]}"
+            )
+    if after.failures:
         raise ValueError(
-            f"`after` takes a simulation with the same engine and dimension, got {after!r}"
+            f"`after` takes finished runs, got {len(after.failures)} of {seeds} that diverged "
+            "or were stopped"
         )
-    if len(after.ends) != seeds or after.failures:
-        raise ValueError(f"`after` takes {seeds} runs that did not diverge, got {after!r}")
 
 
 def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:

@@ -15,17 +15,17 @@ from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
 
-LARGE = 1e10  # an error of the network, or an overlap, beyond which a run has diverged
+LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
     """Runs of SGD with the same protocol, one a seed.
 
-    times: (m,) where they were looked at. states: (seeds, m, n) their overlaps, NaN from where a
-    run diverged. ends: what each run can go on from. failures: what happened to diverged runs, by
-    their number. settings: dimension, seeds, seed, order, engine, and the
-    phase, from 0, where simulations follow each other.
+    times: (m,) when they were looked at, the last one the end. states: (seeds, m, n) their
+    overlaps, NaN from where a run diverged. ends: what each run can go on from. failures: what
+    happened to diverged runs, by their number. settings: dimension, seeds, seed, order, engine, and
+    the phase, from 0, where simulations follow each other.
     """
 
     problem: Problem
@@ -129,7 +129,7 @@ class Simulation:
         return files.write_csv(path, header, rows)
 
     def plot(self, path: files.FilePath) -> None:
-        """Draw crosses (means over the runs) with 10-90 % bands on the theory's lines."""
+        """Draw crosses (means over finished runs) with 10-90 % bands on the theory's lines."""
         from replan import plotting
 
         with plotting.figure(path, width=6.4, height=3.6) as figure:
@@ -137,7 +137,12 @@ class Simulation:
             plotting.draw_protocol(axes[0], self.protocol)
             axes[0].tick_params(bottom=False)
             plotting.draw_simulation(axes[1], self)
-            axes[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+            axes[1].legend(
+                title=f"× SGD, N = {self.settings['dimension']}\n"
+                f"   mean of {len(self.finished)} runs\n   band 10 to 90 %\n– theory",
+                loc="center left",
+                bbox_to_anchor=(1.01, 0.5),
+            )
             axes[1].set_xlabel("training time α")
 
     def __repr__(self) -> str:
@@ -147,21 +152,25 @@ class Simulation:
     def __str__(self) -> str:
         s = self.settings
         count = f"{len(self.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
-        lines = [f"{count} runs of SGD, N = {s['dimension']}, engine {s['engine']}"]
-        lines.append(
-            f"{'task':>4} {'SGD':>11} {'± s.e.':>9} {'theory':>11} {'worst deviation':>16}"
-        )
+        lines = [
+            f"{count} run{'' if s['seeds'] == 1 else 's'} of SGD, N = {s['dimension']}, "
+            f"engine {s['engine']}",
+            f"{'task':>4} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
+            f"{'largest deviation at any time':>30}",
+        ]
         gaps = np.abs(self.finished - self.theory_losses)
-        worst = gaps.max(axis=(0, 1), initial=0.0)
+        worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
         for t in range(self.losses.shape[2]):
             lines.append(
                 f"{t + 1:>4} {self.mean[-1, t]:>11.5g} {self.standard_error[-1, t]:>9.1g} "
-                f"{self.theory_losses[-1, t]:>11.5g} {worst[t]:>16.3g}"
+                f"{self.theory_losses[-1, t]:>11.5g} {worst[t]:>30.3g}"
             )
-        for text in sorted(set(self.failures.values())):
+        for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
             runs = [str(run) for run, found in self.failures.items() if found == text]
             more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
-            lines.append(f"run {', '.join(runs[:8])}{more}: {text}")
+            lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
+        if self.theory.status != "ok":
+            lines.append(f"theory: {self.theory.advice}")
         return "\n".join(lines)
 
 

@@ -1,0 +1,5 @@
+"""The paper's figures: each module computes its tables, draws them, and checks the claims."""
+
+from replan.figures.make import FIGURES, make
+
+__all__ = ["FIGURES", "make"]

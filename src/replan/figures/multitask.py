@@ -1,0 +1,135 @@
+"""Fig. 5: both tasks from scratch, sequentially, interleaved and optimally."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from replan import plotting, strategies
+from replan.claims import Claim
+from replan.control import solve
+from replan.figures.parts import (
+    LOOKS,
+    Run,
+    Tables,
+    grid,
+    losses_by_strategy,
+    protocol_rows,
+    typical_optima,
+)
+from replan.files import FilePath
+from replan.problem import Problem
+from replan.trajectory import evaluate
+
+SHOWN = [0.1, 0.3, 0.6, 0.9]
+FULL = {"seeds": 10, "steps": 200, "similarities": [round(0.05 * i, 2) for i in range(1, 20)]}
+QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
+NAMES = {
+    "sequential": LOOKS["no replay"],
+    "interleaved 1:1": LOOKS["interleaved 1:1"],
+    "optimal": LOOKS["optimal"],
+}
+
+
+def case(problem: dict[str, Any]) -> dict[str, Any]:
+    """Return the final losses of all strategies on one problem; sequential is both orders' mean."""
+    task = Problem.from_dict(problem)
+    plan = solve(task)
+    orders = [strategies.sequential(task, order=order) for order in ([0, 1], [1, 0])]
+    return {
+        "losses": {
+            "sequential": sum(evaluate(task, made).loss for made in orders) / 2,
+            "interleaved 1:1": evaluate(task, strategies.interleaved(task)).loss,
+            "optimal": plan.loss,
+        },
+        "gradients": plan.statistics["gradients"],
+        "protocol": plan.protocol.to_dict(),
+    }
+
+
+def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> Tables:
+    """Return the tables `losses`, `plans` and `protocols`."""
+    points = grid(similarities, seeds)
+    results = run(
+        case,
+        [
+            {
+                "problem": {
+                    "model": {"hidden": 2, "similarity": point["similarity"]},
+                    "start": {"fresh": {"seed": point["seed"]}},
+                    "training": {"duration": 10.0, "steps": steps, "lr": 10.0},
+                }
+            }
+            for point in points
+        ],
+    )
+    pairs = list(zip(points, results, strict=True))
+    return {
+        "losses": losses_by_strategy(points, results),
+        "plans": pd.DataFrame([point | {"gradients": r["gradients"]} for point, r in pairs]),
+        "protocols": pd.concat(
+            protocol_rows(result["protocol"]).assign(**point)
+            for point, result in pairs
+            if point["similarity"] in SHOWN
+        ),
+    }
+
+
+def draw(tables: Tables, path: FilePath) -> None:
+    """Draw losses against similarity, and the optimum's colour bars for four similarities."""
+    losses, protocols = tables["losses"], tables["protocols"]
+    with plotting.figure(path, width=7.2, height=3.0) as figure:
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
+        axes = left.subplots()
+        for name, look in NAMES.items():
+            chosen = losses[losses["strategy"] == name]
+            plotting.draw_median(axes, chosen, x="similarity", y="loss", label=name, **look)
+        axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
+        plotting.draw_bars(right, typical_optima(losses, protocols))
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what the paper says of its Fig. 5."""
+    losses = tables["losses"].pivot_table(
+        index="seed", columns=["strategy", "similarity"], values="loss"
+    )
+    sequential, interleaved = losses["sequential"], losses["interleaved 1:1"]
+    ends = [sequential.columns[0], sequential.columns[-1]]
+    gain = 1 - losses["optimal"] / interleaved
+    return [
+        Claim(
+            "Learning one task after the other is worst at an intermediate similarity.",
+            "the largest loss is 5 % above those at the smallest and the largest γ",
+            list(sequential.max(axis=1) > 1.05 * sequential[ends].max(axis=1)),
+            {
+                "γ of the largest loss": sequential.idxmax(axis=1),
+                "largest loss / larger end": sequential.max(axis=1) / sequential[ends].max(axis=1),
+            },
+        ),
+        Claim(
+            "The loss of interleaved training decreases with similarity.",
+            "at all γ",
+            list((interleaved.diff(axis=1).iloc[:, 1:] < 0).all(axis=1)),
+            {
+                "largest rise from one γ to the next, relative": (
+                    interleaved.pct_change(axis=1).iloc[:, 1:].max(axis=1)
+                ),
+                "loss at the smallest γ / at the largest": interleaved[ends[0]]
+                / interleaved[ends[1]],
+            },
+        ),
+        Claim(
+            "Interleaved training is better than sequential.",
+            "at all γ",
+            list((interleaved < sequential).all(axis=1)),
+            {"sequential / interleaved, median over γ": (sequential / interleaved).median(axis=1)},
+        ),
+        Claim(
+            "The optimum gains only marginally over interleaved training.",
+            "less than 10 %, median over γ",
+            list(gain.median(axis=1) < 0.1),
+            {"gain, median over γ": gain.median(axis=1), "largest gain": gain.max(axis=1)},
+        ),
+    ]

@@ -1,0 +1,149 @@
+"""Fig. 3: the final loss of five strategies against the similarity of the tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from replan import plotting, strategies
+from replan.claims import Claim
+from replan.control import solve
+from replan.figures.parts import (
+    LOOKS,
+    Run,
+    Tables,
+    continual,
+    grid,
+    losses_by_strategy,
+    protocol_rows,
+    typical_optima,
+)
+from replan.files import FilePath
+from replan.problem import Problem
+from replan.trajectory import evaluate
+
+SHOWN = [0.1, 0.3, 0.6, 0.9]
+FULL = {"seeds": 10, "steps": 250, "similarities": [round(0.05 * i, 2) for i in range(1, 20)]}
+QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
+
+
+def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the final losses of all strategies on one problem, and what the optimum looks like."""
+    task = Problem.from_dict(problem)
+    plan = solve(task)
+    focus = plan.protocol.focus_length(1)
+    share = plan.protocol.mean_shares
+    protocols = {
+        "no replay": strategies.no_replay(task),
+        "interleaved 1:1": strategies.interleaved(task),
+        "interleaved, optimal share": strategies.interleaved(task, shares=share),
+        "pseudo-optimal": strategies.shuffled(task, protocol=plan.protocol, after=focus, seed=seed),
+    }
+    old, new = plan.trajectory.losses_at([focus])[0]
+    return {
+        "losses": {name: evaluate(task, made).loss for name, made in protocols.items()}
+        | {"optimal": plan.loss},
+        "plan": {
+            "focus": focus,
+            "replay_share": share[0],
+            "loss_ratio": new / old,
+            "meeting": strategies.focus_then_revise(task).focus_length(1),
+            "status": plan.status,
+            "gradients": plan.statistics["gradients"],
+        },
+        "protocol": plan.protocol.to_dict(),
+    }
+
+
+def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> Tables:
+    """Return the tables `losses`, `plans` and `protocols`."""
+    points = grid(similarities, seeds)
+    results = run(
+        case,
+        [{"problem": continual(**point, steps=steps), "seed": point["seed"]} for point in points],
+    )
+    pairs = list(zip(points, results, strict=True))
+    return {
+        "losses": losses_by_strategy(points, results),
+        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
+        "protocols": pd.concat(
+            protocol_rows(result["protocol"]).assign(**point)
+            for point, result in pairs
+            if point["similarity"] in SHOWN
+        ),
+    }
+
+
+def draw(tables: Tables, path: FilePath) -> None:
+    """Draw losses against similarity, and the optimum's colour bars for four similarities."""
+    losses, protocols = tables["losses"], tables["protocols"]
+    with plotting.figure(path, width=7.2, height=3.2) as figure:
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
+        axes = left.subplots()
+        for name, look in LOOKS.items():
+            chosen = losses[losses["strategy"] == name]
+            plotting.draw_median(axes, chosen, x="similarity", y="loss", label=name, **look)
+        axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
+        plotting.draw_bars(right, typical_optima(losses, protocols))
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what the paper says of its Fig. 3."""
+    losses = tables["losses"].pivot_table(
+        index="seed", columns=["strategy", "similarity"], values="loss"
+    )
+    plans = tables["plans"]
+    no_replay, optimal = losses["no replay"], losses["optimal"]
+    ends = [optimal.columns[0], optimal.columns[-1]]
+    excess = losses["pseudo-optimal"] / optimal - 1
+    price = losses["interleaved, optimal share"] / optimal - 1
+    ratio = plans.pivot_table(index="seed", columns="similarity", values="loss_ratio")
+    near = (ratio > 0.5) & (ratio < 2)
+    return [
+        Claim(
+            "Without replay the loss is largest at an intermediate similarity.",
+            "the largest loss is 5 % above those at the smallest and the largest γ",
+            list(no_replay.max(axis=1) > 1.05 * no_replay[ends].max(axis=1)),
+            {
+                "γ of the largest loss": no_replay.idxmax(axis=1),
+                "largest loss / larger end": no_replay.max(axis=1) / no_replay[ends].max(axis=1),
+            },
+        ),
+        Claim(
+            "With optimal replay the loss is smallest at an intermediate similarity.",
+            "the smallest loss is 5 % below those at the smallest and the largest γ",
+            list(optimal.min(axis=1) < 0.95 * optimal[ends].min(axis=1)),
+            {
+                "γ of the smallest loss": optimal.idxmin(axis=1),
+                "smallest loss / smaller end": optimal.min(axis=1) / optimal[ends].min(axis=1),
+            },
+        ),
+        Claim(
+            "The pseudo-optimal strategy performs comparably to the optimal one.",
+            "half of all γ have it within 10 % of the optimum",
+            list(excess.median(axis=1) < 0.1),
+            {
+                "excess loss, median over γ": excess.median(axis=1),
+                "largest excess over γ": excess.max(axis=1),
+            },
+        ),
+        Claim(
+            "The same share of replay without a focus phase performs worse.",
+            "interleaved has over twice pseudo-optimal's excess, medians over γ",
+            list(price.median(axis=1) > 2 * excess.median(axis=1)),
+            {"excess of interleaved, median over γ": price.median(axis=1)},
+        ),
+        Claim(
+            "The focus phase ends about where the losses of the tasks meet.",
+            "at its end the losses are within a factor 2 at half of all γ",
+            list(near.mean(axis=1) >= 0.5),
+            {
+                "loss of task 2 / task 1 at its end, median over γ": ratio.median(axis=1),
+                "share of γ within a factor 2": near.mean(axis=1),
+                "end of the focus phase, median over γ": plans.groupby("seed")["focus"].median(),
+                "where they meet without replay": plans.groupby("seed")["meeting"].median(),
+            },
+        ),
+    ]
