@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 
 Verdict = Literal["holds", "does not hold", "depends on the initialisation"]
 
-_MOST = 0.9  # of the initialisations must agree for a verdict that does not depend on them
-
 
 @dataclass(frozen=True, eq=False)
 class Claim:
@@ -29,16 +27,12 @@ class Claim:
     numbers: Mapping[str, ArrayLike]
 
     @property
-    def share(self) -> float:
-        """The part of the initialisations in which the statement was true."""
-        return float(np.mean(self.held))
-
-    @property
     def verdict(self) -> Verdict:
         """Whether it holds in at least 90 % of the initialisations, in at most 10 %, or between."""
-        if self.share >= _MOST:
+        true, few = sum(map(bool, self.held)), len(self.held) // 10
+        if true >= len(self.held) - few:
             return "holds"
-        return "does not hold" if self.share <= 1 - _MOST else "depends on the initialisation"
+        return "does not hold" if true <= few else "depends on the initialisation"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
