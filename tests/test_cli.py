@@ -310,3 +310,26 @@ def test_simulate_reports_that_every_run_diverged_and_writes_what_there_is(run, 
     content = json.loads((tmp_path / "o.json").read_text())
     assert content["losses"] == [[None, None], [None, None]]
     assert content["mean"] == content["ode_losses"] == [None, None]
+
+
+def test_a_figure_with_its_claims(run, tmp_path):
+    code, out, err = run("figure readout --quick --out made --workers 1")
+    assert (code, err) == (0, "")
+    assert out.startswith("readout: wrote made/readout.png, .pdf, .csv\n  holds: ")
+    assert (tmp_path / "made" / "claims.md").exists()
+    content = json.loads((tmp_path / "made" / "claims.json").read_text())
+    assert content["figures"]["readout"]["command"] == "replan figure readout --quick"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("figure similarty", "`NAME` takes one of dynamics, similarity"),
+        ("figure multitask --seeds 0", "`seeds` takes an integer of at least 1, got 0"),
+        ("figure readout --quick --workers 0", "`workers` takes an integer of at least 1, got 0"),
+    ],
+)
+def test_mistakes_in_a_figure_are_refused(run, words, message):
+    code, _, err = run(words)
+    assert code == 2
+    assert message in err

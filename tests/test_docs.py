@@ -41,6 +41,15 @@ def test_shell_lines_of_the_readme_run(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def test_the_documented_sweep_runs_as_a_script(tmp_path):
+    [code] = blocks(ROOT / "docs" / "figures.md", "python")
+    (tmp_path / "mine.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.splitlines()) == len(list((tmp_path / "cache").iterdir())) == 4
+
+
 def test_the_documented_problem_file_loads(tmp_path):
     [text] = blocks(ROOT / "docs" / "problem-file.md", "toml")
     (tmp_path / "problem.toml").write_text(text)

@@ -64,7 +64,15 @@ def draw_protocol(
     low = np.full(len(shares), bottom)
     for t in range(protocol.tasks):
         high = low + height * shares[:, t]
-        axes.fill_between(protocol.edges, low, high, step="post", color=task_colour(t), linewidth=0)
+        axes.fill_between(
+            protocol.edges,
+            low,
+            high,
+            step="post",
+            color=task_colour(t),
+            linewidth=0,
+            antialiased=False,
+        )
         low = high
     axes.set(xlim=(0, protocol.duration), yticks=[])
     axes.margins(y=0)
@@ -143,9 +151,12 @@ def draw_lr(axes: Axes, protocol: Protocol) -> None:
     axes.set(ylabel="learning rate", ylim=(0, 1.05 * protocol.lr.max()))
 
 
-def draw_median(axes: Axes, table: pd.DataFrame, *, x: str, y: str, **look: Any) -> None:
+def draw_median(
+    axes: Axes, table: pd.DataFrame, *, x: str, y: str, band: bool = True, **look: Any
+) -> None:
     """Draw the median of column `y` at each value of column `x`, and a band from 10 to 90 %."""
     groups = table.groupby(x)[y]
     low, middle, high = (groups.quantile(level) for level in (0.1, 0.5, 0.9))
-    axes.fill_between(middle.index, low, high, color=look.get("color"), alpha=0.15, linewidth=0)
+    if band:
+        axes.fill_between(middle.index, low, high, color=look.get("color"), alpha=0.15, linewidth=0)
     axes.plot(middle.index, middle, markersize=4.5, **look)

@@ -22,10 +22,10 @@ FULL = {
     "max_lr": 10.0,
 }
 QUICK = {"seeds": 2, "steps": 25, "similarities": [0.1, 0.5, 0.9], "max_lr": 10.0}
-_CONSTANT = ("no replay", "interleaved 1:1", "pseudo-optimal", "optimal")
+_CONSTANT = ("no replay", "interleaved 1:1", "optimal", "pseudo-optimal")
 NAMES = {name: LOOKS[name] for name in _CONSTANT} | {
-    "power law": {"color": "#EE7733", "marker": "^", "linestyle": "-."},
-    "exponential": {"color": "#009988", "marker": "v", "linestyle": "--"},
+    "power law": {"color": "#EE7733", "marker": "^", "linestyle": "-.", "band": False},
+    "exponential": {"color": "#009988", "marker": "v", "linestyle": "--", "band": False},
     "joint optimum": {"color": "#663333", "marker": "P", "linestyle": "-"},
 }
 

@@ -111,9 +111,9 @@ def draw(tables: Tables, path: FilePath) -> None:
                     part, shown[shown["time"].between(*limits)],
                     everyone[everyone["time"].between(*limits)],
                 )  # fmt: skip
-                part.set(xlim=limits, yscale="log", ylim=(1e-6, 0.5))
+                part.set(xlim=limits, yscale="log", ylim=(1e-7, 0.5))
             pair[0].set(xticks=[0, 10, 20])
-            pair[1].set(xticks=[1000, 1025])
+            pair[1].set(xticks=[1000, 1020])
             pair[1].spines["left"].set_visible(False)
             pair[1].tick_params(left=False, which="both")
         axes[1, 0].set_ylabel("loss")

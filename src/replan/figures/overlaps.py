@@ -71,7 +71,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         for column, similarity in zip(axes.T, similarities, strict=True):
             here = table[table["similarity"] == similarity]
             for (task, unit), rows in here.groupby(["task", "unit"]):
-                look = {
+                look: dict[str, Any] = {
                     "color": plotting.task_colour(task - 1),
                     "linestyle": "-" if task == unit else ":",
                     "label": f"task {task}, unit {unit}",

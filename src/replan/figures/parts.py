@@ -17,9 +17,14 @@ Tables = dict[str, pd.DataFrame]
 LOOKS: dict[str, dict[str, Any]] = {
     "no replay": {"color": "#AA4499", "marker": "x", "linestyle": "-"},
     "interleaved 1:1": {"color": "#0072B2", "marker": "s", "linestyle": "-"},
-    "interleaved, optimal share": {"color": "#332288", "marker": "D", "linestyle": "-."},
-    "pseudo-optimal": {"color": "#33BBEE", "marker": "", "linestyle": "--"},
+    "interleaved, optimal share": {
+        "color": "#332288",
+        "marker": "D",
+        "linestyle": "-.",
+        "band": False,
+    },
     "optimal": {"color": "#CC3311", "marker": "o", "linestyle": "-"},
+    "pseudo-optimal": {"color": "#33BBEE", "marker": "", "linestyle": "--", "band": False},
 }
 
 
