@@ -19,8 +19,7 @@ from replan.figures.parts import continual
 def timed(names: list[str], quick: bool, workers: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        for name in names:
-            make(name, folder, quick=quick, workers=workers, progress=True)
+        list(make(names, folder, quick=quick, workers=workers, progress=True))
         seconds = time.perf_counter() - begin
         tables = [pd.read_csv(path) for path in Path(folder).glob("*.csv")]
         gradients = sum(int(t["gradients"].sum()) for t in tables if "gradients" in t)
@@ -36,6 +35,7 @@ def side_by_side(names: list[str], quick: bool) -> list[dict]:
 
 
 def warm_starts() -> list[dict]:
+    """Return losses and gradients of `solve` with and without a neighbour's optimum as a start."""
     rows = []
     for seed in range(3):
         before = None
@@ -43,23 +43,20 @@ def warm_starts() -> list[dict]:
             problem = replan.Problem.from_dict(continual(similarity, seed, steps=250))
             plan = replan.solve(problem)
             if before is not None:
-                warm = replan.solve(problem, start=before, starts=0)
-                rows.append(
-                    {
-                        "seed": seed,
-                        "similarity": similarity,
-                        "loss": plan.loss,
-                        "gradients": plan.statistics["gradients"],
-                        "with neighbour": warm.loss,
-                        "its gradients": warm.statistics["gradients"],
-                    }
-                )
+                row = {"seed": seed, "similarity": similarity}
+                for starts in (2, 0):
+                    for start in (None, before):
+                        found = replan.solve(problem, start=start, starts=starts)
+                        what = f"{starts} random" + (" + neighbour" if start else "")
+                        row[f"loss, {what}"] = found.loss
+                        row[f"gradients, {what}"] = found.statistics["gradients"]
+                rows.append(row)
             before = plan.protocol
     return rows
 
 
 if __name__ == "__main__":
-    make("readout", tempfile.mkdtemp(), quick=True)  # compiles what is not in numba's cache
+    list(make(["readout"], tempfile.mkdtemp(), quick=True))  # compiles what is not in numba's cache
     save(
         "figures",
         {

@@ -315,7 +315,8 @@ def test_simulate_reports_that_every_run_diverged_and_writes_what_there_is(run, 
 def test_a_figure_with_its_claims(run, tmp_path):
     code, out, err = run("figure readout --quick --out made --workers 1")
     assert (code, err) == (0, "")
-    assert out.startswith("readout: wrote made/readout.png, .pdf, .csv\n  holds: ")
+    assert out.startswith("readout: wrote made/readout.png, made/readout.pdf, made/readout.csv\n")
+    assert "\n  holds: " in out
     assert (tmp_path / "made" / "claims.md").exists()
     content = json.loads((tmp_path / "made" / "claims.json").read_text())
     assert content["figures"]["readout"]["command"] == "replan figure readout --quick"

@@ -33,6 +33,7 @@ def square(x):
 
 def picky(x):
     if x == 3:
+        time.sleep(1.0)  # the others are done by then
         raise ValueError("`x` takes anything but 3")
     return {"y": x}
 

@@ -387,11 +387,11 @@ def figure_command(
     from replan.figures import FIGURES, make
 
     check.one_of("NAME", name, [*FIGURES, "all"])
-    for chosen in FIGURES if name == "all" else [name]:
-        claims = make(chosen, out, quick=quick, seeds=seeds, workers=workers, progress=True)
-        click.echo(f"{chosen}: wrote {out / chosen}.png, .pdf, .csv")
-        for claim in claims:
-            click.echo(f"  {claim}")
+    names = FIGURES if name == "all" else [name]
+    for made in make(names, out, quick=quick, seeds=seeds, workers=workers, progress=True):
+        tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
+        for claim in made.claims:
+            tqdm.write(f"  {claim}")
     _say_written(out / "claims.json", out / "claims.md")
 
 

@@ -48,36 +48,71 @@ def sweep(
 
     An error in a case, or Ctrl-C, ends the sweep; what was finished stays in the cache.
     """
-    workers = (os.cpu_count() or 1) if workers is None else workers
-    workers = check.integer("workers", workers, at_least=1)
-    paths = _paths(function, cases, cache)
-    results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
-    todo = [i for i in range(len(cases)) if i not in results]
-    with tqdm(
-        total=len(cases),
-        initial=len(results),
-        desc=progress,
-        leave=False,
-        disable=None if progress else True,
-    ) as bar:
-        if min(workers, len(todo)) <= 1:
+    with Sweep(cache, workers, progress) as run:
+        return run(function, cases)
+
+
+class Sweep:
+    """Sweeps that share workers, a cache and a progress bar; they may run in several threads.
+
+    The arguments are those of `sweep`. Used as `with Sweep(…) as run: run(function, cases)`.
+    """
+
+    def __init__(
+        self, cache: files.FilePath | None, workers: int | None, progress: str | None
+    ) -> None:
+        workers = (os.cpu_count() or 1) if workers is None else workers
+        self.cache, self.workers = cache, check.integer("workers", workers, at_least=1)
+        self._total = 0
+        self._bar = tqdm(total=0, desc=progress, leave=False, disable=None if progress else True)
+        self._lock, self._over = threading.Lock(), False
+        self._stop: Any = None
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over = True
+        if self._pool is not None:
+            if kind is not None:  # the workers leave, which ends whoever waits for them
+                self._stop.set()
+            self._pool.shutdown()
+        self._bar.close()
+
+    def __call__(self, function: Callable[..., Result], cases: Sequence[Case]) -> list[Result]:
+        """Return function(**case) for every case, in their order."""
+        paths = _paths(function, cases, self.cache)
+        results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
+        todo = [i for i in range(len(cases)) if i not in results]
+        self._advance(total=len(cases), done=len(results))
+        if self.workers == 1 or (self._pool is None and len(todo) <= 1):
             for i in todo:
+                if self._over:
+                    raise RuntimeError("the sweep is over")
                 results[i] = _finish(function, cases[i], paths[i])
-                bar.update()
-            return [results[i] for i in range(len(cases))]
-        context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        with ProcessPoolExecutor(min(workers, len(todo)), context, _begin, (stop,)) as pool:
+                self._advance(done=1)
+        else:
+            pool = self._workers()
             futures = {pool.submit(_finish, function, cases[i], paths[i]): i for i in todo}
-            try:
-                for future in as_completed(futures):
-                    results[futures[future]] = future.result()
-                    bar.update()
-            except BaseException:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-    return [results[i] for i in range(len(cases))]
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                self._advance(done=1)
+        return [results[i] for i in range(len(cases))]
+
+    def _workers(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                context = multiprocessing.get_context("spawn")
+                self._stop = context.Event()
+                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self._stop,))
+            return self._pool
+
+    def _advance(self, *, total: int = 0, done: int = 0) -> None:
+        with self._lock:
+            self._total += total
+            self._bar.total = self._total
+            self._bar.update(done)
 
 
 def _paths(

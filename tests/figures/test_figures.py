@@ -1,6 +1,10 @@
 """Each figure at tiny size, and each claim on made-up tables where it must hold and must not."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -51,8 +55,9 @@ def test_a_figure_at_tiny_size(name, tmp_path):
 
 
 def test_make_writes_everything_and_keeps_claims_of_other_figures(tmp_path):
-    first = make("readout", tmp_path / "out", quick=True, workers=1)
-    make("multitask", tmp_path / "out", quick=True, seeds=1, workers=1)
+    [made] = make(["readout"], tmp_path / "out", quick=True, workers=1)
+    first = made.claims
+    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "cache", "claims.json", "claims.md",
         "readout.png", "readout.pdf", "readout.csv",
@@ -69,7 +74,7 @@ def test_make_writes_everything_and_keeps_claims_of_other_figures(tmp_path):
     assert list(table.columns) == ["similarity", "seed", "strategy", "loss"]
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
     before = (tmp_path / "out" / "multitask.csv").read_text()
-    make("multitask", tmp_path / "out", quick=True, seeds=1, workers=1)
+    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
     assert kept == {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cache").iterdir()}
     assert (tmp_path / "out" / "multitask.csv").read_text() == before
 
@@ -184,9 +189,9 @@ def three_tasks(shuffled=1.2, old=1.0):
     names = module_of("three-tasks").LOOKS
     shares = [[0, 1, 0], [0, 0, 1]] * 3 + [[1, 0, 0]] * 2
     curves = []
-    for seed, name, time in product(SEEDS, names, range(9)):
+    for seed, name, step in product(SEEDS, names, range(9)):
         loss = {"optimal": 1.0, "shuffled": shuffled}.get(name, 2.0)
-        curves.append([float(time), name, seed, old * loss, loss, 1.5 * loss])
+        curves.append([float(step), name, seed, old * loss, loss, 1.5 * loss])
     table = pd.DataFrame(curves, columns=["time", "strategy", "seed", "loss_1", "loss_2", "loss_3"])
     return {"curves": table, "protocols": steps_table(shares)}
 
@@ -250,3 +255,22 @@ def test_a_claim_that_depends_on_the_initialisation_says_so():
     worse = (tables["curves"]["seed"] == 0) & (tables["curves"]["strategy"] == "first phase")
     tables["curves"].loc[worse, "theory_1"] = 1e-3
     assert verdicts("dynamics", tables)[0] == "depends on the initialisation"
+
+
+def test_ctrl_c_ends_all_figures_at_once(tmp_path):
+    """Figures wait for their problems in threads of their own, which must hear of it, too."""
+    program = (
+        "import sys; from replan.cli import main; sys.argv[1:] = "
+        "['figure', 'all', '--quick', '--workers', '2', '--out', 'made']; main()"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + 120
+    while len(list((tmp_path / "made" / "cache").glob("*.json"))) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert (run.returncode, errors.strip()) == (130, "replan: stopped")
