@@ -4,35 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-Verdict = Literal["holds", "does not hold", "depends on the initialisation"]
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
     """A statement and what we found.
 
-    statement: the paper's, in our words. criterion: when it counts as true for one initialisation.
-    held: whether it was, for each initialisation. numbers: what was measured, by name, one value
-    for each initialisation or one for all.
+    statement: the paper's, in our words. criterion: when it counts as true in one instance. held:
+    whether it was, in each instance; None where the noise leaves it open. numbers: what was
+    measured, by name, one value for each instance or one for all. over: what the instances are.
+    always: whether the statement says so.
     """
 
     statement: str
     criterion: str
-    held: Sequence[bool]
+    held: Sequence[bool | None]
     numbers: Mapping[str, ArrayLike]
+    over: str = "initialisation"
+    always: bool = False
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether it holds in at least 90 % of the initialisations, in at most 10 %, or between."""
-        true, few = sum(map(bool, self.held)), len(self.held) // 10
-        if true >= len(self.held) - few:
+    def verdict(self) -> str:
+        """Return "holds" if it is true in at least 90 % of the instances (`always`: in all).
+
+        "does not hold" if it is false in at least 90 %, else that it depends on the instance; a
+        single one that is open is "undecided".
+        """
+        known = [x for x in self.held if x is not None]
+        true, count = sum(map(bool, known)), len(self.held)
+        few = count // 10
+        if true >= count - (0 if self.always else few):
             return "holds"
-        return "does not hold" if true <= few else "depends on the initialisation"
+        if len(known) - true >= count - few:
+            return "does not hold"
+        return "undecided" if count == 1 else f"depends on the {self.over}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -40,7 +49,9 @@ class Claim:
             "statement": self.statement,
             "criterion": self.criterion,
             "verdict": self.verdict,
-            "held": [bool(x) for x in self.held],
+            "over": self.over,
+            "always": self.always,
+            "held": [None if x is None else bool(x) for x in self.held],
             "numbers": {
                 name: [x if np.isfinite(x) else None for x in np.ravel(values).tolist()]
                 for name, values in self.numbers.items()
@@ -48,7 +59,13 @@ class Claim:
         }
 
     def __str__(self) -> str:
-        return f"{self.verdict}: {self.statement} ({'; '.join(self.number_texts())})"
+        numbers = "; ".join(self.number_texts())
+        return f"{self.verdict} ({self.count}): {self.statement} ({numbers})"
+
+    @property
+    def count(self) -> str:
+        """In how many instances it was true."""
+        return f"{sum(map(bool, self.held))} of {len(self.held)}"
 
     def number_texts(self) -> list[str]:
         """Return every number by name, as its median and the range from 10 to 90 %."""
@@ -60,10 +77,11 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
         "# The paper's claims in our numbers",
         "",
-        "Made by `replan figure`. A claim is checked for every initialisation by itself: it",
-        "*holds* if it is true for at least 90 % of them, *does not hold* if for at most 10 %, and",
-        "else *depends on the initialisation*. Numbers are medians over the initialisations, with",
-        "10 to 90 % in brackets.",
+        "Made by `replan figure`. A claim is checked in many instances, mostly initialisations:",
+        "it *holds* if it is true in at least 90 % of them (in all where the paper says always), *does",
+        "not hold* if it is false in at least 90 %, and else *depends on the initialisation* (or",
+        "whatever the instances are). Numbers are medians over the instances, with 10 to 90 % in",
+        "brackets. Verdicts of a few instances, as with `--quick`, say little.",
     ]
     for name, figure in content.items():
         settings = ", ".join(f"{key} {_short(value)}" for key, value in figure["settings"].items())
@@ -73,11 +91,10 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
             "|---|---|---|---|---|",
         ]
         for entry in figure["claims"]:
-            claim = Claim(entry["statement"], entry["criterion"], entry["held"], entry["numbers"])
+            claim = Claim(**{key: entry[key] for key in Claim.__dataclass_fields__})
             found = "; ".join(claim.number_texts())
-            count = f"{sum(claim.held)} of {len(claim.held)}"
             lines.append(
-                f"| {claim.statement} | {claim.criterion} | {found} | {count} "
+                f"| {claim.statement} | {claim.criterion} | {found} | {claim.count} "
                 f"| **{claim.verdict}** |"
             )
     return "\n".join(lines) + "\n"

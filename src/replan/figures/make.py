@@ -24,6 +24,7 @@ FIGURES = (
     "three-tasks",
     "readout",
 )
+IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def make(
     """
     modules = {
         name: import_module(f"replan.figures.{name.replace('-', '_')}")
-        for name in (check.one_of("name", name, FIGURES) for name in names)
+        for name in (check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES]) for name in names)
     }
     settings = {
         name: _settings(module.QUICK if quick else module.FULL, seeds)
@@ -110,6 +111,6 @@ def _record(
         "settings": settings,
         "claims": [claim.to_dict() for claim in claims],
     }
-    figures = {known: figures[known] for known in FIGURES if known in figures}
+    figures = {known: figures[known] for known in (*FIGURES, *IMAGE_FIGURES) if known in figures}
     files.write_json(path, {"figures": figures})
     files.write_text(folder / "claims.md", page(figures))

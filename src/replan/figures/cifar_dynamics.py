@@ -1,0 +1,102 @@
+"""Figs. 11 and 12: CIFAR-10 by parity of the labels, three strategies and their differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replan import plotting
+from replan.claims import Claim
+from replan.figures import images
+from replan.figures.fashion_dynamics import looks
+from replan.figures.parts import Run, Tables
+from replan.files import FilePath
+
+FULL = {"seeds": 100, "steps": 10_000, **images.PARITY, **images.TRAINING}
+QUICK = FULL | {"seeds": 6, "steps": 3000, "first": 3000, "test_samples": 200}
+
+
+def compute(run: Run, *, seeds: int, steps: int, **settings: Any) -> Tables:
+    """Return the table `curves`."""
+    tasks = {name: settings[name] for name in images.PARITY}
+    found = images.learn(run, "cifar10", [tasks], looks(settings["first"], steps), seeds, settings)
+    return {"curves": found.drop(columns="similarity")}
+
+
+def draw(tables: Tables, path: FilePath) -> None:
+    """Draw the losses of each strategy, their mean losses with the end enlarged, differences."""
+    curves = tables["curves"]
+    with plotting.figure(path, width=7.2, height=4.8) as figure:
+        axes = figure.subplot_mosaic("aabbcc;dddeee")
+        panels = [axes[name] for name in "abc"]
+        images.draw_strategies(panels, curves)
+        for panel in panels[1:]:
+            panel.sharey(panels[0])
+            panel.tick_params(labelleft=False, which="both")
+        panels[0].set_ylabel("test loss")
+        panels[0].legend(fontsize=8)
+        images.draw_comparison(axes["d"], curves)
+        axes["d"].set(xscale="log", yscale="log", xlabel="step on task 2", ylabel="mean loss")
+        axes["d"].legend(fontsize=8, loc="lower left")
+        inset = axes["d"].inset_axes((0.56, 0.5, 0.42, 0.46))
+        end = curves["step"].max()
+        images.draw_comparison(inset, curves[curves["step"] >= 0.7 * end])
+        inset.tick_params(labelsize=7)
+        _draw_differences(axes["e"], curves)
+
+
+def _draw_differences(axes: Any, curves: Any) -> None:
+    rule = images.table_of(curves, "pseudo-optimal")
+    for name in ("no replay", "interleaved"):
+        gain = _gain(images.table_of(curves, name), rule)
+        images.draw_interval(axes, gain, images.STRATEGIES[name] | {"label": f"over {name}"})
+    axes.axhline(0, color="0.5", linewidth=0.8)
+    axes.set(xscale="log", xlabel="step on task 2", ylabel="gain of pseudo-optimal, %")
+    axes.legend(fontsize=8)
+
+
+def _gain(other: Any, rule: Any) -> Any:
+    """Return by how much the rule's loss lies below another's, in percent of the other's."""
+    return 100 * (other - rule) / other.mean()
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what the paper says of CIFAR-10, on paired differences of the same realisations."""
+    curves = tables["curves"]
+    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STRATEGIES)
+    over = {name: _gain(other, rule) for name, other in
+            (("no replay", no_replay), ("interleaved", mixed))}  # fmt: skip
+    most = {name: gain.mean().max() for name, gain in over.items()}
+    least = {name: gain.mean().min() for name, gain in over.items()}
+    return [
+        Claim(
+            "The pseudo-optimal strategy gains up to 3 % during learning.",
+            "the largest gain over interleaved is within a factor 2 of 3 %",
+            [bool(1.5 <= most["interleaved"] <= 6)],
+            {
+                f"largest gain over {name}, % (with its interval)": images.interval(
+                    gain[gain.mean().idxmax()]
+                )
+                for name, gain in over.items()
+            },
+            "realisation",
+        ),
+        Claim(
+            "It loses less than 0.5 % against interleaved.",
+            "the mean loss is nowhere 0.5 % above",
+            [bool(least["interleaved"] > -0.5)],
+            {
+                f"largest loss against {name}, % (with its interval)": images.interval(
+                    -gain[gain.mean().idxmin()]
+                )
+                for name, gain in over.items()
+            },
+            "realisation",
+        ),
+        Claim(
+            "Without replay the mean loss is larger in the long run.",
+            "above interleaved at the end, 95 % interval of paired differences",
+            [images.below(mixed.iloc[:, -1] - no_replay.iloc[:, -1])],
+            {"difference": images.interval(no_replay.iloc[:, -1] - mixed.iloc[:, -1])},
+            "realisation",
+        ),
+    ]

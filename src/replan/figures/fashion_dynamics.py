@@ -1,0 +1,94 @@
+"""Fig. 6: two mixed tasks of Fashion-MNIST, three strategies, and their mean losses compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replan import plotting
+from replan.claims import Claim
+from replan.figures import images
+from replan.figures.parts import Run, Tables
+from replan.files import FilePath
+
+FULL = {"seeds": 100, "steps": 10_000, "similarity": 0.5, **images.MIXED, **images.TRAINING}
+QUICK = FULL | {"seeds": 10, "steps": 4000, "first": 4000, "test_samples": 300}
+
+
+def compute(run: Run, *, seeds: int, steps: int, similarity: float, **settings: Any) -> Tables:
+    """Return the table `curves`."""
+    tasks = {"similarity": similarity} | {name: settings[name] for name in images.MIXED}
+    return {
+        "curves": images.learn(
+            run, "fashion-mnist", [tasks], looks(settings["first"], steps), seeds, settings
+        )
+    }
+
+
+def looks(first: int, steps: int) -> list[int]:
+    """Return when to test: every twentieth of the first phase, more often after the change."""
+    early = range(0, min(1000, steps), 50)
+    return sorted({*range(-first, 0, max(1, first // 20)), *early, *range(0, steps, 250), steps})
+
+
+def draw(tables: Tables, path: FilePath) -> None:
+    """Draw the losses of each strategy, and the mean losses of all."""
+    curves = tables["curves"]
+    with plotting.figure(path, width=7.2, height=2.7) as figure:
+        axes = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.3])
+        images.draw_strategies(axes[:3], curves)
+        for panel in axes[:3]:
+            panel.sharey(axes[0])
+        for panel in axes[1:3]:
+            panel.tick_params(labelleft=False)
+        axes[0].set_ylabel("test loss")
+        axes[0].legend(fontsize=8)
+        images.draw_comparison(axes[3], curves)
+        axes[3].set(xscale="log", yscale="log", xlabel="step on task 2", ylabel="mean loss")
+        axes[3].legend(fontsize=8)
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what the paper says of its Fig. 6, on paired differences of the same realisations."""
+    curves = tables["curves"]
+    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STRATEGIES)
+    steps = no_replay.columns
+    early, end = steps[steps <= 500].max(), steps[-1]
+    switch = curves.drop_duplicates("seed")["switch"]
+    over = [("no replay", no_replay), ("interleaved", mixed)]
+    return [
+        Claim(
+            "Without replay the mean loss is smaller at first.",
+            f"below interleaved after {early} steps, 95 % interval of paired differences",
+            [images.below(no_replay[early] - mixed[early])],
+            {"difference": images.interval(no_replay[early] - mixed[early])},
+            "realisation",
+        ),
+        Claim(
+            "Without replay the mean loss is larger in the long run.",
+            f"above interleaved after {end} steps, 95 % interval of paired differences",
+            [images.below(mixed[end] - no_replay[end])],
+            {"difference": images.interval(no_replay[end] - mixed[end])},
+            "realisation",
+        ),
+        *(
+            Claim(
+                f"The pseudo-optimal strategy beats {name} over the entire trajectory.",
+                "its loss averaged over all steps on task 2 is below, 95 % interval",
+                [images.below(_average(rule) - _average(other))],
+                {
+                    "difference": images.interval(_average(rule) - _average(other)),
+                    "difference at the end": images.interval(rule[end] - other[end]),
+                    "step of the switch": switch,
+                },
+                "realisation",
+            )
+            for name, other in over
+        ),
+    ]
+
+
+def _average(table: Any) -> Any:
+    """Return each realisation's loss averaged over the steps, by the trapezoidal rule."""
+    steps = table.columns.to_numpy(dtype=float)
+    widths = (table.iloc[:, 1:].to_numpy() + table.iloc[:, :-1].to_numpy()) / 2
+    return widths @ (steps[1:] - steps[:-1]) / (steps[-1] - steps[0])

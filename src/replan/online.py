@@ -1,0 +1,322 @@
+"""Replay policies: which task next, decided while training from nothing but losses.
+
+No framework is needed: a policy is told losses (`observe`) and answers with tasks (`next_task`,
+`next_tasks`) or with how many samples of a batch come from each (`next_counts`). Tasks count from
+0, steps are samples, or whatever is asked for one at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check
+from replan.check import Floats, Ints
+from replan.protocol import Protocol
+from replan.samples import ORDERS
+
+Log = Callable[[dict[str, float], int], object]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy decided at a step, why, and the smoothed losses by task it knew then."""
+
+    step: int
+    what: str
+    reason: str
+    losses: dict[int, float] = field(default_factory=dict)
+
+
+class ReplayPolicy(ABC):
+    """Says which task to train on next.
+
+    step: samples asked for so far. decisions: what was decided, when and why. A policy's answers
+    depend on its arguments, on what it observed and on nothing else; `state_dict` holds all of it.
+
+    - `order`: how samples follow the shares: "spread" (as evenly as they allow) or "random" (drawn,
+      with `seed`).
+    - `log`: called with the shares of the tasks and the smoothed losses when they were observed.
+    """
+
+    def __init__(
+        self, tasks: int, *, order: str = "spread", seed: int = 0, log: Log | None = None
+    ) -> None:
+        self.tasks = check.integer("tasks", tasks, at_least=1)
+        self.order = check.one_of("order", order, ORDERS)
+        self.log = log
+        self.step = 0
+        self.decisions: list[Decision] = []
+        self._rng = np.random.default_rng(check.integer("seed", seed))
+        self._lag = np.zeros(self.tasks)
+
+    @abstractmethod
+    def shares(self, count: int = 1) -> Floats:
+        """Return the shares (count, T) of the tasks in each of the next samples."""
+
+    def observe(self, losses: Mapping[int, float]) -> None:
+        """Take note of losses by task, of some or of all; here they are only logged."""
+        for task in losses:
+            check.task("losses", task, self.tasks)
+        self._say(losses)
+
+    def _say(self, losses: Mapping[int, float]) -> None:
+        if self.log is not None:
+            shares = {f"share_{t}": x for t, x in enumerate(self.shares()[0].tolist())}
+            self.log(shares | {f"loss_{t}": float(x) for t, x in losses.items()}, self.step)
+
+    def next_tasks(self, count: int) -> Ints:
+        """Return the tasks (count,) of the next samples, and go on."""
+        count = check.integer("count", count)
+        shares = self.shares(count)
+        self.step += count
+        if self.order == "random":
+            draws = self._rng.random(count)
+            ladder = np.cumsum(shares, axis=1)[:, :-1]
+            return np.sum(draws[:, None] >= ladder, axis=1, dtype=np.int64)
+        from replan.rounding import follow  # compiled, slow to import
+
+        return follow(shares, np.ones(count), 0.0, self._lag)
+
+    def next_task(self) -> int:
+        """Return the task of the next sample, and go on."""
+        return int(self.next_tasks(1)[0])
+
+    def next_counts(self, count: int) -> Ints:
+        """Return how many of the next samples, such as a batch's, are of each task (T,); go on."""
+        return np.bincount(self.next_tasks(count), minlength=self.tasks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the policy is, as JSON types."""
+        return {
+            "step": self.step,
+            "lag": self._lag.tolist(),
+            "rng": self._rng.bit_generator.state,
+            "decisions": [asdict(decision) for decision in self.decisions],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another policy with the same arguments was."""
+        lag = check.array("state_dict", state["lag"], (self.tasks,))
+        self.step, self._lag = int(state["step"]), lag
+        self._rng.bit_generator.state = state["rng"]
+        self.decisions = [
+            Decision(**(entry | {"losses": {int(t): x for t, x in entry["losses"].items()}}))
+            for entry in state["decisions"]
+        ]
+
+
+class Fixed(ReplayPolicy):
+    """The same shares (T,) all the time, what most replay libraries do."""
+
+    def __init__(self, shares: ArrayLike, **settings: Any) -> None:
+        self._shares = check.simplex_rows("shares", shares, ("T",))
+        super().__init__(self._shares.size, **settings)
+
+    def shares(self, count: int = 1) -> Floats:
+        """Return the shares (count, T) of the next samples."""
+        return np.tile(self._shares, (count, 1))
+
+
+class Alternate(ReplayPolicy):
+    """One task after the other, `stay` samples each."""
+
+    def __init__(self, tasks: int, *, stay: int = 1, **settings: Any) -> None:
+        super().__init__(tasks, **settings)
+        self.stay = check.integer("stay", stay, at_least=1)
+
+    def shares(self, count: int = 1) -> Floats:
+        """Return the shares (count, T) of the next samples."""
+        turn = (self.step + np.arange(count)) // self.stay % self.tasks
+        return np.eye(self.tasks)[turn]
+
+
+class Follow(ReplayPolicy):
+    """Plays a protocol, such as a plan's, within a number of steps; its end goes on after them."""
+
+    def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:
+        if not isinstance(protocol, Protocol):
+            raise ValueError(f"`protocol` takes a Protocol, got {protocol!r}")
+        super().__init__(protocol.tasks, **settings)
+        self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
+
+    def shares(self, count: int = 1) -> Floats:
+        """Return the shares (count, T) of the next samples."""
+        return self.protocol.shares[self._piece(count)]
+
+    def lr(self, count: int = 1) -> Floats:
+        """Return the learning rates (count, T) of the next samples, one of each task."""
+        return self.protocol.lr_by_task[self._piece(count)]
+
+    def _piece(self, count: int) -> Ints:
+        middle = (self.step + np.arange(count) + 0.5) / self.steps
+        return self.protocol.step_at(middle * self.protocol.duration)
+
+
+class FocusThenReplay(ReplayPolicy):
+    """The new task alone until its loss meets the old tasks', then all of them mixed.
+
+    The paper's pseudo-optimal rule, for tasks whose losses can be estimated while training.
+
+    **Main arguments**
+
+    - `new_task`, `old_tasks`: which tasks (from 0). `begin` starts again with another new task.
+
+    **Other arguments**
+
+    - `shares`: (T,) of the tasks in the replay phase, by default equal ones of all tasks seen;
+      "loss": in proportion to their weighted, smoothed losses.
+    - `weights`: (T,) by which losses are multiplied before they are compared.
+    - `margin`: the losses meet where new ≤ (1 + margin) × the largest of the old ones.
+    - `patience`: how many observations in a row they must have met.
+    - `smoothing`: the part of the old value in the moving average of each task's losses, below 1.
+    - `min_focus`, `max_focus`: bounds of the focus phase in steps.
+
+    A loss that is not finite is logged and otherwise ignored. Without old tasks there is nothing to
+    replay, and the focus phase goes on.
+    """
+
+    def __init__(
+        self,
+        new_task: int,
+        old_tasks: Sequence[int],
+        *,
+        shares: ArrayLike | str | None = None,
+        weights: ArrayLike | None = None,
+        margin: float = 0.0,
+        patience: int = 1,
+        smoothing: float = 0.0,
+        min_focus: int = 0,
+        max_focus: int | None = None,
+        tasks: int | None = None,
+        **settings: Any,
+    ) -> None:
+        old = check.items("old_tasks", old_tasks, "tasks")
+        named = [check.integer("new_task", new_task), *(check.integer("old_tasks", t) for t in old)]
+        super().__init__(max(named) + 1 if tasks is None else tasks, **settings)
+        count = (self.tasks,)
+        self.weights = check.array("weights", np.ones(count) if weights is None else weights, count)
+        if self.weights.min() < 0:
+            raise ValueError(f"`weights` takes numbers of at least 0, got {self.weights.tolist()}")
+        if isinstance(shares, str):
+            check.one_of("shares", shares, ["loss"])
+        self._given = (
+            shares if shares is None or isinstance(shares, str)
+            else check.simplex_rows("shares", shares, count)
+        )  # fmt: skip
+        self.margin = check.number("margin", margin)
+        self.patience = check.integer("patience", patience, at_least=1)
+        self.smoothing = check.number("smoothing", smoothing, at_least=0)
+        if self.smoothing >= 1:
+            raise ValueError(f"`smoothing` takes a number from 0 to below 1, got {smoothing!r}")
+        self.min_focus = check.integer("min_focus", min_focus)
+        self.max_focus = (
+            None if max_focus is None
+            else check.integer("max_focus", max_focus, at_least=self.min_focus)
+        )  # fmt: skip
+        self.losses: dict[int, float] = {}
+        self._start(new_task, old)
+
+    def begin(self, new_task: int) -> None:
+        """Start a focus phase on another new task; the one before is an old task from now on."""
+        old = [t for t in (*self.old_tasks, self.new_task) if t != new_task]
+        self._start(new_task, old)
+        self.decisions.append(
+            Decision(self.step, "focus", f"task {new_task} is new", dict(self.losses))
+        )
+
+    def _start(self, new_task: int, old_tasks: Sequence[int]) -> None:
+        self.new_task = check.task("new_task", new_task, self.tasks)
+        self.old_tasks = sorted({check.task("old_tasks", t, self.tasks) for t in old_tasks})
+        if self.new_task in self.old_tasks:
+            raise ValueError(f"`old_tasks` takes tasks other than the new one, got {new_task}")
+        self.focusing, self.switch_step = True, -1
+        self._begun, self._met = self.step, 0
+
+    @property
+    def seen(self) -> list[int]:
+        """The tasks met so far, from 0."""
+        return sorted([*self.old_tasks, self.new_task])
+
+    def observe(self, losses: Mapping[int, float]) -> None:
+        """Take note of losses by task, and end the focus phase if they have met."""
+        bad = {t: float(x) for t, x in losses.items() if not np.isfinite(x)}
+        for task, loss in losses.items():
+            check.task("losses", task, self.tasks)
+            if task not in bad:
+                before = self.losses.get(task, float(loss))
+                self.losses[task] = self.smoothing * before + (1 - self.smoothing) * float(loss)
+        if bad:
+            reason = f"not finite: {', '.join(f'task {t} {x}' for t, x in sorted(bad.items()))}"
+            self.decisions.append(Decision(self.step, "ignored", reason))
+        elif self.focusing:
+            self._met = self._met + 1 if self._meet() else 0
+            focused = self.step - self._begun
+            if self._met >= self.patience and focused >= self.min_focus:
+                self._end("the losses met")
+        self._say(self.losses)
+
+    def _meet(self) -> bool:
+        """Return whether the new task's loss is as small as an old one's; all must be known."""
+        if not self.old_tasks or not all(t in self.losses for t in self.seen):
+            return False
+        new, *old = (self.weights[t] * self.losses[t] for t in (self.new_task, *self.old_tasks))
+        return bool(new <= (1 + self.margin) * max(old))
+
+    def _end(self, reason: str) -> None:
+        self.focusing, self.switch_step = False, self.step
+        self.decisions.append(Decision(self.step, "replay", reason, dict(self.losses)))
+
+    def next_tasks(self, count: int) -> Ints:
+        """Return the tasks (count,) of the next samples, and go on."""
+        left = self._left()
+        if left is None or count <= left:
+            return super().next_tasks(count)
+        first = super().next_tasks(left)
+        self._end(f"the longest focus phase, {self.max_focus} steps")
+        return np.concatenate([first, super().next_tasks(count - left)])
+
+    def _left(self) -> int | None:
+        """Return how many steps of focus are left at most, None without a bound."""
+        if not self.focusing or self.max_focus is None or not self.old_tasks:
+            return None
+        return self._begun + self.max_focus - self.step
+
+    def shares(self, count: int = 1) -> Floats:
+        """Return the shares (count, T) of the next samples."""
+        row = np.zeros(self.tasks)
+        if self.focusing:
+            row[self.new_task] = 1.0
+        elif self._given is None:
+            row[self.seen] = 1 / len(self.seen)
+        elif isinstance(self._given, str):
+            known = [self.weights[t] * self.losses.get(t, 0.0) for t in self.seen]
+            row[self.seen] = np.array(known) / sum(known) if sum(known) > 0 else 1 / len(self.seen)
+        else:
+            row = self._given
+        return np.tile(row, (count, 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the policy is, as JSON types."""
+        return super().state_dict() | {
+            "new_task": self.new_task,
+            "old_tasks": self.old_tasks,
+            "focusing": self.focusing,
+            "switch_step": self.switch_step,
+            "begun": self._begun,
+            "met": self._met,
+            "losses": {str(t): x for t, x in self.losses.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another policy with the same arguments was."""
+        super().load_state_dict(state)
+        self._start(state["new_task"], state["old_tasks"])
+        self.focusing, self.switch_step = bool(state["focusing"]), int(state["switch_step"])
+        self._begun, self._met = int(state["begun"]), int(state["met"])
+        self.losses = {int(t): float(x) for t, x in state["losses"].items()}
