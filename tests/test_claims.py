@@ -15,6 +15,8 @@ from replan.claims import Claim, page
         ([True] + [False] * 8, "depends on the initialisation"),
         ([True] + [False] * 9, "does not hold"),
         ([False], "does not hold"),
+        ([None], "undecided"),
+        ([True, None, True], "depends on the initialisation"),
     ],
 )
 def test_the_verdict_counts_initialisations(held, verdict):

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def slow(x):
     return {"y": x * x}
 
 if __name__ == "__main__":
-    cases = [{"x": x} for x in range(12)]
+    cases = [{"x": x} for x in range(30)]
     print(sweep(slow, cases, cache=Path(sys.argv[1]) / "cache", workers=2))
 """
 
@@ -31,11 +32,35 @@ def square(x):
     return {"y": x * x}
 
 
-def picky(x):
+def picky(x, folder):
     if x == 3:
-        time.sleep(1.0)  # the others are done by then
+        wait(lambda: len(list(Path(folder).iterdir())) == 2)  # the others are done by then
         raise ValueError("`x` takes anything but 3")
     return {"y": x}
+
+
+def deadly(x):
+    if x == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.1)
+    return {"y": x}
+
+
+def planned(x):
+    """Return what `solve` and `simulate` make of Ctrl-C: a result."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5.0)
+    except KeyboardInterrupt:
+        pass
+    return {"y": "half done"}
+
+
+def impure(x):
+    return {"y": (1, 2), 3: FACTOR * x}
+
+
+FACTOR = 1
 
 
 def cases(*values):
@@ -81,34 +106,61 @@ def test_a_broken_file_in_the_cache_is_computed_again(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_ends_it_and_finished_cases_stay(tmp_path, workers):
-    with pytest.raises(ValueError, match="anything but 3"):
-        sweep(picky, cases(1, 2, 3), cache=tmp_path, workers=workers)
+    jobs = [case | {"folder": str(tmp_path)} for case in cases(1, 2, 3)]
+    with pytest.raises(ValueError, match="anything but 3") as error:
+        sweep(picky, jobs, cache=tmp_path, workers=workers)
+    assert '"x": 3' in error.value.__notes__[0]
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_death_of_a_worker_is_an_error_not_a_wait():
+    with pytest.raises(BrokenProcessPool):
+        sweep(deadly, cases(1, 2, 3, 4), workers=2)
+
+
+def test_what_ctrl_c_left_half_done_is_not_kept(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        sweep(planned, cases(1), cache=tmp_path, workers=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_are_the_same_from_the_cache_and_not(tmp_path):
+    first = sweep(impure, cases(1), cache=tmp_path, workers=1)
+    assert first == sweep(impure, cases(1), cache=tmp_path, workers=1) == [{"y": [1, 2], "3": 1}]
+
+
+def test_a_changed_constant_of_the_module_is_noticed(tmp_path, monkeypatch):
+    sweep(impure, cases(5), cache=tmp_path, workers=1)
+    monkeypatch.setitem(globals(), "FACTOR", 7)
+    assert sweep(impure, cases(5), cache=tmp_path, workers=1)[0]["3"] == 35
+
+
 def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="`cases` takes dicts of arguments, got 3"):
+        sweep(square, [3])
     with pytest.raises(ValueError, match="`workers` takes an integer of at least 1, got 0"):
         sweep(square, cases(1), workers=0)
 
 
 def children(parent):
-    """Return the ids of the processes that a process started."""
+    """Return the ids of the workers that a process started."""
     return [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/stat")
-        if alive(int(path.parent.name)) and status(path)[1] == str(parent)
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if read(path / "stat").rpartition(")")[2].split()[1:2] == [str(parent)]
+        and "spawn_main" in read(path / "cmdline")
     ]
 
 
-def status(path):
-    return path.read_text().rpartition(")")[2].split()
+def read(path):
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def alive(pid):
-    try:
-        return status(Path(f"/proc/{pid}/stat"))[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"])
 
 
 def wait(condition, seconds=60.0):
@@ -128,14 +180,14 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, how):
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait(lambda: len(list(cache.glob("[0-9a-f]*.json"))) >= 3)
     workers = children(first.pid)
-    assert len(workers) >= 2
+    assert len(workers) == 2
     os.kill(first.pid, how)
     first.wait(timeout=60)
     wait(lambda: not any(alive(worker) for worker in workers))  # nobody is left behind
     finished = len(list(cache.glob("[0-9a-f]*.json")))
-    assert 3 <= finished < 12
+    assert 3 <= finished < 30
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str([{"y": x * x} for x in range(12)])
+    assert done.stdout.strip() == str([{"y": x * x} for x in range(30)])
     calls = (tmp_path / "calls").read_text().split()
-    assert len(calls) <= 12 + 2  # at most what was under way is computed twice
-    assert sorted(set(map(int, calls))) == list(range(12))
+    assert len(calls) <= 30 + 2  # at most what was under way is computed twice
+    assert sorted(set(map(int, calls))) == list(range(30))

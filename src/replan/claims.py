@@ -78,10 +78,10 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
         "# The paper's claims in our numbers",
         "",
         "Made by `replan figure`. A claim is checked in many instances, mostly initialisations:",
-        "it *holds* if it is true in at least 90 % of them (in all where the paper says always), *does",
-        "not hold* if it is false in at least 90 %, and else *depends on the initialisation* (or",
-        "whatever the instances are). Numbers are medians over the instances, with 10 to 90 % in",
-        "brackets. Verdicts of a few instances, as with `--quick`, say little.",
+        "it *holds* if it is true in at least 90 % of them (in all where the paper says always),",
+        "*does not hold* if it is false in at least 90 %, and else *depends on the initialisation*",
+        "(or whatever the instances are). Numbers are medians over the instances, with 10 to 90 %",
+        "in brackets. Verdicts on a few instances, as with `--quick`, say little.",
     ]
     for name, figure in content.items():
         settings = ", ".join(f"{key} {_short(value)}" for key, value in figure["settings"].items())

@@ -7,6 +7,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from replan.comparison import compare
 from replan.control import METHODS, solve
 from replan.dynamics import IntegrationError
 from replan.dynamics.base import RTOL
+from replan.figures import FIGURES, IMAGE_FIGURES, make
 from replan.interrupt import interrupted
 from replan.problem import Problem
 from replan.problem_file import EXAMPLE, task_from_one
@@ -236,6 +238,30 @@ def solve_command(
     _say_written(json, plot)
 
 
+@app.group()
+def data() -> None:
+    """Get the data sets that the figures on images use."""
+
+
+@data.command("fetch")
+@click.argument("name", metavar="fashion-mnist|cifar10")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where to put it; by default $REPLAN_DATA, or the user's cache.",
+)
+def fetch_command(name: str, root: Path | None) -> None:
+    """Download a data set and check it.
+
+    \b
+    Example:
+      replan data fetch fashion-mnist
+    """
+    from replan.vision.fetch import fetch
+
+    click.echo(f"{name} is in {fetch(name, root, say=click.echo)}")
+
+
 @app.command("evaluate")
 @_file
 @_strategy
@@ -358,41 +384,63 @@ def simulate_command(
         raise IntegrationError("every run diverged: try a smaller `lr`")
 
 
-@app.command("figure")
-@click.argument("name", metavar="NAME|all")
+@app.command("figure", epilog=f"NAME is one of {', '.join([*FIGURES, *IMAGE_FIGURES])}.")
+@click.argument("name", metavar="NAME|all|images")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    default="figures",
-    show_default=True,
-    help="The folder for pictures, tables and claims.",
+    help="The folder for pictures, tables and claims; by default figures, or figures-quick.",
 )
 @click.option("--quick", is_flag=True, help="A coarse version, in seconds.")
 @click.option("--seeds", type=int, help="How many initialisations.")
+@click.option(
+    "--set", "changes", metavar="KEY=VALUE", multiple=True, help="Another setting; repeat for more."
+)
 @click.option("--workers", type=int, help="Processes; by default one a core.")
 def figure_command(
-    name: str, out: Path, quick: bool, seeds: int | None, workers: int | None
+    name: str,
+    out: Path | None,
+    quick: bool,
+    seeds: int | None,
+    changes: tuple[str, ...],
+    workers: int | None,
 ) -> None:
-    """Recompute a figure of the paper and check its claims; `all` makes every one.
+    """Recompute a figure of the paper and check its claims.
 
-    NAME is one of dynamics, similarity, learning-rate, multitask, overlaps, annealing, three-tasks,
-    readout. Writes NAME.png, NAME.pdf and NAME.csv, claims.json and claims.md. What is finished is
-    kept in OUT/cache, so that a run that was stopped goes on where it was.
+    `all` makes every figure of the theory, about ten minutes on two cores, `images` those on real
+    images (see `replan data`). Writes NAME.png, NAME.pdf and NAME.csv, claims.json and claims.md.
+    What is finished is kept in OUT/cache, so that a run that was stopped goes on where it was.
 
     \b
     Examples:
       replan figure similarity --quick
       replan figure all --out figures
+      replan figure fashion-dynamics --set lr=0.03 --out faster
     """
-    from replan.figures import FIGURES, make
-
-    check.one_of("NAME", name, [*FIGURES, "all"])
-    names = FIGURES if name == "all" else [name]
-    for made in make(names, out, quick=quick, seeds=seeds, workers=workers, progress=True):
+    check.one_of("NAME", name, [*FIGURES, *IMAGE_FIGURES, "all", "images"])
+    names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
+    folder = out or Path("figures-quick" if quick else "figures")
+    changed = dict(_setting(text) for text in changes)
+    for made in make(
+        names, folder, quick=quick, seeds=seeds, changes=changed, workers=workers, progress=True
+    ):
         tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
         for claim in made.claims:
             tqdm.write(f"  {claim}")
-    _say_written(out / "claims.json", out / "claims.md")
+        if made.unconverged:
+            tqdm.write(f"  {made.unconverged} plans did not converge")
+    _say_written(folder / "claims.json", folder / "claims.md")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return the name and the value, JSON or else a word, of KEY=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"`--set` takes KEY=VALUE, got {text!r}")
+    try:
+        return name, loads(value)
+    except ValueError:
+        return name, value
 
 
 def _as_given(

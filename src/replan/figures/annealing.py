@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from replan import plotting, strategies
@@ -13,6 +14,7 @@ from replan.control import solve
 from replan.figures.parts import LOOKS, Run, Tables, continual, grid, losses_by_strategy
 from replan.files import FilePath
 from replan.problem import Control, Problem
+from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
 FULL = {
@@ -22,7 +24,11 @@ FULL = {
     "max_lr": 10.0,
 }
 QUICK = {"seeds": 2, "steps": 25, "similarities": [0.1, 0.5, 0.9], "max_lr": 10.0}
-_CONSTANT = ("no replay", "interleaved 1:1", "optimal", "pseudo-optimal")
+EXPONENTS = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0]
+SCALES = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 12.8]  # of the duration
+_CONSTANT = (
+    "no replay", "interleaved 1:1", "interleaved, optimal share", "optimal", "pseudo-optimal",
+)  # fmt: skip
 NAMES = {name: LOOKS[name] for name in _CONSTANT} | {
     "power law": {"color": "#EE7733", "marker": "^", "linestyle": "-.", "band": False},
     "exponential": {"color": "#009988", "marker": "v", "linestyle": "--", "band": False},
@@ -36,20 +42,38 @@ def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
     steady = replace(joint, control=Control())
     plan, best = solve(joint), solve(steady)
     focus = best.protocol.focus_length(1)
-    protocols = {
-        "no replay": strategies.no_replay(joint),
-        "interleaved 1:1": strategies.interleaved(joint),
-        "pseudo-optimal": strategies.shuffled(
-            joint, protocol=best.protocol, after=focus, seed=seed
-        ),
-        "power law": strategies.power_law_lr(joint),
-        "exponential": strategies.exponential_lr(joint),
-    }
+    bases = [
+        strategies.interleaved(joint),
+        strategies.interleaved(joint, shares=best.protocol.mean_shares),
+    ]
+    revised = strategies.shuffled(joint, protocol=best.protocol, after=focus, seed=seed)
     return {
-        "losses": {name: evaluate(joint, made).loss for name, made in protocols.items()}
-        | {"optimal": best.loss, "joint optimum": plan.loss},
-        "gradients": plan.statistics["gradients"] + best.statistics["gradients"],
+        "losses": {
+            "no replay": evaluate(joint, strategies.no_replay(joint)).loss,
+            "interleaved 1:1": evaluate(joint, bases[0]).loss,
+            "interleaved, optimal share": evaluate(joint, bases[1]).loss,
+            "pseudo-optimal": evaluate(joint, revised).loss,
+            "optimal": best.loss,
+            "power law": min(_annealed(joint, base, exponent=EXPONENTS) for base in bases),
+            "exponential": min(
+                _annealed(joint, base, scale=[joint.duration * x for x in SCALES]) for base in bases
+            ),
+            "joint optimum": plan.loss,
+        },
+        "plan": {
+            "gradients": plan.statistics["gradients"] + best.statistics["gradients"],
+            "status": plan.status if plan.status != "converged" else best.status,
+        },
     }
+
+
+def _annealed(problem: Problem, base: Protocol, **grid: list[float]) -> float:
+    """Return the smallest loss of a schedule over a grid, with the tasks of `base`."""
+    schedule = strategies.power_law_lr if "exponent" in grid else strategies.exponential_lr
+    _, high = problem.control.lr or (0.0, problem.lr)
+    rates = high * np.geomspace(1 / 64, 1, 13)
+    found = strategies.grid_search(problem, schedule, initial=rates, protocol=base, **grid)
+    return evaluate(problem, found.protocol).loss
 
 
 def compute(
@@ -68,7 +92,7 @@ def compute(
     pairs = list(zip(points, results, strict=True))
     return {
         "losses": losses_by_strategy(points, results),
-        "plans": pd.DataFrame([point | {"gradients": r["gradients"]} for point, r in pairs]),
+        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
     }
 
 
@@ -93,24 +117,17 @@ def claims(tables: Tables) -> list[Claim]:
     joint = losses["joint optimum"]
     names = [name for name in NAMES if name != "joint optimum"]
     best = pd.concat([losses[name] for name in names], keys=names).groupby(level=1).min()
-    annealed = losses["power law"].where(
-        losses["power law"] < losses["exponential"], losses["exponential"]
-    )
+    annealed = np.minimum(losses["power law"], losses["exponential"])
     return [
         Claim(
-            "The joint optimum of tasks and learning rate beats every other strategy.",
-            "at all γ",
-            list((joint < best).all(axis=1)),
+            "The joint optimum of tasks and learning rate outperforms every other strategy.",
+            "by at least 1 % at all γ (annealed rates are among the solver's starts)",
+            list((1.01 * joint < best).all(axis=1)),
             {
+                "best annealed / joint, median over γ": (annealed / joint).median(axis=1),
                 "best other / joint, median over γ": (best / joint).median(axis=1),
                 "smallest over γ": (best / joint).min(axis=1),
             },
-        ),
-        Claim(
-            "Annealed interleaved training still leaves a gap to the joint optimum.",
-            "at least 10 %, median over γ",
-            list((annealed / joint).median(axis=1) > 1.1),
-            {"best annealed / joint, median over γ": (annealed / joint).median(axis=1)},
         ),
         Claim(
             "Interleaved training with an annealed rate beats the optimum at η = 1.",

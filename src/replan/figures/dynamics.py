@@ -18,8 +18,8 @@ from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.simulate import Simulation, simulate
 
-FULL = {"seeds": 10, "steps": 250, "dimension": 20_000}
-QUICK = {"seeds": 3, "steps": 50, "dimension": 500}
+FULL = {"seeds": 10, "steps": 250, "similarity": 0.3, "dimension": 20_000}
+QUICK = {"seeds": 3, "steps": 50, "similarity": 0.3, "dimension": 500}
 FIRST, SECOND = (0.0, 20.0), (990.0, 1025.0)  # the times shown
 NAMES = ("no replay", "interleaved 1:1", "optimal")
 
@@ -34,13 +34,11 @@ def case(problem: dict[str, Any], seed: int, dimension: int) -> dict[str, Any]:
     settings: dict[str, Any] = {"dimension": dimension, "seeds": 1, "seed": seed, "threads": 1}
     before = simulate(first, strategies.one_task(first), times=times, **settings)
     plan = solve(second)
-    protocols = dict(
-        zip(
-            NAMES,
-            [strategies.no_replay(second), strategies.interleaved(second), plan.protocol],
-            strict=True,
-        )
-    )
+    protocols = {
+        "no replay": strategies.no_replay(second),
+        "interleaved 1:1": strategies.interleaved(second),
+        "optimal": plan.protocol,
+    }
     return {
         "curves": {"first phase": _curves(before, 0.0)}
         | {
@@ -48,7 +46,7 @@ def case(problem: dict[str, Any], seed: int, dimension: int) -> dict[str, Any]:
             for name, made in protocols.items()
         },
         "protocols": {name: made.to_dict() for name, made in protocols.items()},
-        "gradients": plan.statistics["gradients"],
+        "plan": {"gradients": plan.statistics["gradients"], "status": plan.status},
     }
 
 
@@ -60,12 +58,16 @@ def _curves(run: Simulation, begin: float) -> dict[str, Any]:
     }
 
 
-def compute(run: Run, *, seeds: int, steps: int, dimension: int) -> Tables:
+def compute(run: Run, *, seeds: int, steps: int, similarity: float, dimension: int) -> Tables:
     """Return the tables `curves`, `protocols` and `runs`."""
     results = run(
         case,
         [
-            {"problem": continual(0.3, seed, steps=steps), "seed": seed, "dimension": dimension}
+            {
+                "problem": continual(similarity, seed, steps=steps),
+                "seed": seed,
+                "dimension": dimension,
+            }
             for seed in range(seeds)
         ],
     )
@@ -82,7 +84,7 @@ def compute(run: Run, *, seeds: int, steps: int, dimension: int) -> Tables:
         ),
         "runs": pd.DataFrame(
             [
-                {"seed": seed, "dimension": dimension, "gradients": result["gradients"]}
+                {"seed": seed, "dimension": dimension, **result["plan"]}
                 for seed, result in enumerate(results)
             ]
         ),
@@ -133,9 +135,9 @@ def _draw_losses(axes: Any, one: pd.DataFrame, everyone: pd.DataFrame) -> None:
             label=f"task {t + 1}", **look,
         )  # fmt: skip
         axes.plot(some["time"], some[f"sgd_{t + 1}"], "x", markersize=4, **look)
-    axes.plot(one["time"], one[["theory_1", "theory_2"]].mean(axis=1), "k:", label="mean")
+    axes.plot(one["time"], one[["theory_1", "theory_2"]].mean(axis=1), "k:", label="mean of both")
     axes.plot([], [], "kx", markersize=4, label="SGD")
-    axes.fill_between([], [], [], color="0.5", alpha=0.3, label="mean, 10-90 % of initialisations")
+    axes.fill_between([], [], [], color="0.5", alpha=0.3, label="10-90 % of all initialisations")
 
 
 def _final(curves: pd.DataFrame) -> pd.DataFrame:
@@ -158,6 +160,9 @@ def claims(tables: Tables) -> list[Claim]:
     )
     worst = gaps.pivot_table(index="seed", columns="strategy", values="gap", aggfunc="max")
     after = worst[list(NAMES)].max(axis=1)
+    ends = gaps[gaps["time"] == gaps["time"].max()]
+    relative = (ends["gap"] / ends[["theory_1", "theory_2"]].max(axis=1)).groupby(ends["seed"])
+    relative = relative.max()
     optimal = tables["protocols"].query("strategy == 'optimal'")
     focus = pd.Series(
         {seed: protocol_of(rows).focus_length(1) for seed, rows in optimal.groupby("seed")}
@@ -165,16 +170,17 @@ def claims(tables: Tables) -> list[Claim]:
     return [
         Claim(
             "After 1,000 units on task 1 its loss is about 1e-6.",
-            "at most 1e-5",
-            list(learnt <= 1e-5),
+            "within a factor 10",
+            list((learnt > 1e-7) & (learnt < 1e-5)),
             {"loss": learnt},
         ),
         Claim(
             "SGD deviates from the theory by less than 1/√N.",
-            "at all times of the second phase, for all three strategies",
+            "at 101 times of the second phase, for all three strategies",
             list(after < bound),
             {
                 "largest deviation × √N": after / bound,
+                "at the end, relative to the loss": relative,
                 "in the first phase": worst["first phase"] / bound,
             },
         ),
@@ -196,5 +202,6 @@ def claims(tables: Tables) -> list[Claim]:
             "it lasts at least 1 unit",
             list(focus >= 1.0),
             {"its length": focus},
+            always=True,
         ),
     ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replan import check, files
 from replan.claims import Claim, page
-from replan.figures.parts import Tables
 from replan.sweep import Sweep
+
+if TYPE_CHECKING:
+    from replan.figures.parts import Tables
 
 FIGURES = (
     "dynamics",
@@ -29,11 +32,12 @@ IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 
 @dataclass(frozen=True)
 class Made:
-    """A figure that was made: its name, the files written and its claims, checked."""
+    """A figure that was made: its files, its claims, and how many plans in it did not converge."""
 
     name: str
     files: list[Path]
     claims: list[Claim]
+    unconverged: int
 
 
 def make(
@@ -42,6 +46,7 @@ def make(
     *,
     quick: bool = False,
     seeds: int | None = None,
+    changes: dict[str, Any] | None = None,
     workers: int | None = None,
     progress: bool = False,
 ) -> Iterator[Made]:
@@ -54,18 +59,20 @@ def make(
     **Other arguments**
 
     - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
+    - `changes`: other settings to change, of those in the module's `FULL`.
     - `workers`: processes, by default one a core. `progress`: show a bar on a terminal.
     """
     modules = {
         name: import_module(f"replan.figures.{name.replace('-', '_')}")
         for name in (check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES]) for name in names)
     }
-    settings = {
-        name: _settings(module.QUICK if quick else module.FULL, seeds)
-        for name, module in modules.items()
-    }
+    standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
+    settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    record = _Record(folder / "claims.json")
+    options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
+    options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
     # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
         ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
@@ -76,41 +83,61 @@ def make(
             for name, module in modules.items()
         }
         for name, module in modules.items():
-            yield _write(folder, name, module, quick, settings[name], tables[name].result())
+            made = _write(folder, name, module, tables[name].result())
+            record.add(made, f"replan figure {name}{''.join(options)}", settings[name])
+            yield made
 
 
-def _settings(standard: dict[str, Any], seeds: int | None) -> dict[str, Any]:
-    if seeds is None or "seeds" not in standard:
-        return standard
-    return standard | {"seeds": check.integer("seeds", seeds, at_least=1)}
+def _settings(
+    standard: dict[str, Any], seeds: int | None, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a figure with changes; those it does not have are refused."""
+    for name in changes:
+        check.one_of("set", name, standard)
+    if seeds is not None and "seeds" in standard:
+        changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
+    return standard | changes
 
 
-def _write(
-    folder: Path, name: str, module: Any, quick: bool, settings: dict[str, Any], tables: Tables
-) -> Made:
-    """Write the tables, the pictures and the claims of a figure."""
+def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:
+    """Write the tables and the pictures of a figure, and check its claims."""
     paths = [folder / f"{name}.{ending}" for ending in ("png", "pdf")]
     for path in paths:
         module.draw(tables, path)
     for i, (part, table) in enumerate(tables.items()):
         paths.append(folder / (f"{name}-{part}.csv" if i else f"{name}.csv"))
         files.write_csv(paths[-1], list(table.columns), table.to_numpy(dtype=object).tolist())
-    claims = module.claims(tables)
-    _record(folder, name, quick, settings, claims)
-    return Made(name, paths, claims)
+    status = [table["status"] for table in tables.values() if "status" in table]
+    unconverged = sum(int((column != "converged").sum()) for column in status)
+    return Made(name, paths, module.claims(tables), unconverged)
 
 
-def _record(
-    folder: Path, name: str, quick: bool, settings: dict[str, Any], claims: list[Claim]
-) -> None:
-    """Put the claims of a figure in place of its old ones in claims.json and claims.md."""
-    path = folder / "claims.json"
-    figures = files.read_json(path)["figures"] if path.exists() else {}
-    figures[name] = {
-        "command": f"replan figure {name}{' --quick' if quick else ''}",
-        "settings": settings,
-        "claims": [claim.to_dict() for claim in claims],
-    }
-    figures = {known: figures[known] for known in (*FIGURES, *IMAGE_FIGURES) if known in figures}
-    files.write_json(path, {"figures": figures})
-    files.write_text(folder / "claims.md", page(figures))
+class _Record:
+    """The claims of all figures in a folder: claims.json, and claims.md for people."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._figures()  # a file that is none of ours is refused before anything is computed
+
+    def _figures(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        content = files.read_json(self.path)
+        if "figures" not in content:
+            raise ValueError(f"{self.path}: takes a file that `replan figure` wrote, got another")
+        found: dict[str, Any] = content["figures"]
+        return found
+
+    def add(self, made: Made, command: str, settings: dict[str, Any]) -> None:
+        """Put the claims of a figure in place of its old ones."""
+        figures = self._figures() | {
+            made.name: {
+                "command": command,
+                "settings": settings,
+                "unconverged": made.unconverged,
+                "claims": [claim.to_dict() for claim in made.claims],
+            }
+        }
+        ordered = {name: figures[name] for name in (*FIGURES, *IMAGE_FIGURES) if name in figures}
+        files.write_json(self.path, {"figures": ordered})
+        files.write_text(self.path.with_suffix(".md"), page(ordered))

@@ -23,8 +23,11 @@ from replan.problem import Problem
 from replan.trajectory import evaluate
 
 SHOWN = [0.1, 0.3, 0.6, 0.9]
-FULL = {"seeds": 10, "steps": 200, "similarities": [round(0.05 * i, 2) for i in range(1, 20)]}
-QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
+FULL = {
+    "seeds": 10, "steps": 200, "duration": 10.0, "lr": 10.0,
+    "similarities": [round(0.05 * i, 2) for i in range(1, 20)],
+}  # fmt: skip
+QUICK = FULL | {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
 NAMES = {
     "sequential": LOOKS["no replay"],
     "interleaved 1:1": LOOKS["interleaved 1:1"],
@@ -34,21 +37,23 @@ NAMES = {
 
 def case(problem: dict[str, Any]) -> dict[str, Any]:
     """Return the final losses of all strategies on one problem; sequential is both orders' mean."""
-    task = Problem.from_dict(problem)
-    plan = solve(task)
-    orders = [strategies.sequential(task, order=order) for order in ([0, 1], [1, 0])]
+    posed = Problem.from_dict(problem)
+    plan = solve(posed)
+    orders = [strategies.sequential(posed, order=order) for order in ([0, 1], [1, 0])]
     return {
         "losses": {
-            "sequential": sum(evaluate(task, made).loss for made in orders) / 2,
-            "interleaved 1:1": evaluate(task, strategies.interleaved(task)).loss,
+            "sequential": sum(evaluate(posed, made).loss for made in orders) / 2,
+            "interleaved 1:1": evaluate(posed, strategies.interleaved(posed)).loss,
             "optimal": plan.loss,
         },
-        "gradients": plan.statistics["gradients"],
+        "plan": {"gradients": plan.statistics["gradients"], "status": plan.status},
         "protocol": plan.protocol.to_dict(),
     }
 
 
-def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> Tables:
+def compute(
+    run: Run, *, seeds: int, steps: int, duration: float, lr: float, similarities: list[float]
+) -> Tables:
     """Return the tables `losses`, `plans` and `protocols`."""
     points = grid(similarities, seeds)
     results = run(
@@ -58,7 +63,7 @@ def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> T
                 "problem": {
                     "model": {"hidden": 2, "similarity": point["similarity"]},
                     "start": {"fresh": {"seed": point["seed"]}},
-                    "training": {"duration": 10.0, "steps": steps, "lr": 10.0},
+                    "training": {"duration": duration, "steps": steps, "lr": lr},
                 }
             }
             for point in points
@@ -67,7 +72,7 @@ def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> T
     pairs = list(zip(points, results, strict=True))
     return {
         "losses": losses_by_strategy(points, results),
-        "plans": pd.DataFrame([point | {"gradients": r["gradients"]} for point, r in pairs]),
+        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
         "protocols": pd.concat(
             protocol_rows(result["protocol"]).assign(**point)
             for point, result in pairs

@@ -18,7 +18,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "no replay": {"color": "#AA4499", "marker": "x", "linestyle": "-"},
     "interleaved 1:1": {"color": "#0072B2", "marker": "s", "linestyle": "-"},
     "interleaved, optimal share": {
-        "color": "#332288",
+        "color": "0.25",
         "marker": "D",
         "linestyle": "-.",
         "band": False,

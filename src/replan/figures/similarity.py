@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from replan import plotting, strategies
@@ -30,25 +31,27 @@ QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
 
 def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
     """Return the final losses of all strategies on one problem, and what the optimum looks like."""
-    task = Problem.from_dict(problem)
-    plan = solve(task)
+    posed = Problem.from_dict(problem)
+    plan = solve(posed)
     focus = plan.protocol.focus_length(1)
     share = plan.protocol.mean_shares
     protocols = {
-        "no replay": strategies.no_replay(task),
-        "interleaved 1:1": strategies.interleaved(task),
-        "interleaved, optimal share": strategies.interleaved(task, shares=share),
-        "pseudo-optimal": strategies.shuffled(task, protocol=plan.protocol, after=focus, seed=seed),
+        "no replay": strategies.no_replay(posed),
+        "interleaved 1:1": strategies.interleaved(posed),
+        "interleaved, optimal share": strategies.interleaved(posed, shares=share),
+        "pseudo-optimal": strategies.shuffled(
+            posed, protocol=plan.protocol, after=focus, seed=seed
+        ),
     }
     old, new = plan.trajectory.losses_at([focus])[0]
     return {
-        "losses": {name: evaluate(task, made).loss for name, made in protocols.items()}
+        "losses": {name: evaluate(posed, made).loss for name, made in protocols.items()}
         | {"optimal": plan.loss},
         "plan": {
             "focus": focus,
             "replay_share": share[0],
             "loss_ratio": new / old,
-            "meeting": strategies.focus_then_revise(task).focus_length(1),
+            "meeting": strategies.focus_then_revise(posed).focus_length(1),
             "status": plan.status,
             "gradients": plan.statistics["gradients"],
         },
@@ -122,8 +125,8 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "The pseudo-optimal strategy performs comparably to the optimal one.",
-            "half of all γ have it within 10 % of the optimum",
-            list(excess.median(axis=1) < 0.1),
+            "within 10 % of the optimum at 90 % of all γ",
+            list(excess.quantile(0.9, axis=1) < 0.1),
             {
                 "excess loss, median over γ": excess.median(axis=1),
                 "largest excess over γ": excess.max(axis=1),
@@ -131,9 +134,9 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "The same share of replay without a focus phase performs worse.",
-            "interleaved has over twice pseudo-optimal's excess, medians over γ",
-            list(price.median(axis=1) > 2 * excess.median(axis=1)),
-            {"excess of interleaved, median over γ": price.median(axis=1)},
+            "its excess is above 5 % and twice pseudo-optimal's, medians over γ",
+            list(price.median(axis=1) > np.maximum(0.05, 2 * excess.median(axis=1))),
+            {"excess of interleaved at the optimal share, median over γ": price.median(axis=1)},
         ),
         Claim(
             "The focus phase ends about where the losses of the tasks meet.",

@@ -19,8 +19,8 @@ FULL = {"seeds": 10, "steps": 250}
 QUICK = {"seeds": 2, "steps": 50}
 OVERLAPS = [[1.0, 0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, 1.0]]
 LOOKS: dict[str, dict[str, Any]] = {
-    "interleaved 1-2-3": {"color": "#0072B2", "linestyle": "-"},
-    "interleaved 2-3": {"color": "#0072B2", "linestyle": "--"},
+    "interleaved 1-2-3": {"color": "0.3", "linestyle": "-"},
+    "interleaved 2-3": {"color": "0.3", "linestyle": "--"},
     "sequential 2-3": {"color": "#AA4499", "linestyle": "-"},
     "sequential 3-2": {"color": "#AA4499", "linestyle": "--"},
     "sequential 3-2-1": {"color": "#AA4499", "linestyle": ":"},
@@ -31,25 +31,29 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def case(problem: dict[str, Any]) -> dict[str, Any]:
-    """Return the curves of all protocols on one problem, and the optimal protocol."""
-    task = Problem.from_dict(problem)
-    plan = solve(task)
+    """Return the curves of all protocols on one problem, and the optimal protocol.
+
+    "Shuffled" is the limit of a random order sample by sample: a steady mixture. The paper has all
+    of them but "sequential 2-3-1".
+    """
+    posed = Problem.from_dict(problem)
+    plan = solve(posed)
     protocols = {
-        "interleaved 1-2-3": strategies.interleaved(task),
-        "interleaved 2-3": strategies.interleaved(task, shares=[0.0, 0.5, 0.5]),
-        "sequential 2-3": strategies.sequential(task, order=[1, 2]),
-        "sequential 3-2": strategies.sequential(task, order=[2, 1]),
-        "sequential 3-2-1": strategies.sequential(task, order=[2, 1, 0]),
-        "sequential 2-3-1": strategies.sequential(task, order=[1, 2, 0]),
-        "shuffled": strategies.interleaved(task, shares=plan.protocol.mean_shares),
+        "interleaved 1-2-3": strategies.interleaved(posed),
+        "interleaved 2-3": strategies.interleaved(posed, shares=[0.0, 0.5, 0.5]),
+        "sequential 2-3": strategies.sequential(posed, order=[1, 2]),
+        "sequential 3-2": strategies.sequential(posed, order=[2, 1]),
+        "sequential 3-2-1": strategies.sequential(posed, order=[2, 1, 0]),
+        "sequential 2-3-1": strategies.sequential(posed, order=[1, 2, 0]),
+        "shuffled": strategies.interleaved(posed, shares=plan.protocol.mean_shares),
         "optimal": plan.protocol,
     }
-    runs = {name: evaluate(task, made) for name, made in protocols.items()}
+    runs = {name: evaluate(posed, made) for name, made in protocols.items()}
     return {
-        "time": task.edges.tolist(),
-        "curves": {name: run.losses_at(task.edges).tolist() for name, run in runs.items()},
+        "time": posed.edges.tolist(),
+        "curves": {name: run.losses_at(posed.edges).tolist() for name, run in runs.items()},
         "protocol": plan.protocol.to_dict(),
-        "gradients": plan.statistics["gradients"],
+        "plan": {"gradients": plan.statistics["gradients"], "status": plan.status},
     }
 
 
@@ -81,7 +85,7 @@ def compute(run: Run, *, seeds: int, steps: int) -> Tables:
             for seed, result in enumerate(results)
         ),
         "plans": pd.DataFrame(
-            [{"seed": seed, "gradients": r["gradients"]} for seed, r in enumerate(results)]
+            [{"seed": seed} | result["plan"] for seed, result in enumerate(results)]
         ),
     }
 
@@ -113,12 +117,12 @@ def draw(tables: Tables, path: FilePath) -> None:
                 linestyle=plotting.TASK_LINES[t], label=f"task {t + 1}",
             )  # fmt: skip
         axes[1, 0].plot(one["time"], one["mean"], "k:", label="mean")
-        axes[1, 0].set_ylabel("loss")
+        axes[1, 0].set_ylabel("loss, typical optimum")
         axes[1, 0].legend(ncols=2)
         for name, look in LOOKS.items():
             middle = curves[curves["strategy"] == name].groupby("time")["mean"].median()
             axes[1, 1].plot(middle.index, middle, label=name, **look)
-        axes[1, 1].set_ylabel("mean loss, median")
+        axes[1, 1].set_ylabel("mean loss of the tasks, medians")
         axes[1, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
         for axis in axes[1]:
             axis.set(yscale="log", xlabel="training time α", xlim=(0, protocol.duration))
@@ -127,39 +131,44 @@ def draw(tables: Tables, path: FilePath) -> None:
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of its Fig. 10."""
     curves, final = tables["curves"], _final(tables["curves"])
-    others = final.drop(columns="optimal")
+    rest = final.drop(columns="optimal")
     rows = []
     for seed, steps in tables["protocols"].groupby("seed"):
         here = curves[(curves["seed"] == seed) & (curves["strategy"] == "optimal")]
-        ratio = (here["loss_1"] / here[["loss_2", "loss_3"]].min(axis=1)).to_numpy()[:-1]
+        others = here[["loss_2", "loss_3"]]
+        low, high = here["loss_1"] / others.min(axis=1), here["loss_1"] / others.max(axis=1)
+        near = ((low >= 0.5) & (high <= 2.0)).to_numpy()[:-1]
         replayed = steps["share_1"].to_numpy() > 0
         rows.append(
             {
                 "seed": seed,
                 "first": steps["start"][replayed].min(),
-                "ratio": ratio[replayed][0] if replayed.any() else np.nan,
-                "comparable": np.mean(ratio[replayed] >= 0.5) if replayed.any() else np.nan,
+                "ratio": high.to_numpy()[:-1][replayed][0] if replayed.any() else np.nan,
+                "comparable": np.mean(near[replayed]) if replayed.any() else np.nan,
+                "otherwise": np.mean(near),
             }
         )
     replay = pd.DataFrame(rows).set_index("seed")
     return [
         Claim(
             "The optimum ends below all other protocols.",
-            "below each of the seven",
-            list(final["optimal"] < others.min(axis=1)),
+            "by at least 1 % below each of the seven (some are among the solver's starts)",
+            list(1.01 * final["optimal"] < rest.min(axis=1)),
             {
-                "best other / optimal": others.min(axis=1) / final["optimal"],
+                "best other / optimal": rest.min(axis=1) / final["optimal"],
                 "shuffled / optimal": final["shuffled"] / final["optimal"],
             },
         ),
         Claim(
             "Task 1 is replayed only when its loss is comparable to those of the other tasks.",
-            "in 90 % of the steps on task 1 its loss is at least half the smaller of the others",
-            list(replay["comparable"] >= 0.9),
+            "in 90 % of the steps on task 1 its loss is between half the smaller and twice the "
+            "larger of the others",
+            [None if np.isnan(x) else x >= 0.9 for x in replay["comparable"]],
             {
-                "share of such steps": replay["comparable"],
+                "share of such steps among those on task 1": replay["comparable"],
+                "among all steps": replay["otherwise"],
                 "first replay": replay["first"],
-                "loss of task 1 / smaller other at the first replay": replay["ratio"],
+                "loss of task 1 / larger other at the first replay": replay["ratio"],
             },
         ),
     ]
