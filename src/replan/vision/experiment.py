@@ -178,18 +178,15 @@ class _Realisation:
         self, tasks: ImageTasks, training: Training, steps: list[int], seed: int, number: int
     ) -> None:
         self.tasks, self.training, self.steps = tasks, training, steps
-        spawned = np.random.SeedSequence([seed, number]).spawn(2 + tasks.tasks)
+        spawned = np.random.SeedSequence([seed, number]).spawn(2 + 2 * tasks.tasks)
         weights, self._probe, *samples = (np.random.default_rng(s) for s in spawned)
         D, C = tasks.pixels.shape[1], tasks.targets.shape[1]
         self.weights = _normal(weights, training.weight_std, (training.hidden, D))
         self.heads = _normal(weights, training.head_std, (tasks.tasks, C, training.hidden))
         count = training.first + steps[-1]
-        self.streams = np.stack(
-            [
-                np.stack([rng.choice(pool, count) for pool in pools])
-                for rng, pools in zip(samples, tasks.pools, strict=True)
-            ]
-        )
+        pools = [pool for pair in tasks.pools for pool in pair]  # each has a stream of its own
+        drawn = [rng.choice(pool, count) for rng, pool in zip(samples, pools, strict=True)]
+        self.streams = np.reshape(drawn, (tasks.tasks, 2, count))
 
     def all(self, protocols: Mapping[str, Protocol]) -> dict[str, Any]:
         """Return the curves of all strategies; what they have in common is trained once."""

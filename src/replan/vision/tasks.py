@@ -121,6 +121,11 @@ def _build(
     test_samples = check.integer("test_samples", test_samples, at_least=1)
     wanted = sorted({label for group in groups for part in group for label in part})
     chosen = np.isin(images.train_labels, wanted)
+    for labels in (images.train_labels, images.test_labels):
+        for group in (part for pair in groups for part in pair):
+            if not np.isin(labels, group).any():
+                name = "upstream" if group == groups[0][0] else "auxiliary"
+                raise ValueError(f"`{name}` takes classes that `images` has, got {group}")
     pixels = images.train_images[chosen].reshape(np.count_nonzero(chosen), -1)
     labels = images.train_labels[chosen].astype(np.int64)
     scale, shift = 1 / 255.0, 0.0
