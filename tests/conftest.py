@@ -3,6 +3,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -14,6 +15,7 @@ _digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdi
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / f"numba-{_digest}"))
 
 import replan  # noqa: E402  numba reads the environment when it loads
+from replan import vision  # noqa: E402
 
 
 @pytest.fixture(params=["two_tasks_k2", "two_tasks_k4"])
@@ -28,3 +30,10 @@ def problem():
     model = replan.TeacherStudent.similar(0.3)
     start = model.pretrain(task=0, duration=60.0, seed=1)
     return replan.Problem(model, start, duration=10.0, steps=40)
+
+
+@pytest.fixture(scope="session")
+def images():
+    """500 images of Fashion-MNIST: see tests/data/README.md."""
+    with np.load(ROOT / "tests" / "data" / "fashion_subset.npz") as found:
+        return vision.Images(*(found[name] for name in vision.Images._fields))

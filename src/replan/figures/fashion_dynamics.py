@@ -26,7 +26,7 @@ def compute(run: Run, *, seeds: int, steps: int, similarity: float, **settings: 
 
 def looks(first: int, steps: int) -> list[int]:
     """Return when to test: every twentieth of the first phase, more often after the change."""
-    early = range(0, min(1000, steps), 50)
+    early = range(0, min(1000, steps), max(1, min(50, steps // 20)))
     return sorted({*range(-first, 0, max(1, first // 20)), *early, *range(0, steps, 250), steps})
 
 

@@ -15,7 +15,7 @@ from replan.vision.datasets import Images
 
 Singles = NDArray[np.float32]
 
-_HELD_OUT = 10  # one in so many training images is kept for estimates of the loss
+_HELD_OUT = 10  # one in so many training images of a class is kept for estimates of the loss
 NORMALISATIONS = ("unit", "standard")
 
 
@@ -132,8 +132,9 @@ def _build(
     if normalise == "standard":
         scale = 1 / float(pixels.std())
         shift = -scale * float(pixels.mean())
-    rows = np.arange(len(labels))
-    kept = rows % _HELD_OUT == 0
+    kept = np.zeros(len(labels), bool)
+    for label in wanted:
+        kept[np.flatnonzero(labels == label)[::_HELD_OUT]] = True
     rng = np.random.default_rng(0)  # which images make up the test set is not part of the noise
     root = np.sqrt(np.float32(pixels.shape[1]))
 
