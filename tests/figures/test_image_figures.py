@@ -55,7 +55,7 @@ def test_make_writes_the_settings(data, tmp_path):
         changes={k: v for k, v in TINY.items() if k != "seeds"} | {"steps": 50, "lr": 0.5},
     )  # fmt: skip
     text = (tmp_path / "claims.md").read_text()
-    for part in ("lr 0.5", "hidden 8", "upstream 0, 5", "normalise unit", "smoothing 0.0"):
+    for part in ("lr 0.5", "hidden 8", "upstream 0, 5", "normalise unit", "smoothing 0.8"):
         assert part in text
     assert all(path.exists() for path in made.files)
 
@@ -127,3 +127,14 @@ def test_claims_hold_where_they_should(name):
 def test_a_claim_fails_where_it_should(name, change, claim, verdict):
     found = module_of(name).claims(MADE[name][0](**change))
     assert found[claim].verdict == verdict
+
+
+def test_differences_come_with_their_interval():
+    difference = np.random.default_rng(0).normal(1.0, 2.0, 400)
+    mean, low, high = images.interval(difference)
+    assert mean == pytest.approx(difference.mean())
+    assert high - low == pytest.approx(2 * 1.96 * difference.std(ddof=1) / 20)
+    found = module_of("fashion-dynamics").claims(dynamics())[0]
+    texts = found.number_texts()
+    assert [text.rpartition(" ")[0] for text in texts] == ["difference", "95 % from", "to"]
+    assert "(" not in "".join(texts)

@@ -60,14 +60,14 @@ def claims(tables: Tables) -> list[Claim]:
             "Without replay the mean loss is smaller at first.",
             f"below interleaved after {early} steps, 95 % interval of paired differences",
             [images.below(no_replay[early] - mixed[early])],
-            {"difference": images.interval(no_replay[early] - mixed[early])},
+            images.numbers("difference", no_replay[early] - mixed[early]),
             "realisation",
         ),
         Claim(
             "Without replay the mean loss is larger in the long run.",
             f"above interleaved after {end} steps, 95 % interval of paired differences",
             [images.below(mixed[end] - no_replay[end])],
-            {"difference": images.interval(no_replay[end] - mixed[end])},
+            images.numbers("difference", no_replay[end] - mixed[end]),
             "realisation",
         ),
         *(
@@ -76,8 +76,8 @@ def claims(tables: Tables) -> list[Claim]:
                 "its loss averaged over all steps on task 2 is below, 95 % interval",
                 [images.below(_average(rule) - _average(other))],
                 {
-                    "difference": images.interval(_average(rule) - _average(other)),
-                    "difference at the end": images.interval(rule[end] - other[end]),
+                    **images.numbers("difference", _average(rule) - _average(other)),
+                    "difference at the end": (rule[end] - other[end]).mean(),
                     "step of the switch": switch,
                 },
                 "realisation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,7 @@ STRATEGIES = {
     "interleaved": LOOKS["interleaved 1:1"] | {"marker": ""},
     "pseudo-optimal": LOOKS["optimal"] | {"marker": "", "linestyle": "--"},
 }
-TRAINING = {
-    "hidden": 8,
-    "lr": 0.01,
-    "first": 10_000,
-    "weight_std": 1.0,
-    "head_std": 0.5,
-    "interval": 50,
-    "sample": 200,
-    "smoothing": 0.0,
-}
+TRAINING = asdict(Training())
 MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_samples": 1000}
 PARITY = {"normalise": "unit", "test_samples": 1000}
 
@@ -120,6 +112,12 @@ def interval(difference: Any) -> tuple[float, float, float]:
     mean = float(values.mean())
     error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf
     return mean, mean - error, mean + error
+
+
+def numbers(name: str, difference: Any) -> dict[str, float]:
+    """Return the mean of paired differences and its 95 % interval, as numbers of a claim."""
+    mean, low, high = interval(difference)
+    return {name: mean, "95 % from": low, "to": high}
 
 
 def below(difference: Any) -> bool | None:

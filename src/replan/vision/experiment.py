@@ -40,7 +40,7 @@ class Training:
     head_std: float = 0.5
     interval: int = 50
     sample: int = 200
-    smoothing: float = 0.0
+    smoothing: float = 0.8
 
     def __post_init__(self) -> None:
         for name in ("hidden", "interval", "sample"):
