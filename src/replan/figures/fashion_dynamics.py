@@ -41,10 +41,9 @@ def draw(tables: Tables, path: FilePath) -> None:
         for panel in axes[1:3]:
             panel.tick_params(labelleft=False)
         axes[0].set_ylabel("test loss")
-        axes[0].legend(fontsize=8)
         images.draw_comparison(axes[3], curves)
         axes[3].set(xscale="log", yscale="log", xlabel="step on task 2", ylabel="mean loss")
-        axes[3].legend(fontsize=8)
+        images.legend_of(figure, axes[0], axes[3])
 
 
 def claims(tables: Tables) -> list[Claim]:

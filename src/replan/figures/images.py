@@ -84,6 +84,7 @@ def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
         panel.axvline(0, color="0.7", linewidth=0.8)
         panel.set_title(name, fontsize=9)
         panel.set(yscale="log", xlabel="step on task 2")
+        panel.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
 
 
 def draw_comparison(axes: Any, curves: pd.DataFrame) -> None:
@@ -98,6 +99,15 @@ def draw_interval(axes: Any, table: pd.DataFrame, look: dict[str, Any]) -> None:
     band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
     axes.fill_between(middle.index, middle - error, middle + error, **band)
     axes.plot(middle.index, middle, **look)
+
+
+def legend_of(figure: Any, *axes: Any) -> None:
+    """Put one legend for several axes above a figure."""
+    pairs = [
+        part for panel in axes for part in zip(*panel.get_legend_handles_labels(), strict=True)
+    ]
+    handles, labels = zip(*pairs, strict=True)
+    figure.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=8)
 
 
 def table_of(curves: pd.DataFrame, strategy: str) -> pd.DataFrame:

@@ -1,0 +1,56 @@
+"""Which setting decides how the strategies compare on real images? One changed at a time.
+
+Needs `replan data fetch fashion-mnist` and `cifar10`; two minutes on two cores. The table is in
+docs/real-images.md.
+"""
+
+import numpy as np
+
+from replan import vision
+
+LOOKS = [0, 50, 100, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 10_000]
+CHANGES = [
+    {}, {"lr": 0.003}, {"lr": 0.03}, {"lr": 0.1}, {"normalise": "standard"}, {"hidden": 32},
+    {"head_std": 0.1}, {"smoothing": 0.0}, {"interval": 10}, {"sample": 1000},
+]  # fmt: skip
+
+
+def measure(tasks, training, realisations):
+    """Return what the docs tabulate: means over realisations, in percent where it says so."""
+    found = vision.experiment(tasks, LOOKS, training=training, realisations=realisations)
+    steps = found.steps[1:]
+    none, mixed, rule = (
+        found.mean(name)[:, 1:].mean(axis=0)
+        for name in ("no replay", "interleaved", "pseudo-optimal")
+    )
+    worse = steps[none > mixed]
+    return {
+        "switch": np.median(found.switches),
+        "no replay worse from": worse[0] if worse.size else "never",
+        "excess over the better, %": np.max(100 * (rule / np.minimum(none, mixed) - 1)),
+        "gain over interleaved, %": np.max(100 * (1 - rule / mixed)),
+        "loss against it, %": np.max(100 * (rule / mixed - 1)),
+    }
+
+
+def main():
+    """Print a row of the table for every data set and change."""
+    fashion, cifar = vision.fashion_mnist(), vision.cifar10()
+    for data, realisations in (("fashion-mnist", 40), ("cifar10", 20)):
+        for change in CHANGES:
+            rest = {key: value for key, value in change.items() if key != "normalise"}
+            normalise = change.get("normalise", "unit")
+            if data == "cifar10":
+                tasks = vision.parity_tasks(cifar, normalise=normalise)
+            else:
+                tasks = vision.mixed_tasks(fashion, 0.5, normalise=normalise)
+            row = measure(tasks, vision.Training(**rest), realisations)
+            numbers = " | ".join(
+                f"{x:.2f}" if isinstance(x, float) and name[-1] == "%" else f"{x}"
+                for name, x in row.items()
+            )
+            print(f"| {data} | {change or 'defaults'} | {numbers} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
