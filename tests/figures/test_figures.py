@@ -301,13 +301,13 @@ def test_an_always_needs_every_initialisation():
 def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
     [made] = make(
         ["multitask"], tmp_path, quick=True, seeds=1, workers=1,
-        changes={"similarities": [0.1, 0.9], "steps": 10},
+        changes={"similarities": [0.2, 0.8], "steps": 10},
     )  # fmt: skip
     content = json.loads((tmp_path / "claims.json").read_text())["figures"]["multitask"]
     assert content["command"] == (
-        "replan figure multitask --quick --seeds 1 --set similarities=[0.1, 0.9] --set steps=10"
+        "replan figure multitask --quick --seeds 1 --set similarities=[0.2, 0.8] --set steps=10"
     )
-    assert content["settings"]["similarities"] == [0.1, 0.9]
+    assert content["settings"]["similarities"] == [0.2, 0.8]
     assert content["unconverged"] == made.unconverged
     with pytest.raises(ValueError, match=r"`set` takes one of seeds, .*did you mean `steps`"):
         list(make(["multitask"], tmp_path, changes={"stepz": 3}))

@@ -11,7 +11,16 @@ import pandas as pd
 from replan import plotting, strategies
 from replan.claims import Claim
 from replan.control import solve
-from replan.figures.parts import LOOKS, Run, Tables, continual, grid, losses_by_strategy
+from replan.figures.parts import (
+    LOOKS,
+    Run,
+    Tables,
+    by_strategy,
+    continual,
+    draw_losses_by_strategy,
+    grid,
+    losses_by_strategy,
+)
 from replan.files import FilePath
 from replan.problem import Control, Problem
 from replan.protocol import Protocol
@@ -98,22 +107,19 @@ def compute(
 
 def draw(tables: Tables, path: FilePath) -> None:
     """Draw final losses against similarity."""
-    losses = tables["losses"]
     with plotting.figure(path, width=5.6, height=3.4) as figure:
         axes = figure.subplots()
-        for name, look in NAMES.items():
-            chosen = losses[losses["strategy"] == name]
-            label = f"{name}, η = 1" if name in _CONSTANT else name
-            plotting.draw_median(axes, chosen, x="similarity", y="loss", label=label, **look)
-        axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
+        labelled = {
+            name: look | {"label": f"{name}, η = 1" if name in _CONSTANT else name}
+            for name, look in NAMES.items()
+        }
+        draw_losses_by_strategy(axes, tables["losses"], labelled)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of its Fig. 9."""
-    losses = tables["losses"].pivot_table(
-        index="seed", columns=["strategy", "similarity"], values="loss"
-    )
+    losses = by_strategy(tables["losses"])
     joint = losses["joint optimum"]
     names = [name for name in NAMES if name != "joint optimum"]
     best = pd.concat([losses[name] for name in names], keys=names).groupby(level=1).min()

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
-from replan import plotting, strategies
+from replan import strategies
 from replan.claims import Claim
 from replan.control import solve
 from replan.figures.parts import (
     LOOKS,
     Run,
     Tables,
+    by_strategy,
+    collect,
+    draw_against_similarity,
     grid,
-    losses_by_strategy,
-    protocol_rows,
-    typical_optima,
+    largest_inside,
 )
 from replan.files import FilePath
 from replan.problem import Problem
 from replan.trajectory import evaluate
 
-SHOWN = [0.1, 0.3, 0.6, 0.9]
 FULL = {
     "seeds": 10, "steps": 200, "duration": 10.0, "lr": 10.0,
     "similarities": [round(0.05 * i, 2) for i in range(1, 20)],
@@ -69,49 +67,23 @@ def compute(
             for point in points
         ],
     )
-    pairs = list(zip(points, results, strict=True))
-    return {
-        "losses": losses_by_strategy(points, results),
-        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
-        "protocols": pd.concat(
-            protocol_rows(result["protocol"]).assign(**point)
-            for point, result in pairs
-            if point["similarity"] in SHOWN
-        ),
-    }
+    return collect(points, results)
 
 
 def draw(tables: Tables, path: FilePath) -> None:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    losses, protocols = tables["losses"], tables["protocols"]
-    with plotting.figure(path, width=7.2, height=3.0) as figure:
-        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
-        axes = left.subplots()
-        for name, look in NAMES.items():
-            chosen = losses[losses["strategy"] == name]
-            plotting.draw_median(axes, chosen, x="similarity", y="loss", label=name, **look)
-        axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
-        plotting.draw_bars(right, typical_optima(losses, protocols))
+    draw_against_similarity(path, tables, NAMES)
 
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of its Fig. 5."""
-    losses = tables["losses"].pivot_table(
-        index="seed", columns=["strategy", "similarity"], values="loss"
-    )
+    losses = by_strategy(tables["losses"])
     sequential, interleaved = losses["sequential"], losses["interleaved 1:1"]
     ends = [sequential.columns[0], sequential.columns[-1]]
     gain = 1 - losses["optimal"] / interleaved
     return [
-        Claim(
-            "Learning one task after the other is worst at an intermediate similarity.",
-            "the largest loss is 5 % above those at the smallest and the largest γ",
-            list(sequential.max(axis=1) > 1.05 * sequential[ends].max(axis=1)),
-            {
-                "γ of the largest loss": sequential.idxmax(axis=1),
-                "largest loss / larger end": sequential.max(axis=1) / sequential[ends].max(axis=1),
-            },
+        largest_inside(
+            "Learning one task after the other is worst at an intermediate similarity.", sequential
         ),
         Claim(
             "The loss of interleaved training decreases with similarity.",

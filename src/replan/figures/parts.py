@@ -8,6 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from replan import plotting
+from replan.claims import Claim
+from replan.files import FilePath
 from replan.protocol import Protocol
 
 Run = Callable[..., list[dict[str, Any]]]  # sweep, with its cache and progress bar
@@ -80,11 +83,67 @@ def typical(losses: pd.Series) -> Any:
     return losses.sort_values().index[(len(losses) - 1) // 2]
 
 
-def typical_optima(losses: pd.DataFrame, protocols: pd.DataFrame) -> dict[str, Protocol]:
-    """Return the optimal protocol of the middle initialisation at every similarity, by its name."""
-    optima = {}
-    for similarity, plans in protocols.groupby("similarity"):
-        optimal = losses[losses["strategy"] == "optimal"].query("similarity == @similarity")
-        seed = typical(optimal.set_index("seed")["loss"])
-        optima[f"γ = {similarity:g}"] = protocol_of(plans[plans["seed"] == seed])
-    return optima
+SHOWN = (0.1, 0.3, 0.6, 0.9)  # similarities whose protocols are shown, where they are among them
+
+
+def collect(points: list[dict[str, Any]], results: list[dict[str, Any]]) -> Tables:
+    """Return `losses` by strategy, `plans`, and the `protocols` of the similarities shown."""
+    pairs = list(zip(points, results, strict=True))
+    all_similarities = sorted({point["similarity"] for point in points})
+    shown = [g for g in all_similarities if g in SHOWN] or all_similarities[:4]
+    return {
+        "losses": losses_by_strategy(points, results),
+        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
+        "protocols": pd.concat(
+            protocol_rows(result["protocol"]).assign(**point)
+            for point, result in pairs
+            if point["similarity"] in shown
+        ),
+    }
+
+
+def draw_against_similarity(
+    path: FilePath, tables: Tables, looks: dict[str, dict[str, Any]]
+) -> None:
+    """Draw losses against similarity, and the typical optimum's colour bar for those shown."""
+    losses = tables["losses"]
+    with plotting.figure(path, width=7.2, height=3.1) as figure:
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
+        axes = left.subplots()
+        draw_losses_by_strategy(axes, losses, looks)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
+        optima = {}
+        for similarity, plans in tables["protocols"].groupby("similarity"):
+            optimal = losses[losses["strategy"] == "optimal"].query("similarity == @similarity")
+            seed = typical(optimal.set_index("seed")["loss"])
+            optima[f"γ = {similarity:g}"] = protocol_of(plans[plans["seed"] == seed])
+        plotting.draw_bars(right, optima)
+
+
+def draw_losses_by_strategy(
+    axes: Any, losses: pd.DataFrame, looks: dict[str, dict[str, Any]]
+) -> None:
+    """Draw the final loss of each strategy against similarity, medians with bands."""
+    for name, look in looks.items():
+        chosen = losses[losses["strategy"] == name]
+        plotting.draw_median(axes, chosen, x="similarity", y="loss", **({"label": name} | look))
+    axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
+
+
+def by_strategy(losses: pd.DataFrame) -> pd.DataFrame:
+    """Return losses with a row for each initialisation, columns by strategy and similarity."""
+    return losses.pivot_table(index="seed", columns=["strategy", "similarity"], values="loss")
+
+
+def largest_inside(statement: str, losses: pd.DataFrame) -> Claim:
+    """Return the claim that losses (columns by similarity) are largest inside their range."""
+    largest, ends = losses.max(axis=1), losses.iloc[:, [0, -1]].max(axis=1)
+    return Claim(
+        statement,
+        "the largest loss is 5 % above those at the smallest and the largest γ",
+        list(largest > 1.05 * ends),
+        {
+            "γ of the largest loss": losses.idxmax(axis=1),
+            "largest loss / larger end": largest / ends,
+        },
+    )

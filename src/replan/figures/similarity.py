@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from replan import plotting, strategies
+from replan import strategies
 from replan.claims import Claim
 from replan.control import solve
 from replan.figures.parts import (
     LOOKS,
     Run,
     Tables,
+    by_strategy,
+    collect,
     continual,
+    draw_against_similarity,
     grid,
-    losses_by_strategy,
-    protocol_rows,
-    typical_optima,
+    largest_inside,
 )
 from replan.files import FilePath
 from replan.problem import Problem
 from replan.trajectory import evaluate
 
-SHOWN = [0.1, 0.3, 0.6, 0.9]
 FULL = {"seeds": 10, "steps": 250, "similarities": [round(0.05 * i, 2) for i in range(1, 20)]}
 QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
 
@@ -66,37 +65,17 @@ def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> T
         case,
         [{"problem": continual(**point, steps=steps), "seed": point["seed"]} for point in points],
     )
-    pairs = list(zip(points, results, strict=True))
-    return {
-        "losses": losses_by_strategy(points, results),
-        "plans": pd.DataFrame([point | result["plan"] for point, result in pairs]),
-        "protocols": pd.concat(
-            protocol_rows(result["protocol"]).assign(**point)
-            for point, result in pairs
-            if point["similarity"] in SHOWN
-        ),
-    }
+    return collect(points, results)
 
 
 def draw(tables: Tables, path: FilePath) -> None:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    losses, protocols = tables["losses"], tables["protocols"]
-    with plotting.figure(path, width=7.2, height=3.2) as figure:
-        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
-        axes = left.subplots()
-        for name, look in LOOKS.items():
-            chosen = losses[losses["strategy"] == name]
-            plotting.draw_median(axes, chosen, x="similarity", y="loss", label=name, **look)
-        axes.set(yscale="log", xlabel="task similarity γ", ylabel="final mean loss")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
-        plotting.draw_bars(right, typical_optima(losses, protocols))
+    draw_against_similarity(path, tables, LOOKS)
 
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of its Fig. 3."""
-    losses = tables["losses"].pivot_table(
-        index="seed", columns=["strategy", "similarity"], values="loss"
-    )
+    losses = by_strategy(tables["losses"])
     plans = tables["plans"]
     no_replay, optimal = losses["no replay"], losses["optimal"]
     ends = [optimal.columns[0], optimal.columns[-1]]
@@ -105,14 +84,8 @@ def claims(tables: Tables) -> list[Claim]:
     ratio = plans.pivot_table(index="seed", columns="similarity", values="loss_ratio")
     near = (ratio > 0.5) & (ratio < 2)
     return [
-        Claim(
-            "Without replay the loss is largest at an intermediate similarity.",
-            "the largest loss is 5 % above those at the smallest and the largest γ",
-            list(no_replay.max(axis=1) > 1.05 * no_replay[ends].max(axis=1)),
-            {
-                "γ of the largest loss": no_replay.idxmax(axis=1),
-                "largest loss / larger end": no_replay.max(axis=1) / no_replay[ends].max(axis=1),
-            },
+        largest_inside(
+            "Without replay the loss is largest at an intermediate similarity.", no_replay
         ),
         Claim(
             "With optimal replay the loss is smallest at an intermediate similarity.",
