@@ -11,7 +11,7 @@ from replan import vision
 LOOKS = [0, 50, 100, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 10_000]
 CHANGES = [
     {}, {"lr": 0.003}, {"lr": 0.03}, {"lr": 0.1}, {"normalise": "standard"}, {"hidden": 32},
-    {"head_std": 0.1}, {"smoothing": 0.0}, {"interval": 10}, {"sample": 1000},
+    {"head_std": 0.1}, {"smoothing": 0.0}, {"smoothing": 0.0, "sample": 1000}, {"interval": 10},
 ]  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def measure(tasks, training, realisations):
     )
     worse = steps[none > mixed]
     return {
-        "switch": np.median(found.switches),
+        "switch": np.median(found.switches[found.switches >= 0]),
         "no replay worse from": worse[0] if worse.size else "never",
         "excess over the better, %": np.max(100 * (rule / np.minimum(none, mixed) - 1)),
         "gain over interleaved, %": np.max(100 * (1 - rule / mixed)),

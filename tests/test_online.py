@@ -67,6 +67,7 @@ def test_it_never_switches_on_a_loss_that_is_not_finite(bad):
     policy.observe({1: 0.1, 0: bad})
     policy.observe({1: bad, 0: 0.5})
     assert policy.focusing
+    policy.observe({1: bad, 0: 0.5})
     assert [decision.what for decision in policy.decisions] == ["ignored", "ignored"]
     assert policy.losses == {1: 0.1, 0: 0.5}
     policy.observe({1: 0.1, 0: 0.5})
@@ -100,6 +101,31 @@ def test_nothing_is_decided_before_every_loss_is_known():
     assert not policy.focusing  # the largest old loss counts
 
 
+def test_patience_counts_measurements_of_the_new_task():
+    policy = FocusThenReplay(1, [0], patience=2)
+    policy.observe({0: 0.3, 1: 0.1})
+    policy.observe({0: 0.3})
+    assert policy.focusing
+    policy.observe({1: 0.1})
+    assert not policy.focusing
+
+
+def test_a_state_of_another_kind_is_refused_and_changes_nothing():
+    policy = FocusThenReplay(1, [0])
+    other = Fixed([0.5, 0.5])
+    other.next_tasks(7)
+    for state in (other.state_dict(), {}, 3):
+        with pytest.raises(ValueError, match="`state_dict` takes what a FocusThenReplay gave"):
+            policy.load_state_dict(state)
+    assert policy.step == 0
+
+
+def test_numpy_keys_are_fine_in_a_state():
+    policy = FocusThenReplay(1, [0])
+    policy.observe({np.int64(0): np.float32(0.5), np.int64(1): 0.25})
+    assert json.loads(json.dumps(policy.state_dict()))["losses"] == {"0": 0.5, "1": 0.25}
+
+
 def test_tasks_arrive_one_after_another():
     policy = FocusThenReplay(0, [], tasks=3)
     assert policy.next_tasks(4).tolist() == [0] * 4
@@ -110,9 +136,43 @@ def test_tasks_arrive_one_after_another():
     policy.begin(2)
     assert policy.old_tasks == [0, 1]
     assert policy.next_task() == 2
+    again = FocusThenReplay(0, [], tasks=3)
+    again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    assert again.state_dict() == policy.state_dict()
     policy.observe({2: 0.15})
     assert sorted(policy.next_tasks(6)) == [0, 0, 1, 1, 2, 2]
     assert [d.what for d in policy.decisions] == ["focus", "replay", "focus", "replay"]
+
+
+@pytest.mark.parametrize("longest", [0, 5, 100])
+def test_shares_say_what_is_played(longest):
+    policy = FocusThenReplay(1, [0], max_focus=longest)
+    shares = policy.shares(8)
+    assert np.all(shares[:longest, 1] == 1.0)
+    assert np.all(shares[longest:, 1] == 0.5)
+    assert policy.next_tasks(8)[:longest].tolist() == [1] * min(longest, 8)
+
+
+def test_a_new_focus_phase_owes_nothing_to_old_tasks():
+    policy = FocusThenReplay(1, [0], shares=[0.9, 0.1])
+    for count in range(1, 12):
+        policy.observe({0: 0.5, 1: 0.5})
+        policy.next_tasks(count)
+        policy.begin(policy.old_tasks[0])
+        assert set(policy.next_tasks(3)) == {policy.new_task}
+
+
+def test_only_tasks_seen_are_replayed():
+    policy = FocusThenReplay(0, [], tasks=3, shares=[0.2, 0.2, 0.6])
+    policy.begin(1)
+    policy.observe({0: 0.2, 1: 0.1})
+    assert policy.next_counts(10).tolist() == [5, 5, 0]
+
+
+def test_shares_by_loss_wait_for_every_loss():
+    policy = FocusThenReplay(1, [0], shares="loss", max_focus=2)
+    policy.observe({1: 0.4})
+    assert policy.next_counts(10).tolist() == [4, 6]
 
 
 def test_shares_in_the_replay_phase():
@@ -191,6 +251,7 @@ def test_what_happens_is_told_to_a_hook():
         (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` takes one of loss"),
         (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` takes an array of numbers of"),
         (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` takes a task index from 0"),
+        (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` takes a dict of losses"),
         (lambda: FocusThenReplay(1, [0]).next_tasks(-1), "`count` takes an integer of at least 0"),
         (lambda: Fixed([0.5, 0.6]), "`shares` takes shares that sum to 1"),
         (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` takes one of spread, random"),

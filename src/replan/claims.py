@@ -80,8 +80,9 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
         "Made by `replan figure`. A claim is checked in many instances, mostly initialisations:",
         "it *holds* if it is true in at least 90 % of them (in all where the paper says always),",
         "*does not hold* if it is false in at least 90 %, and else *depends on the initialisation*",
-        "(or whatever the instances are). Numbers are medians over the instances, with 10 to 90 %",
-        "in brackets. Verdicts on a few instances, as with `--quick`, say little.",
+        "(or whatever the instances are); a single one whose noise leaves it open is *undecided*.",
+        "Numbers are medians over the instances, with 10 to 90 % in brackets. Verdicts on a few",
+        "instances, as with `--quick`, say little.",
     ]
     for name, figure in content.items():
         settings = ", ".join(f"{key} {_short(value)}" for key, value in figure["settings"].items())
@@ -107,8 +108,12 @@ def _summary(values: ArrayLike) -> str:
         return "none"
     low, middle, high = np.quantile(finite, [0.1, 0.5, 0.9])
     if low == high:
-        return f"{middle:.3g}"
-    return f"{middle:.3g} ({low:.3g} … {high:.3g})"
+        return _number(middle)
+    return f"{_number(middle)} ({_number(low)} … {_number(high)})"
+
+
+def _number(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
 
 
 def _short(value: Any) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -257,7 +258,7 @@ def fetch_command(name: str, root: Path | None) -> None:
     Example:
       replan data fetch fashion-mnist
     """
-    from replan.vision.fetch import fetch
+    from replan.vision.download import fetch
 
     click.echo(f"{name} is in {fetch(name, root, say=click.echo)}")
 
@@ -433,14 +434,14 @@ def figure_command(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return the name and the value, JSON or else a word, of KEY=VALUE."""
+    """Return the name and the value of KEY=VALUE: JSON, numbers with commas, or else a word."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"`--set` takes KEY=VALUE, got {text!r}")
-    try:
-        return name, loads(value)
-    except ValueError:
-        return name, value
+    for attempt in (value, f"[{value}]"):
+        with suppress(ValueError):
+            return name, loads(attempt)
+    return name, value
 
 
 def _as_given(

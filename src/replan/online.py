@@ -37,11 +37,13 @@ class ReplayPolicy(ABC):
     """Says which task to train on next.
 
     step: samples asked for so far. decisions: what was decided, when and why. A policy's answers
-    depend on its arguments, on what it observed and on nothing else; `state_dict` holds all of it.
+    depend on its arguments, on what it observed and on nothing else; `state_dict` holds all but the
+    arguments.
 
     - `order`: how samples follow the shares: "spread" (as evenly as they allow) or "random" (drawn,
       with `seed`).
-    - `log`: called with the shares of the tasks and the smoothed losses when they were observed.
+    - `log`: called with the shares of the tasks and the losses, smoothed if the policy smooths
+      them, when they were observed.
     """
 
     def __init__(
@@ -55,15 +57,21 @@ class ReplayPolicy(ABC):
         self._rng = np.random.default_rng(check.integer("seed", seed))
         self._lag = np.zeros(self.tasks)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.tasks} tasks, step {self.step})"
+
     @abstractmethod
     def shares(self, count: int = 1) -> Floats:
         """Return the shares (count, T) of the tasks in each of the next samples."""
 
     def observe(self, losses: Mapping[int, float]) -> None:
         """Take note of losses by task, of some or of all; here they are only logged."""
-        for task in losses:
-            check.task("losses", task, self.tasks)
-        self._say(losses)
+        self._say(self._checked(losses))
+
+    def _checked(self, losses: Mapping[int, float]) -> dict[int, float]:
+        if not isinstance(losses, Mapping):
+            raise ValueError(f"`losses` takes a dict of losses by task, got {losses!r}")
+        return {check.task("losses", t, self.tasks): float(x) for t, x in losses.items()}
 
     def _say(self, losses: Mapping[int, float]) -> None:
         if self.log is not None:
@@ -97,11 +105,19 @@ class ReplayPolicy(ABC):
             "step": self.step,
             "lag": self._lag.tolist(),
             "rng": self._rng.bit_generator.state,
-            "decisions": [asdict(decision) for decision in self.decisions],
+            "decisions": [
+                asdict(entry) | {"losses": {str(t): x for t, x in entry.losses.items()}}
+                for entry in self.decisions
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another policy with the same arguments was."""
+        if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
+            raise ValueError(
+                f"`state_dict` takes what a {type(self).__name__} gave, with "
+                f"{', '.join(self.state_dict())}, got {state!r:.80}"
+            )
         lag = check.array("state_dict", state["lag"], (self.tasks,))
         self.step, self._lag = int(state["step"]), lag
         self._rng.bit_generator.state = state["rng"]
@@ -169,11 +185,11 @@ class FocusThenReplay(ReplayPolicy):
 
     **Other arguments**
 
-    - `shares`: (T,) of the tasks in the replay phase, by default equal ones of all tasks seen;
-      "loss": in proportion to their weighted, smoothed losses.
+    - `shares`: (T,) of the tasks in the replay phase, of which those seen so far count; by default
+      equal ones; "loss": in proportion to their weighted, smoothed losses.
     - `weights`: (T,) by which losses are multiplied before they are compared.
     - `margin`: the losses meet where new ≤ (1 + margin) × the largest of the old ones.
-    - `patience`: how many observations in a row they must have met.
+    - `patience`: how many observations of the new task in a row they must have met.
     - `smoothing`: the part of the old value in the moving average of each task's losses, below 1.
     - `min_focus`, `max_focus`: bounds of the focus phase in steps.
 
@@ -209,7 +225,7 @@ class FocusThenReplay(ReplayPolicy):
             shares if shares is None or isinstance(shares, str)
             else check.simplex_rows("shares", shares, count)
         )  # fmt: skip
-        self.margin = check.number("margin", margin)
+        self.margin = check.number("margin", margin, at_least=-1)
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
@@ -237,6 +253,7 @@ class FocusThenReplay(ReplayPolicy):
             raise ValueError(f"`old_tasks` takes tasks other than the new one, got {new_task}")
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
+        self._lag = np.zeros(self.tasks)  # what lags behind is not made up for in a focus phase
 
     @property
     def seen(self) -> list[int]:
@@ -245,16 +262,17 @@ class FocusThenReplay(ReplayPolicy):
 
     def observe(self, losses: Mapping[int, float]) -> None:
         """Take note of losses by task, and end the focus phase if they have met."""
-        bad = {t: float(x) for t, x in losses.items() if not np.isfinite(x)}
-        for task, loss in losses.items():
-            check.task("losses", task, self.tasks)
+        told = self._checked(losses)
+        bad = {t: loss for t, loss in told.items() if not np.isfinite(loss)}
+        for task, loss in told.items():
             if task not in bad:
-                before = self.losses.get(task, float(loss))
-                self.losses[task] = self.smoothing * before + (1 - self.smoothing) * float(loss)
+                before = self.losses.get(task, loss)
+                self.losses[task] = self.smoothing * before + (1 - self.smoothing) * loss
         if bad:
             reason = f"not finite: {', '.join(f'task {t} {x}' for t, x in sorted(bad.items()))}"
-            self.decisions.append(Decision(self.step, "ignored", reason))
-        elif self.focusing:
+            if not self.decisions or self.decisions[-1].reason != reason:  # once is enough
+                self.decisions.append(Decision(self.step, "ignored", reason, dict(self.losses)))
+        elif self.focusing and (self.new_task in told or not self._met):
             self._met = self._met + 1 if self._meet() else 0
             focused = self.step - self._begun
             if self._met >= self.patience and focused >= self.min_focus:
@@ -289,17 +307,23 @@ class FocusThenReplay(ReplayPolicy):
 
     def shares(self, count: int = 1) -> Floats:
         """Return the shares (count, T) of the next samples."""
-        row = np.zeros(self.tasks)
+        rows = np.tile(self._replay_shares(), (count, 1))
         if self.focusing:
-            row[self.new_task] = 1.0
-        elif self._given is None:
-            row[self.seen] = 1 / len(self.seen)
-        elif isinstance(self._given, str):
-            known = [self.weights[t] * self.losses.get(t, 0.0) for t in self.seen]
-            row[self.seen] = np.array(known) / sum(known) if sum(known) > 0 else 1 / len(self.seen)
-        else:
-            row = self._given
-        return np.tile(row, (count, 1))
+            left = self._left()
+            rows[: count if left is None else left] = np.eye(self.tasks)[self.new_task]
+        return rows
+
+    def _replay_shares(self) -> Floats:
+        """Return the shares (T,) of the replay phase: of tasks seen so far, given or equal."""
+        amounts = np.zeros(self.tasks)
+        if isinstance(self._given, str) and all(t in self.losses for t in self.seen):
+            losses = [self.losses[t] for t in self.seen]
+            amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
+        elif self._given is not None and not isinstance(self._given, str):
+            amounts[self.seen] = self._given[self.seen]
+        if amounts.sum() == 0:
+            amounts[self.seen] = 1.0
+        return amounts / amounts.sum()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the policy is, as JSON types."""
@@ -316,7 +340,9 @@ class FocusThenReplay(ReplayPolicy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another policy with the same arguments was."""
         super().load_state_dict(state)
+        lag = self._lag
         self._start(state["new_task"], state["old_tasks"])
+        self._lag = lag
         self.focusing, self.switch_step = bool(state["focusing"]), int(state["switch_step"])
         self._begun, self._met = int(state["begun"]), int(state["met"])
         self.losses = {int(t): float(x) for t, x in state["losses"].items()}

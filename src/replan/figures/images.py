@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t
 
 from replan import plotting
 from replan.check import Floats
@@ -19,8 +20,8 @@ STRATEGIES = {
     "pseudo-optimal": LOOKS["optimal"] | {"marker": "", "linestyle": "--"},
 }
 TRAINING = asdict(Training())
-MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_samples": 1000}
-PARITY = {"normalise": "unit", "test_samples": 1000}
+MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_samples": 2000}
+PARITY = {"normalise": "unit", "test_samples": 2000}
 
 
 def case(
@@ -45,6 +46,7 @@ def learn(
 ) -> pd.DataFrame:
     """Return a row for every task setting, realisation, strategy and look."""
     training = {name: settings[name] for name in TRAINING}
+    looks = sorted(set(looks))
     blocks = [[first, min(first + 10, seeds)] for first in range(0, seeds, 10)]
     cases: list[dict[str, Any]] = [
         {"data": data, "tasks": one, "training": training, "looks": looks, "block": block}
@@ -83,7 +85,13 @@ def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
             plotting.draw_median(panel, rows, x="step", y=column, **look)
         panel.axvline(0, color="0.7", linewidth=0.8)
         panel.set_title(name, fontsize=9)
-        panel.set(yscale="log", xlabel="step on task 2")
+        panel.set(yscale="log", xlabel="step (task 2 from 0)")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("")
+    limits = np.array([panel.get_ylim() for panel in axes])
+    for panel in axes:
+        panel.set_ylim(limits[:, 0].min(), limits[:, 1].max())
+        panel.tick_params(labelleft=panel is axes[0])
         panel.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
 
 
@@ -95,7 +103,7 @@ def draw_comparison(axes: Any, curves: pd.DataFrame) -> None:
 
 def draw_interval(axes: Any, table: pd.DataFrame, look: dict[str, Any]) -> None:
     """Draw the mean over rows (realisations) of each column, with its 95 % interval."""
-    middle, error = table.mean(), 1.96 * table.sem()
+    middle, error = table.mean(), t.ppf(0.975, max(len(table) - 1, 1)) * table.sem()
     band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
     axes.fill_between(middle.index, middle - error, middle + error, **band)
     axes.plot(middle.index, middle, **look)
@@ -119,8 +127,10 @@ def table_of(curves: pd.DataFrame, strategy: str) -> pd.DataFrame:
 def interval(difference: Any) -> tuple[float, float, float]:
     """Return the mean of paired differences (realisations,) and its 95 % confidence interval."""
     values: Floats = np.asarray(difference, dtype=float)
-    mean = float(values.mean())
-    error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf
+    count, mean = len(values), float(values.mean())
+    if count < 2:
+        return mean, -np.inf, np.inf
+    error = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count))
     return mean, mean - error, mean + error
 
 

@@ -59,7 +59,7 @@ def make(
     **Other arguments**
 
     - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
-    - `changes`: other settings to change, of those in the module's `FULL`.
+    - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one a core. `progress`: show a bar on a terminal.
     """
     modules = {
@@ -67,6 +67,8 @@ def make(
         for name in (check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES]) for name in names)
     }
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
+    for key in changes or {}:
+        check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
     settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,12 +93,10 @@ def make(
 def _settings(
     standard: dict[str, Any], seeds: int | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of a figure with changes; those it does not have are refused."""
-    for name in changes:
-        check.one_of("set", name, standard)
-    if seeds is not None and "seeds" in standard:
+    """Return the settings of a figure with those changes that it knows."""
+    if seeds is not None:
         changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
-    return standard | changes
+    return standard | {key: value for key, value in changes.items() if key in standard}
 
 
 def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:

@@ -18,7 +18,8 @@ from replan.check import Ints
 Singles = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
-_compiled: Any = njit(cache=True, nogil=True, fastmath=True)
+# sums in any order, so that they are vectorised; but NaN stays NaN
+_compiled: Any = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 @_compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ _HELD_OUT = 10  # one in so many training images of a class is kept for estimate
 NORMALISATIONS = ("unit", "standard")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageTasks:
     """What is trained on: a sample of task t is mix[t] × one image + (1 − mix[t]) × another.
 
@@ -39,6 +40,9 @@ class ImageTasks:
     test: list[tuple[Singles, Singles]]
     settings: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"ImageTasks({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
     @property
     def tasks(self) -> int:
         """Number of tasks T."""
@@ -52,11 +56,12 @@ def mixed_tasks(
     upstream: Sequence[int] = (0, 5),
     auxiliary: Sequence[int] = (2, 7),
     normalise: str = "unit",
-    test_samples: int = 1000,
+    test_samples: int = 2000,
 ) -> ImageTasks:
     """Return two tasks: a pair of classes, and γ × that pair + (1 − γ) × another pair.
 
-    Labels are ±1, mixed like the images. (Paper, section 3.2)
+    Labels are ±1, mixed like the images. `normalise`: "unit" (pixels over 255) or "standard" (mean
+    0, variance 1). `test_samples`: at most so many for each task. (Paper, section 3.2)
     """
     gamma = check.number("similarity", similarity, at_least=0, at_most=1)
     pairs = [_classes("upstream", upstream), _classes("auxiliary", auxiliary)]
@@ -69,6 +74,7 @@ def mixed_tasks(
         images,
         groups=[(pairs[0], pairs[0]), (pairs[0], pairs[1])],
         mix=[1.0, gamma],
+        needed=[*pairs[0], *pairs[1]],
         coding=sign[:, None],
         normalise=normalise,
         test_samples=test_samples,
@@ -80,7 +86,7 @@ def mixed_tasks(
 
 
 def parity_tasks(
-    images: Images, *, normalise: str = "unit", test_samples: int = 1000
+    images: Images, *, normalise: str = "unit", test_samples: int = 2000
 ) -> ImageTasks:
     """Return two tasks: to tell apart the classes with odd labels, and those with even ones.
 
@@ -93,6 +99,7 @@ def parity_tasks(
         images,
         groups=[(odd, odd), (even, even)],
         mix=[1.0, 1.0],
+        needed=[*odd, *even],
         coding=coding,
         normalise=normalise,
         test_samples=test_samples,
@@ -101,10 +108,11 @@ def parity_tasks(
 
 
 def _classes(name: str, pair: Sequence[int]) -> list[int]:
-    classes = [check.task(name, label, 10) for label in check.items(name, pair, "classes")]
-    if len(set(classes)) != 2:
-        raise ValueError(f"`{name}` takes two classes, got {classes}")
-    return classes
+    classes = check.items(name, pair, "classes")
+    good = all(isinstance(x, Integral) and 0 <= int(x) < 10 for x in classes)
+    if not good or len(classes) != 2 or classes[0] == classes[1]:
+        raise ValueError(f"`{name}` takes two different classes from 0 to 9, got {classes}")
+    return [int(x) for x in classes]
 
 
 def _build(
@@ -113,36 +121,41 @@ def _build(
     groups: list[tuple[list[int], list[int]]],
     mix: list[float],
     coding: Singles,
+    needed: list[int],
     normalise: str,
     test_samples: int,
     settings: dict[str, Any],
 ) -> ImageTasks:
     check.one_of("normalise", normalise, NORMALISATIONS)
     test_samples = check.integer("test_samples", test_samples, at_least=1)
-    wanted = sorted({label for group in groups for part in group for label in part})
-    chosen = np.isin(images.train_labels, wanted)
+    chosen = np.isin(images.train_labels, needed)
     for labels in (images.train_labels, images.test_labels):
-        for group in (part for pair in groups for part in pair):
-            if not np.isin(labels, group).any():
-                name = "upstream" if group == groups[0][0] else "auxiliary"
-                raise ValueError(f"`{name}` takes classes that `images` has, got {group}")
+        missing = [label for label in needed if label not in labels]
+        if missing:
+            raise ValueError(
+                f"`images` takes images of the classes {needed}, got none of {missing}"
+            )
     pixels = images.train_images[chosen].reshape(np.count_nonzero(chosen), -1)
     labels = images.train_labels[chosen].astype(np.int64)
     scale, shift = 1 / 255.0, 0.0
     if normalise == "standard":
-        scale = 1 / float(pixels.std())
-        shift = -scale * float(pixels.mean())
+        share = np.bincount(pixels.ravel(), minlength=256) / pixels.size
+        mean = float(share @ np.arange(256))
+        scale = 1 / float(np.sqrt(share @ (np.arange(256) - mean) ** 2))
+        shift = -scale * mean
     kept = np.zeros(len(labels), bool)
-    for label in wanted:
+    for label in needed:
         kept[np.flatnonzero(labels == label)[::_HELD_OUT]] = True
-    rng = np.random.default_rng(0)  # which images make up the test set is not part of the noise
+    rng = np.random.default_rng(0)  # which images are paired is not part of the noise
     root = np.sqrt(np.float32(pixels.shape[1]))
 
-    def samples(flat: Any, found: Any, usable: Any, task: int) -> tuple[Singles, Singles]:
+    def samples(flat: Any, found: Any, task: int, most: int) -> tuple[Singles, Singles]:
+        """Return inputs and targets of a task, no image in two of them."""
         first, second = (
-            rng.choice(np.flatnonzero(usable & np.isin(found, group)), test_samples)
-            for group in groups[task]
+            rng.permutation(np.flatnonzero(np.isin(found, group))) for group in groups[task]
         )
+        count = min(most, len(first), len(second))
+        first, second = first[:count], second[:count]
         one, two = np.float32(mix[task]), np.float32(1 - mix[task])
         inputs = one * flat[first] + two * flat[second]
         targets = one * coding[found[first]] + two * coding[found[second]]
@@ -150,7 +163,7 @@ def _build(
 
     test_flat = images.test_images.reshape(len(images.test_labels), -1)
     test_labels = images.test_labels.astype(np.int64)
-    anything = np.ones(len(test_labels), bool)
+    everything = len(labels)
     return ImageTasks(
         pixels=np.ascontiguousarray(pixels),
         targets=coding[labels].astype(np.float32),
@@ -164,7 +177,7 @@ def _build(
         mix=np.array(mix, np.float32),
         scale=scale,
         shift=shift,
-        held_out=[samples(pixels, labels, kept, t) for t in range(len(groups))],
-        test=[samples(test_flat, test_labels, anything, t) for t in range(len(groups))],
+        held_out=[samples(pixels[kept], labels[kept], t, everything) for t in range(len(groups))],
+        test=[samples(test_flat, test_labels, t, test_samples) for t in range(len(groups))],
         settings=settings | {"normalise": normalise, "test_samples": test_samples},
     )

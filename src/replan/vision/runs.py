@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from replan import check, files
 from replan.check import Floats, Ints
+from replan.dynamics import IntegrationError
 from replan.online import Fixed, FocusThenReplay, Follow, ReplayPolicy
 from replan.protocol import Protocol
 from replan.vision.tasks import ImageTasks
@@ -30,7 +32,7 @@ class Training:
     hidden: units K. lr: learning rate of both layers. first: steps on task 1 before anything else.
     weight_std, head_std: of the initial weights and heads. interval, sample, smoothing: the
     pseudo-optimal strategy estimates both losses every so many steps on so many held-out samples,
-    drawn anew, and smooths them by this part of the old value.
+    drawn anew each time, and smooths them by this part of the old value.
     """
 
     hidden: int = 8
@@ -51,7 +53,7 @@ class Training:
         check.number("smoothing", self.smoothing, at_least=0, at_most=0.999)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Learning:
     """Learning curves of strategies, on the same realisations.
 
@@ -78,6 +80,21 @@ class Learning:
             raise ValueError(f"`step` takes one of {self.steps.tolist()}, got {step}")
         return int(found[0])
 
+    def __repr__(self) -> str:
+        return f"Learning({len(self.switches)} realisations, {len(self.steps)} looks)"
+
+    def __str__(self) -> str:
+        shown = np.unique(np.linspace(0, len(self.steps) - 1, 6).astype(int))
+        head = "".join(f"{step:>10}" for step in self.steps[shown])
+        lines = [f"mean loss of {len(self.switches)} realisations", f"{'after step':<16}{head}"]
+        for name in self.losses:
+            row = "".join(f"{loss:>10.4g}" for loss in self.mean(name).mean(axis=0)[shown])
+            lines.append(f"{name:<16}{row}")
+        switched = self.switches[self.switches >= 0]
+        when = f", at step {np.median(switched):g} (median)" if switched.size else ""
+        lines.append(f"the rule began to replay in {switched.size}{when}")
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
         return {
@@ -97,7 +114,9 @@ class Learning:
         rows = [
             [name, realisation, step, *row]
             for name, losses in self.losses.items()
-            for realisation, curves in enumerate(losses.tolist())
+            for realisation, curves in zip(
+                self.settings["realisations"], losses.tolist(), strict=True
+            )
             for step, row in zip(self.steps.tolist(), curves, strict=True)
         ]
         return files.write_csv(path, header, rows)
@@ -119,7 +138,7 @@ def experiment(
     **Main arguments**
 
     - `tasks`: two tasks; `looks`: when to test, in steps after the change of the task (negative:
-      before it). The last one is the end of the training.
+      before it), in any order. The largest is the end of the training.
 
     **Other arguments**
 
@@ -133,18 +152,25 @@ def experiment(
     """
     training = Training() if training is None else training
     if not isinstance(tasks, ImageTasks) or tasks.tasks != 2:
-        raise ValueError(f"`tasks` takes two ImageTasks, got {tasks!r:.80}")
-    steps = sorted({check.integer("looks", x, at_least=-training.first) for x in looks})
+        raise ValueError(f"`tasks` takes ImageTasks, two of them, got {type(tasks).__name__}")
+    given = check.items("looks", looks, "steps")
+    steps = sorted({check.integer("looks", x, at_least=-training.first) for x in given})
     if not steps or steps[-1] < 1:
         raise ValueError(f"`looks` takes steps of which the last is at least 1, got {steps}")
-    which = range(realisations) if isinstance(realisations, int) else list(realisations)
-    if len(which) == 0:
-        raise ValueError("`realisations` takes at least one, got none")
+    if isinstance(realisations, Integral):
+        realisations = range(check.integer("realisations", realisations, at_least=1))
+    items = check.items("realisations", realisations, "numbers")
+    which = [check.integer("realisations", x) for x in items]
+    seed = check.integer("seed", seed)
+    if len(which) == 0 or len(set(which)) < len(which):
+        raise ValueError(f"`realisations` takes at least one, none twice, got {which}")
     protocols = dict(protocols or {})
     for name, protocol in protocols.items():
         if not isinstance(protocol, Protocol) or protocol.tasks != 2 or name in NAMES:
+            hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(
-                f"`protocols` takes protocols of two tasks under new names, got {name} {protocol!r}"
+                f"`protocols` takes protocols of two tasks under new names, got {name} "
+                f"{protocol!r}{hint}"
             )
     threads = (os.cpu_count() or 1) if threads is None else threads
 
@@ -163,7 +189,13 @@ def experiment(
         [run["decisions"] for run in runs],
         tasks.settings
         | asdict(training)
-        | {"realisations": list(which), "seed": seed, "steps": steps[-1]},
+        | {
+            "pixels": tasks.pixels.shape[1],
+            "looks": steps,
+            "realisations": which,
+            "seed": seed,
+            "protocols": {name: protocol.to_dict() for name, protocol in protocols.items()},
+        },
     )
 
 
@@ -177,7 +209,7 @@ class _Realisation:
     def __init__(
         self, tasks: ImageTasks, training: Training, steps: list[int], seed: int, number: int
     ) -> None:
-        self.tasks, self.training, self.steps = tasks, training, steps
+        self.tasks, self.training, self.steps, self.number = tasks, training, steps, number
         spawned = np.random.SeedSequence([seed, number]).spawn(2 + 2 * tasks.tasks)
         weights, self._probe, *samples = (np.random.default_rng(s) for s in spawned)
         D, C = tasks.pixels.shape[1], tasks.targets.shape[1]
@@ -194,8 +226,8 @@ class _Realisation:
         start.go(Fixed([1.0, 0.0]), 0)
         rule = FocusThenReplay(1, [0], smoothing=self.training.smoothing)
         focus = start.copy()
-        while rule.focusing and focus.step < self.steps[-1]:
-            focus.go(rule, min(focus.step + self.training.interval, self.steps[-1]))
+        while rule.focusing and focus.step + self.training.interval < self.steps[-1]:
+            focus.go(rule, focus.step + self.training.interval)
             rule.observe(self._estimate(focus))
         ends = {
             "no replay": (focus.copy(), Fixed([0.0, 1.0])),
@@ -204,8 +236,13 @@ class _Realisation:
         }
         for name, protocol in protocols.items():
             ends[name] = (start.copy(), Follow(protocol, self.steps[-1]))
-        for run, policy in ends.values():
+        for name, (run, policy) in ends.items():
             run.go(policy, self.steps[-1])
+            if not np.all(np.isfinite(run.losses)):
+                raise IntegrationError(
+                    f"realisation {self.number} diverged with the strategy {name}: "
+                    "try a smaller `lr`"
+                )
         return {
             "losses": {name: run.losses for name, (run, _) in ends.items()},
             "switch": rule.switch_step,

@@ -9,14 +9,16 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
 
 from replan import check, files
 from replan.files import FilePath
-from replan.vision.datasets import DATASETS, FOLDERS, checked, user_cache
+from replan.vision.datasets import DATASETS, FOLDERS, checked, data_folder
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -39,20 +41,43 @@ def fetch(
     under its name, so that what was broken off never looks complete.
     """
     check.one_of("name", name, DATASETS)
-    folder = Path(user_cache() if root is None else root) / FOLDERS[name]
+    folder = Path(data_folder() if root is None else root) / FOLDERS[name]
     folder.mkdir(parents=True, exist_ok=True)
+    if _complete(name, folder):
+        say(f"{name} is already in {folder}")
+        return folder
     problems = []
     for source, payloads in _SOURCES[name].items():
         say(f"{name}: trying {source}")
-        try:
-            for file, payload in payloads():
-                content = checked(name, file, payload, source)
+        found = _checked(name, source, payloads)
+        if not isinstance(found, str):
+            for file, payload in found.items():
                 with files.replacing(folder / file) as part:
-                    part.write_bytes(content)
+                    part.write_bytes(payload)
             return folder
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            problems.append(f"{source}: {error}")
+        say(f"not from there: {found}")
+        problems.append(f"{source}: {found}")
     raise FetchError(f"could not get {name}; {'; '.join(problems)}")
+
+
+def _complete(name: str, folder: Path) -> bool:
+    try:
+        for file in DATASETS[name]:
+            checked(name, file, (folder / file).read_bytes(), folder)
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
+
+
+def _checked(name: str, source: str, payloads: Callable[[], Payloads]) -> dict[str, bytes] | str:
+    """Return all files from a source, or why there are none."""
+    try:
+        return {file: checked(name, file, payload, source) for file, payload in payloads()}
+    except (
+        OSError, ValueError, EOFError, KeyError, zlib.error, tarfile.TarError, HTTPException,
+        subprocess.SubprocessError,
+    ) as error:  # fmt: skip
+        return f"{error}" or type(error).__name__
 
 
 def _download(address: str) -> bytes:
@@ -105,7 +130,9 @@ def _cifar_from_npm() -> Payloads:
 
 
 def _call(command: list[str], folder: str) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600
+    )
     if done.returncode:
         why = " ".join(done.stderr.split()[-20:])
         raise OSError(f"`{' '.join(command)}` failed: {why}")
