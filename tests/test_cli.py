@@ -316,7 +316,7 @@ def test_a_figure_with_its_claims(run, tmp_path):
     code, out, err = run("figure readout --quick --out made --workers 1")
     assert (code, err) == (0, "")
     assert out.startswith("readout: wrote made/readout.png, made/readout.pdf, made/readout.csv\n")
-    assert "\n  holds: " in out
+    assert "\n  holds (1 of 1): " in out
     assert (tmp_path / "made" / "claims.md").exists()
     content = json.loads((tmp_path / "made" / "claims.json").read_text())
     assert content["figures"]["readout"]["command"] == "replan figure readout --quick"
@@ -328,6 +328,10 @@ def test_a_figure_with_its_claims(run, tmp_path):
         ("figure similarty", "`NAME` takes one of dynamics, similarity"),
         ("figure multitask --seeds 0", "`seeds` takes an integer of at least 1, got 0"),
         ("figure readout --quick --workers 0", "`workers` takes an integer of at least 1, got 0"),
+        ("figure readout --set gamma=1", "`set` takes one of similarities; got 'gamma'"),
+        ("figure readout --set gamma", "`--set` takes KEY=VALUE, got 'gamma'"),
+        ("figure readout --set similarities=0.5,2 --workers 1", "`similarity` takes a number from"),
+        ("data fetch mnist", "`name` takes one of fashion-mnist, cifar10"),
     ],
 )
 def test_mistakes_in_a_figure_are_refused(run, words, message):
