@@ -31,9 +31,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         images.draw_strategies(panels, curves)
         panels[0].set_ylabel("test loss")
         images.draw_comparison(axes["d"], curves)
-        axes["d"].set(
-            xscale="log", yscale="log", xlabel="step after the change", ylabel="mean loss"
-        )
+        axes["d"].set(xscale="log", xlabel="step after the change", ylabel="mean loss")
         images.legend_of(figure, panels[0], axes["d"])
         inset = axes["d"].inset_axes((0.56, 0.5, 0.42, 0.46))
         end = curves["step"].max()
