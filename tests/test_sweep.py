@@ -171,6 +171,22 @@ def wait(condition, seconds=60.0):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+def test_ctrl_c_while_workers_start_is_the_parents_matter(tmp_path):
+    """A terminal sends it to all of them, when they have only begun to import."""
+    script = tmp_path / "script.py"
+    script.write_text(LONG)
+    run = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    wait(lambda: children(run.pid))
+    os.killpg(run.pid, signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert errors.count("KeyboardInterrupt") == 1  # of the script itself
+    assert "SpawnProcess" not in errors
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, how):
     script = tmp_path / "script.py"

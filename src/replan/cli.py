@@ -422,14 +422,19 @@ def figure_command(
     names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
     folder = out or Path("figures-quick" if quick else "figures")
     changed = dict(_setting(text) for text in changes)
-    for made in make(
-        names, folder, quick=quick, seeds=seeds, changes=changed, workers=workers, progress=True
-    ):
-        tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
-        for claim in made.claims:
-            tqdm.write(f"  {claim}")
-        if made.unconverged:
-            tqdm.write(f"  {made.unconverged} plans did not converge")
+    try:
+        for made in make(
+            names, folder, quick=quick, seeds=seeds, changes=changed, workers=workers, progress=True
+        ):
+            tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
+            for claim in made.claims:
+                tqdm.write(f"  {claim}")
+            if made.unconverged:
+                tqdm.write(f"  {made.unconverged} plans did not converge")
+    except KeyboardInterrupt:
+        kept = f"finished problems are kept in {folder / 'cache'}; the same command goes on"
+        click.echo(kept, err=True)
+        raise
     _say_written(folder / "claims.json", folder / "claims.md")
 
 

@@ -113,12 +113,13 @@ class Sweep:
         return [results[i] for i in range(len(cases))]
 
     def _submit(self, *what: Any) -> Future[Result]:
-        with self._lock, _without_ctrl_c():  # workers start here, and inherit that
+        with self._lock:
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 held, self._leash = context.Pipe(duplex=False)
                 self._pool = ProcessPoolExecutor(self.workers, context, _begin, (held,))
-            return self._pool.submit(_finish, *what)
+            with _without_ctrl_c():  # workers start here, and inherit that
+                return self._pool.submit(_finish, *what)
 
     def _advance(self, *, total: int = 0, done: int = 0) -> None:
         with self._lock:
