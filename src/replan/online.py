@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from replan import check
 from replan.check import Floats, Ints
 from replan.protocol import Protocol
-from replan.samples import ORDERS
+from replan.samples import ORDERS, pick
 
 Log = Callable[[dict[str, float], int], object]
 
@@ -83,13 +83,7 @@ class ReplayPolicy(ABC):
         count = check.integer("count", count)
         shares = self.shares(count)
         self.step += count
-        if self.order == "random":
-            draws = self._rng.random(count)
-            ladder = np.cumsum(shares, axis=1)[:, :-1]
-            return np.sum(draws[:, None] >= ladder, axis=1, dtype=np.int64)
-        from replan.rounding import follow  # compiled, slow to import
-
-        return follow(shares, np.ones(count), 0.0, self._lag)
+        return pick(shares, self.order, self._rng, self._lag)
 
     def next_task(self) -> int:
         """Return the task of the next sample, and go on."""

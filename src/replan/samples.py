@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 ORDERS = ("spread", "random")
 
 
+def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> Ints:
+    """Return a task for each row of shares (n, T), in one of `ORDERS`.
+
+    "random" draws them with `rng`; "spread" goes on where the tasks lag by `lag` (T,), and updates
+    it.
+    """
+    if order == "random":
+        draws = rng.random(len(shares))
+        return np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1, dtype=np.int64)
+    from replan.rounding import follow  # compiled, slow to import
+
+    return np.asarray(follow(shares, np.ones(len(shares)), 0.0, lag))
+
+
 class Samples:
     """The samples of a protocol in `dimension` input dimensions, taken in order, some at a time.
 
@@ -35,12 +49,6 @@ class Samples:
         step = self.protocol.step_at((which + 0.5) / self.dimension)
         if not isinstance(self.order, str):
             tasks = self.order[which]
-        elif self.order == "random":
-            ladder = np.cumsum(self.protocol.shares, axis=1)[:, :-1]
-            draws = self.rng.random(count)
-            tasks = np.sum(draws[:, None] >= ladder[step], axis=1, dtype=np.int64)
         else:
-            from replan.rounding import follow  # compiled, slow to import
-
-            tasks = follow(self.protocol.shares[step], np.ones(count), 0.0, self._lag)
+            tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag)
         return tasks, self.protocol.lr_by_task[step, tasks]
