@@ -195,6 +195,14 @@ def test_other_policies():
     assert policy.next_counts(4).tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("order", ["spread", "random"])
+def test_one_by_one_is_the_same_as_at_once(order):
+    one, whole = (Fixed([0.25, 0.75], order=order) for _ in range(2))
+    tasks = [one.next_task() for _ in range(40)]
+    assert tasks == whole.next_tasks(40).tolist()
+    assert set(tasks) == {0, 1}
+
+
 def test_random_order_follows_the_shares_and_the_seed():
     one, same, other = (Fixed([0.3, 0.7], order="random", seed=seed) for seed in (1, 1, 2))
     tasks = one.next_tasks(20_000)
