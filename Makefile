@@ -2,7 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format bench clean
+# The builds that fit each other. Any other torchvision brings another torch.
+TORCH := torch==2.13.0
+TORCHVISION := torchvision==0.28.0
+
+.PHONY: demo test test-torch test-avalanche format bench clean
 
 demo: .venv/installed
 	mkdir -p demo
@@ -13,6 +17,15 @@ test: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# PyTorch and Lightning, in an environment of their own.
+test-torch: .venv-torch/installed
+	.venv-torch/bin/pytest tests/integrations/test_torch.py tests/integrations/test_lightning.py \
+		tests/vision/test_experiment.py::test_a_run_of_steps_against_torch
+
+# Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
+test-avalanche: .venv-avalanche/installed
+	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py
 
 format: .venv/installed-dev
 	$(BIN)/ruff format
@@ -31,6 +44,21 @@ bench: .venv/installed-bench
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
+.venv-%/pip:
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade pip
+	touch $@
+
+.venv-torch/installed: .venv-torch/pip pyproject.toml
+	.venv-torch/bin/python -m pip install --quiet $(TORCH)
+	.venv-torch/bin/python -m pip install --quiet tensorboard --editable '.[lightning,test]'
+	touch $@
+
+.venv-avalanche/installed: .venv-avalanche/pip pyproject.toml
+	.venv-avalanche/bin/python -m pip install --quiet $(TORCH) $(TORCHVISION)
+	.venv-avalanche/bin/python -m pip install --quiet --editable '.[avalanche,test]'
+	touch $@
+
 .venv/installed: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
@@ -44,5 +72,5 @@ bench: .venv/installed-bench
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv .cache demo build dist
+	rm -rf .venv .venv-torch .venv-avalanche .cache demo build dist
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -239,12 +239,46 @@ def test_a_policy_goes_on_from_its_state_to_the_sample(order, losses, cut, sizes
     assert whole.state_dict() == part.state_dict()
 
 
+def test_shares_by_a_number_are_those_of_the_new_task():
+    policy = FocusThenReplay(0, [], tasks=4, shares=0.4, max_focus=0)
+    assert policy.shares()[0].tolist() == [1, 0, 0, 0]
+    for task in (1, 2):
+        policy.begin(task)
+    assert policy.next_counts(100).tolist() == [30, 30, 40, 0]
+
+
+@pytest.mark.parametrize("order", ["spread", "random"])
+def test_tasks_that_are_not_there_leave_their_shares(order):
+    fixed = Fixed([0.1, 0.3, 0.6], order=order)
+    counts = np.bincount(fixed.next_tasks(4000, among=[0, 1]), minlength=3)
+    assert counts == pytest.approx([1000, 3000, 0], abs=0 if order == "spread" else 120)
+    assert set(Alternate(3).next_tasks(6, among=[1])) == {1}  # its turn or not
+
+
+def test_a_policy_without_phases_takes_no_note_of_new_tasks():
+    policy = Fixed([0.5, 0.5])
+    before = policy.state_dict()
+    policy.begin(1)
+    assert policy.state_dict() == before
+    with pytest.raises(ValueError, match="`new_task` takes a task index from 0 to 1, got 2"):
+        policy.begin(2)
+
+
+def test_decisions_say_how_late_they_are():
+    told = []
+    policy = FocusThenReplay(1, [0], log=lambda values, step: told.append(values["late"]))
+    policy.next_tasks(10)
+    policy.observe({0: 0.5, 1: 0.25}, late=6)
+    assert policy.decisions[0].late == 6
+    assert told == [6]
+
+
 def test_what_happens_is_told_to_a_hook():
     told = []
     policy = FocusThenReplay(1, [0], log=lambda content, step: told.append((step, content)))
     policy.next_tasks(3)
     policy.observe({0: 0.5, 1: 0.25})
-    assert told == [(3, {"share_0": 0.5, "share_1": 0.5, "loss_0": 0.5, "loss_1": 0.25})]
+    assert told == [(3, {"share_0": 0.5, "share_1": 0.5, "loss_0": 0.5, "loss_1": 0.25, "late": 0})]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +292,8 @@ def test_what_happens_is_told_to_a_hook():
         (lambda: FocusThenReplay(1, [0], min_focus=5, max_focus=4), "`max_focus` takes an integer"),
         (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` takes one of loss"),
         (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` takes an array of numbers of"),
+        (lambda: FocusThenReplay(1, [0], shares=1.5), "`shares` takes a finite number of at least"),
+        (lambda: Fixed([0.5, 0.5]).next_tasks(1, among=[2]), "`among` takes a task index from 0"),
         (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` takes a task index from 0"),
         (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` takes a dict of losses"),
         (lambda: FocusThenReplay(1, [0]).next_tasks(-1), "`count` takes an integer of at least 0"),

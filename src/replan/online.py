@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,16 @@ Log = Callable[[dict[str, float], int], object]
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decided at a step, why, and the smoothed losses by task it knew then."""
+    """What a policy decided at a step, why, and the smoothed losses by task it knew then.
+
+    late: steps asked for before the decision, but trained on after the losses were measured.
+    """
 
     step: int
     what: str
     reason: str
     losses: dict[int, float] = field(default_factory=dict)
+    late: int = 0
 
 
 class ReplayPolicy(ABC):
@@ -43,7 +48,7 @@ class ReplayPolicy(ABC):
     - `order`: how samples follow the shares: "spread" (as evenly as they allow) or "random" (drawn,
       with `seed`).
     - `log`: called with the shares of the tasks and the losses, smoothed if the policy smooths
-      them, when they were observed.
+      them, when they were observed, and with how many steps late that was.
     """
 
     def __init__(
@@ -64,24 +69,38 @@ class ReplayPolicy(ABC):
     def shares(self, count: int = 1) -> Floats:
         """Return the shares (count, T) of the tasks in each of the next samples."""
 
-    def observe(self, losses: Mapping[int, float]) -> None:
-        """Take note of losses by task, of some or of all; here they are only logged."""
-        self._say(self._checked(losses))
+    def begin(self, new_task: int) -> None:
+        """Take note that a new task has arrived; here nothing changes."""
+        check.task("new_task", new_task, self.tasks)
+
+    def observe(self, losses: Mapping[int, float], late: int = 0) -> None:
+        """Take note of losses by task, of some or of all; here they are only logged.
+
+        late: how many of the steps asked for so far were not yet trained on when the losses were
+        measured, as where worker processes load data ahead.
+        """
+        self._say(self._checked(losses), late)
 
     def _checked(self, losses: Mapping[int, float]) -> dict[int, float]:
         if not isinstance(losses, Mapping):
             raise ValueError(f"`losses` takes a dict of losses by task, got {losses!r}")
         return {check.task("losses", t, self.tasks): float(x) for t, x in losses.items()}
 
-    def _say(self, losses: Mapping[int, float]) -> None:
+    def _say(self, losses: Mapping[int, float], late: int) -> None:
         if self.log is not None:
-            shares = {f"share_{t}": x for t, x in enumerate(self.shares()[0].tolist())}
-            self.log(shares | {f"loss_{t}": float(x) for t, x in losses.items()}, self.step)
+            values = {f"share_{t}": x for t, x in enumerate(self.shares()[0].tolist())}
+            values |= {f"loss_{t}": float(x) for t, x in losses.items()}
+            self.log(values | {"late": late}, self.step)
 
-    def next_tasks(self, count: int) -> Ints:
-        """Return the tasks (count,) of the next samples, and go on."""
+    def next_tasks(self, count: int, among: Sequence[int] | None = None) -> Ints:
+        """Return the tasks (count,) of the next samples, and go on.
+
+        among: the tasks there are to draw from; the others leave them their shares.
+        """
         count = check.integer("count", count)
         shares = self.shares(count)
+        if among is not None:
+            shares = _only(shares, [check.task("among", t, self.tasks) for t in among])
         self.step += count
         return pick(shares, self.order, self._rng, self._lag)
 
@@ -119,6 +138,15 @@ class ReplayPolicy(ABC):
             Decision(**(entry | {"losses": {int(t): x for t, x in entry["losses"].items()}}))
             for entry in state["decisions"]
         ]
+
+
+def _only(shares: Floats, among: Sequence[int]) -> Floats:
+    """Return shares (n, T) of some tasks alone, in proportion; equal ones where they had none."""
+    left = np.zeros_like(shares)
+    left[:, among] = shares[:, among]
+    none = left.sum(axis=1) == 0
+    left[np.ix_(none, among)] = 1.0
+    return np.asarray(left / left.sum(axis=1, keepdims=True))
 
 
 class Fixed(ReplayPolicy):
@@ -180,7 +208,8 @@ class FocusThenReplay(ReplayPolicy):
     **Other arguments**
 
     - `shares`: (T,) of the tasks in the replay phase, of which those seen so far count; by default
-      equal ones; "loss": in proportion to their weighted, smoothed losses.
+      equal ones; a number: the new task's, of which the old ones share the rest equally; "loss": in
+      proportion to their weighted, smoothed losses.
     - `weights`: (T,) by which losses are multiplied before they are compared.
     - `margin`: the losses meet where new ≤ (1 + margin) × the largest of the old ones.
     - `patience`: how many observations of the new task in a row they must have met.
@@ -196,7 +225,7 @@ class FocusThenReplay(ReplayPolicy):
         new_task: int,
         old_tasks: Sequence[int],
         *,
-        shares: ArrayLike | str | None = None,
+        shares: ArrayLike | float | str | None = None,
         weights: ArrayLike | None = None,
         margin: float = 0.0,
         patience: int = 1,
@@ -215,10 +244,11 @@ class FocusThenReplay(ReplayPolicy):
             raise ValueError(f"`weights` takes numbers of at least 0, got {self.weights.tolist()}")
         if isinstance(shares, str):
             check.one_of("shares", shares, ["loss"])
-        self._given = (
-            shares if shares is None or isinstance(shares, str)
-            else check.simplex_rows("shares", shares, count)
-        )  # fmt: skip
+        elif isinstance(shares, Real):
+            check.number("shares", shares, at_least=0, at_most=1)
+        elif shares is not None:
+            shares = check.simplex_rows("shares", shares, count)
+        self._given = shares
         self.margin = check.number("margin", margin, at_least=-1)
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
@@ -236,9 +266,7 @@ class FocusThenReplay(ReplayPolicy):
         """Start a focus phase on another new task; the one before is an old task from now on."""
         old = [t for t in (*self.old_tasks, self.new_task) if t != new_task]
         self._start(new_task, old)
-        self.decisions.append(
-            Decision(self.step, "focus", f"task {new_task} is new", dict(self.losses))
-        )
+        self._decide("focus", f"task {new_task} is new")
 
     def _start(self, new_task: int, old_tasks: Sequence[int]) -> None:
         self.new_task = check.task("new_task", new_task, self.tasks)
@@ -254,7 +282,7 @@ class FocusThenReplay(ReplayPolicy):
         """The tasks met so far, from 0."""
         return sorted([*self.old_tasks, self.new_task])
 
-    def observe(self, losses: Mapping[int, float]) -> None:
+    def observe(self, losses: Mapping[int, float], late: int = 0) -> None:
         """Take note of losses by task, and end the focus phase if they have met."""
         told = self._checked(losses)
         bad = {t: loss for t, loss in told.items() if not np.isfinite(loss)}
@@ -265,13 +293,13 @@ class FocusThenReplay(ReplayPolicy):
         if bad:
             reason = f"not finite: {', '.join(f'task {t} {x}' for t, x in sorted(bad.items()))}"
             if not self.decisions or self.decisions[-1].reason != reason:  # once is enough
-                self.decisions.append(Decision(self.step, "ignored", reason, dict(self.losses)))
+                self._decide("ignored", reason, late)
         elif self.focusing and (self.new_task in told or not self._met):
             self._met = self._met + 1 if self._meet() else 0
             focused = self.step - self._begun
             if self._met >= self.patience and focused >= self.min_focus:
-                self._end("the losses met")
-        self._say(self.losses)
+                self._end("the losses met", late)
+        self._say(self.losses, late)
 
     def _meet(self) -> bool:
         """Return whether the new task's loss is as small as an old one's; all must be known."""
@@ -280,18 +308,21 @@ class FocusThenReplay(ReplayPolicy):
         new, *old = (self.weights[t] * self.losses[t] for t in (self.new_task, *self.old_tasks))
         return bool(new <= (1 + self.margin) * max(old))
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, late: int = 0) -> None:
         self.focusing, self.switch_step = False, self.step
-        self.decisions.append(Decision(self.step, "replay", reason, dict(self.losses)))
+        self._decide("replay", reason, late)
 
-    def next_tasks(self, count: int) -> Ints:
+    def _decide(self, what: str, reason: str, late: int = 0) -> None:
+        self.decisions.append(Decision(self.step, what, reason, dict(self.losses), late))
+
+    def next_tasks(self, count: int, among: Sequence[int] | None = None) -> Ints:
         """Return the tasks (count,) of the next samples, and go on."""
         left = self._left()
         if left is None or count <= left:
-            return super().next_tasks(count)
-        first = super().next_tasks(left)
+            return super().next_tasks(count, among)
+        first = super().next_tasks(left, among)
         self._end(f"the longest focus phase, {self.max_focus} steps")
-        return np.concatenate([first, super().next_tasks(count - left)])
+        return np.concatenate([first, super().next_tasks(count - left, among)])
 
     def _left(self) -> int | None:
         """Return how many steps of focus are left at most, None without a bound."""
@@ -310,11 +341,15 @@ class FocusThenReplay(ReplayPolicy):
     def _replay_shares(self) -> Floats:
         """Return the shares (T,) of the replay phase: of tasks seen so far, given or equal."""
         amounts = np.zeros(self.tasks)
-        if isinstance(self._given, str) and all(t in self.losses for t in self.seen):
-            losses = [self.losses[t] for t in self.seen]
-            amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
-        elif self._given is not None and not isinstance(self._given, str):
-            amounts[self.seen] = self._given[self.seen]
+        if isinstance(self._given, str):
+            if all(t in self.losses for t in self.seen):
+                losses = [self.losses[t] for t in self.seen]
+                amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
+        elif isinstance(self._given, Real):
+            amounts[self.old_tasks] = (1 - float(self._given)) / max(1, len(self.old_tasks))
+            amounts[self.new_task] = float(self._given)
+        elif self._given is not None:
+            amounts[self.seen] = np.asarray(self._given)[self.seen]
         if amounts.sum() == 0:
             amounts[self.seen] = 1.0
         return amounts / amounts.sum()

@@ -1,0 +1,198 @@
+"""Avalanche 0.6: a plugin like `ReplayPlugin`, in which a policy says when to replay.
+
+policy = FocusThenReplay(0, [], tasks=5)  # experience 0 is new, the others are to come
+strategy = Naive(..., plugins=[PolicyReplayPlugin(policy, mem_size=200)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+try:
+    from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
+    from avalanche.models.utils import avalanche_forward
+    from avalanche.training.plugins import SupervisedPlugin
+    from avalanche.training.storage_policy import ExemplarsBuffer, ExperienceBalancedBuffer
+except ImportError as error:
+    raise ImportError(
+        "replan.integrations.avalanche needs Avalanche 0.6: pip install 'replan[avalanche]', "
+        "with a torchvision that fits your PyTorch"
+    ) from error
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+
+from replan import check
+from replan.integrations.torch import LossProbe, ReplayBatchSampler
+from replan.online import Decision, ReplayPolicy
+
+TASK = "replan_task"  # the attribute by which samples in memory know their experience
+
+
+class PolicyReplayPlugin(SupervisedPlugin):
+    """Experience replay at the times and with the shares that a policy chooses.
+
+    Tasks of the policy are experiences, in the order they come in. The losses it is told are
+    computed here, on samples kept apart: some of each experience that are never trained on, and
+    count as memory.
+
+    samples, decisions: samples of each task (T,) trained on in all, and what the policy decided.
+
+    **Main arguments**
+
+    - `policy`: of as many tasks as there will be experiences, such as `FocusThenReplay(0, [],
+      tasks=5)`.
+    - `mem_size`: samples kept of experiences before, those kept apart included.
+    - `batch_size`, `batch_size_mem`: together the size of a batch once there is a memory, of which
+      the policy chooses the shares; by default twice the strategy's. Without a memory a batch has
+      `batch_size` samples. An epoch has as many batches as `batch_size` goes into the experience.
+
+    **Other arguments**
+
+    - `storage_policy`: what is kept to be replayed, of size `mem_size - probe_size`; by default
+      balanced over experiences. It is updated through `post_adapt`.
+    - `probe_size`: samples kept apart, shared equally by the experiences so far; by default a tenth
+      of `mem_size`, and one of each at least.
+    - `every`: training iterations between measurements of the losses.
+    - `seed`: of the samples kept apart and of the order of samples.
+    """
+
+    def __init__(
+        self,
+        policy: ReplayPolicy,
+        mem_size: int = 200,
+        batch_size: int | None = None,
+        batch_size_mem: int | None = None,
+        storage_policy: ExemplarsBuffer | None = None,
+        *,
+        probe_size: int | None = None,
+        every: int = 10,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(policy, ReplayPolicy):
+            raise ValueError(f"`policy` takes a policy of replan.online, got {policy!r}")
+        self.policy = policy
+        self.mem_size = check.integer("mem_size", mem_size, at_least=2 * policy.tasks)
+        self.probe_size = check.integer(
+            "probe_size",
+            max(policy.tasks, mem_size // 10) if probe_size is None else probe_size,
+            at_least=policy.tasks,
+            at_most=self.mem_size - 1,
+        )
+        for name, size in (("batch_size", batch_size), ("batch_size_mem", batch_size_mem)):
+            if size is not None:
+                check.integer(name, size, at_least=1)
+        self.batch_size, self.batch_size_mem = batch_size, batch_size_mem
+        replayed = self.mem_size - self.probe_size
+        if storage_policy is not None and storage_policy.max_size != replayed:
+            raise ValueError(
+                f"`storage_policy` takes one of size {replayed}, what `mem_size` {mem_size} and "
+                f"`probe_size` {self.probe_size} leave, got size {storage_policy.max_size}"
+            )
+        self.storage_policy = storage_policy or ExperienceBalancedBuffer(replayed)
+        self.every = check.integer("every", every, at_least=1)
+        self.seed = check.integer("seed", seed)
+        self.samples = np.zeros(policy.tasks, dtype=np.int64)
+        self.held_out: list[AvalancheDataset] = []
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What the policy decided so far."""
+        return self.policy.decisions
+
+    def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        """Keep samples of the new experience apart, and share the room for them anew."""
+        data, task = strategy.adapted_dataset, len(self.held_out)
+        if task == self.policy.tasks:
+            raise ValueError(
+                f"`policy` takes one of as many tasks as there are experiences, got "
+                f"{self.policy!r} and an experience more"
+            )
+        room = self.probe_size // (task + 1)
+        if len(data) <= room:
+            raise ValueError(
+                f"`probe_size` takes less than an experience has, got {room} of {len(data)}"
+            )
+        order = np.random.default_rng([self.seed, task]).permutation(len(data)).tolist()
+        self.held_out = [
+            apart.subset(range(min(room, len(apart))))
+            for apart in (*self.held_out, data.subset(order[:room]).eval())
+        ]
+        rest = data.subset(order[room:])
+        strategy.adapted_dataset = rest.update_data_attribute(
+            TASK, DataAttribute([task] * len(rest), TASK)
+        )
+        self._iterations = -(-len(data) // (self.batch_size or strategy.train_mb_size))
+
+    def before_training_exp(
+        self, strategy: Any, num_workers: int = 0, persistent_workers: bool = False, **kwargs: Any
+    ) -> None:
+        """Load batches of the new experience and of the memory as the policy says."""
+        task = len(self.held_out) - 1
+        parts = [*self._memory(task), strategy.adapted_dataset]
+        sizes = [len(part) for part in parts] + [0] * (self.policy.tasks - len(parts))
+        size = self.batch_size or strategy.train_mb_size
+        if any(sizes[:task]):
+            size += self.batch_size_mem or strategy.train_mb_size
+        self.policy.begin(task)
+        self._sampler = ReplayBatchSampler(
+            sizes, self.policy, size, batches=self._iterations, seed=self.seed + task
+        )
+        self._probe = LossProbe(
+            self.held_out,
+            self._loss(strategy),
+            every=self.every,
+            batch_size=self.probe_size,
+            collate=strategy.adapted_dataset.collate_fn,
+        )
+        strategy.dataloader = DataLoader(
+            ConcatDataset([part for part in parts if len(part)]),
+            batch_sampler=self._sampler,
+            num_workers=num_workers,
+            persistent_workers=persistent_workers and num_workers > 0,
+            collate_fn=strategy.adapted_dataset.collate_fn,
+        )
+
+    def _memory(self, tasks: int) -> list[AvalancheDataset]:
+        """Return what there is to replay of each task before."""
+        memory = self.storage_policy.buffer
+        if not len(memory):
+            return [memory] * tasks
+        where = getattr(memory, TASK).val_to_idx
+        return [memory.subset(where.get(task, [])) for task in range(tasks)]
+
+    def _loss(self, strategy: Any) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
+        def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            parts = [part.to(strategy.device) for part in batch]
+            if hasattr(strategy.experience, "task_labels"):
+                output = avalanche_forward(model, parts[0], parts[-1])
+            else:
+                output = model(parts[0])
+            return strategy._criterion(output, parts[1])
+
+        return loss
+
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Count the batch, and tell the policy the losses if they are due."""
+        self._sampler.step(self._probe.step(strategy.model))
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Let the storage policy choose what of the experience is kept."""
+        self.samples += self._sampler.samples
+        self.storage_policy.post_adapt(
+            strategy, _Trained(strategy.experience, strategy.adapted_dataset)
+        )
+
+
+class _Trained:
+    """An experience without what was kept apart of it."""
+
+    def __init__(self, experience: Any, dataset: AvalancheDataset) -> None:
+        self.experience, self.dataset = experience, dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.experience, name)

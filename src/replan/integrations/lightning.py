@@ -1,0 +1,66 @@
+"""Lightning: a callback that feeds a sampler's policy, with its state in the checkpoint.
+
+sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=32)
+loader = DataLoader(ConcatDataset([old, new]), batch_sampler=sampler)
+trainer = Trainer(callbacks=[ReplayCallback(sampler, probe)], use_distributed_sampler=False)
+trainer.fit(module, loader)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise ImportError(
+        "replan.integrations.lightning needs Lightning: pip install 'replan[lightning]'"
+    ) from error
+
+from replan.integrations.torch import LossProbe, ReplayBatchSampler
+
+
+class ReplayCallback(Callback):
+    """Tells a sampler's policy the probed losses after each batch; keeps both in the checkpoint.
+
+    What the policy logs goes to the trainer's loggers, as `replay/...`, unless it has a hook of its
+    own.
+
+    - `sampler`: the one in the training data loader. With several devices, the trainer takes
+      `use_distributed_sampler=False`: the sampler knows its rank.
+    - `probe`: estimates losses; none, for policies which need none, such as a plan's.
+    """
+
+    def __init__(self, sampler: ReplayBatchSampler, probe: LossProbe | None = None) -> None:
+        if not isinstance(sampler, ReplayBatchSampler):
+            raise ValueError(f"`sampler` takes a ReplayBatchSampler, got {sampler!r}")
+        if not isinstance(probe, LossProbe | None):
+            raise ValueError(f"`probe` takes a LossProbe or None, got {probe!r}")
+        self.sampler, self.probe = sampler, probe
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Send what the policy logs to the trainer's loggers."""
+
+        def log(values: dict[str, float], step: int) -> None:
+            for logger in trainer.loggers:
+                logger.log_metrics({f"replay/{k}": x for k, x in values.items()}, step=step)
+
+        self.sampler.policy.log = self.sampler.policy.log or log
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the batch, and tell the policy the losses if they are due."""
+        self.sampler.step(None if self.probe is None else self.probe.step(pl_module))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sampler, its policy and the probe are."""
+        probe = {} if self.probe is None else self.probe.state_dict()
+        return {"sampler": self.sampler.state_dict(), "probe": probe}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from where another callback with the same arguments was."""
+        self.sampler.load_state_dict(state_dict["sampler"])
+        if self.probe is not None:
+            self.probe.load_state_dict(state_dict["probe"])

@@ -1,0 +1,375 @@
+"""PyTorch: a batch sampler that asks a policy, a probe of held-out losses, planned learning rates.
+
+sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=32)
+for x, y in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
+    ...  # a training step as always
+    sampler.step(probe.step(model))
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check
+from replan.check import Ints
+from replan.online import Follow, ReplayPolicy
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Sampler, default_collate
+except ImportError as error:
+    raise ImportError(
+        "replan.integrations.torch needs PyTorch: pip install 'replan[torch]'"
+    ) from error
+
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch over all ranks: indices of samples, how many of each task, the planned rate."""
+
+    indices: list[int]
+    counts: list[int]
+    rate: float | None
+
+
+class ReplayBatchSampler(Sampler[list[int]]):
+    """Batches whose tasks a policy chooses, for `DataLoader(batch_sampler=...)`.
+
+    Each task's samples come in shuffled passes: none is drawn again before every other sample of
+    its task was drawn, whatever the batches, epochs, ranks and resumptions. Batches are full; a
+    task with few samples begins its next pass where the last one ends. An epoch is a number of
+    batches, and its iterator gives what is left of them.
+
+    Call `step` after training on each batch: it passes on losses, and tells batches that were
+    trained on from those which worker processes only loaded ahead. Of a whole epoch without `step`
+    all batches count as trained on.
+
+    epoch, steps, samples: the epoch, batches trained on in all, and samples of each task (T,) that
+    were trained on, over all ranks.
+
+    **Main arguments**
+
+    - `sizes`: (T,) samples of each task, one after the other in the data set, as `ConcatDataset`
+      has them. `from_labels` takes tasks in any order.
+    - `policy`: a `replan.online` policy of as many tasks. Tasks without samples leave their shares
+      to the others.
+    - `batch_size`: samples in a batch of one rank.
+
+    **Other arguments**
+
+    - `mixed`: each batch has the tasks' shares, and the policy counts samples; if not, each batch
+      is of one task, and the policy counts batches.
+    - `batches`: in an epoch; by default as many as hold all samples once.
+    - `seed`: of the shuffling, the same on all ranks.
+    - `num_replicas`, `rank`: of `torch.distributed`, by default those of its running group. All
+      ranks draw the same batches and each takes its part of every task's samples.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        policy: ReplayPolicy,
+        batch_size: int,
+        *,
+        mixed: bool = True,
+        batches: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        counts = [check.integer("sizes", n) for n in check.items("sizes", sizes, "sizes")]
+        ends = np.cumsum(counts, dtype=np.int64)
+        members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
+        if not isinstance(policy, ReplayPolicy):
+            raise ValueError(f"`policy` takes a policy of replan.online, got {policy!r}")
+        if len(members) != policy.tasks:
+            raise ValueError(
+                f"`sizes` takes one size for each of the policy's {policy.tasks} tasks, got "
+                f"{len(members)}"
+            )
+        if not sum(counts):
+            raise ValueError(f"`sizes` takes at least one sample, got {list(sizes)}")
+        self.policy, self.mixed = policy, mixed
+        self.batch_size = check.integer("batch_size", batch_size, at_least=1)
+        self.seed = check.integer("seed", seed)
+        group = dist.is_available() and dist.is_initialized()
+        ranks = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
+        self.num_replicas = check.integer("num_replicas", ranks, at_least=1)
+        self.rank = check.integer(
+            "rank",
+            rank if rank is not None else dist.get_rank() if group else 0,
+            at_most=self.num_replicas - 1,
+        )
+        whole = -(-sum(counts) // (self.batch_size * self.num_replicas))
+        self._length = check.integer("batches", whole if batches is None else batches, at_least=1)
+        self.epoch, self.steps, self._begun = 0, 0, 0
+        self.samples = np.zeros(policy.tasks, dtype=np.int64)
+        self._members = members
+        self._among = None if all(counts) else [t for t, n in enumerate(counts) if n]
+        self._drawn = [0] * policy.tasks
+        self._passes: dict[int, tuple[int, Ints]] = {}
+        self._pending: list[_Batch] = []  # drawn, not yet trained on
+
+    @classmethod
+    def from_labels(
+        cls, labels: ArrayLike, policy: ReplayPolicy, batch_size: int, **settings: Any
+    ) -> ReplayBatchSampler:
+        """Make a sampler from the task (n,), from 0, of each sample of the data set."""
+        which = np.asarray(labels)
+        if which.ndim != 1 or not np.issubdtype(which.dtype, np.integer):
+            raise ValueError(f"`labels` takes a list of tasks, one a sample, got {labels!r:.80}")
+        for task in np.unique(which):
+            check.task("labels", task, policy.tasks)
+        members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
+        sampler = cls([len(m) for m in members], policy, batch_size, **settings)
+        sampler._members = members
+        return sampler
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if len(self._pending) >= self._length:  # nobody calls `step`
+            for _ in range(len(self._pending)):
+                self.step()
+        for number in range(self.steps, self._begun + self._length):
+            yield self._batch(number).indices[self.rank :: self.num_replicas]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; if it is the one that runs, go on with it."""
+        if check.integer("epoch", epoch) != self.epoch:
+            self.epoch, self._begun = epoch, self.steps
+
+    def step(self, losses: Mapping[int, float] | None = None) -> None:
+        """Say that a batch was trained on, and tell the policy losses by task, if there are any.
+
+        Losses are averaged over the ranks, which must have some at the same steps.
+        """
+        if not self._pending:
+            raise ValueError("`step` was called more often than there were batches")
+        self.steps += 1
+        self.samples += self._pending.pop(0).counts
+        if self.steps == self._begun + self._length:
+            self.epoch, self._begun = self.epoch + 1, self.steps
+        if losses:
+            late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
+            self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
+
+    def rate(self, number: int) -> float:
+        """Return the planned learning rate of a batch, numbered from 0 over all epochs."""
+        rate = self._batch(number).rate
+        if rate is None:
+            raise ValueError(f"`policy` plans no learning rates: {self.policy!r}")
+        return rate
+
+    def _batch(self, number: int) -> _Batch:
+        """Return a batch not trained on yet; it is drawn, with all before it, if it was not."""
+        if number < self.steps:
+            raise ValueError(f"batch {number} was trained on already, {self.steps} were in all")
+        while self.steps + len(self._pending) <= number:
+            self._pending.append(self._draw())
+        return self._pending[number - self.steps]
+
+    def _draw(self) -> _Batch:
+        size = self.batch_size * self.num_replicas
+        asked = size if self.mixed else 1
+        rates = self.policy.lr(asked) if isinstance(self.policy, Follow) else None
+        tasks = self.policy.next_tasks(asked, self._among)
+        counts = np.bincount(tasks, minlength=self.policy.tasks) * (size // asked)
+        # In the order of tasks, so that each rank's stride takes its part of every task.
+        taken = [self._take(t, n) for t, n in enumerate(counts.tolist())]
+        rate = None if rates is None else float(np.mean(rates[np.arange(asked), tasks]))
+        return _Batch(np.concatenate(taken).tolist(), counts.tolist(), rate)
+
+    def _take(self, task: int, count: int) -> Ints:
+        """Return the next samples of a task, and go on in its passes."""
+        taken = [np.empty(0, dtype=np.int64)]
+        while count:
+            number, start = divmod(self._drawn[task], len(self._members[task]))
+            taken.append(self._pass(task, number)[start : start + count])
+            self._drawn[task] += len(taken[-1])
+            count -= len(taken[-1])
+        return np.concatenate(taken)
+
+    def _pass(self, task: int, number: int) -> Ints:
+        """Return a task's samples in the order of one of its passes."""
+        if self._passes.get(task, (-1,))[0] != number:
+            rng = np.random.default_rng([self.seed, task, number])
+            self._passes[task] = number, rng.permutation(self._members[task])
+        return self._passes[task][1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sampler and its policy are, as JSON types, the same on all ranks."""
+        return self._settings() | {
+            "epoch": self.epoch,
+            "steps": self.steps,
+            "begun": self._begun,
+            "samples": self.samples.tolist(),
+            "drawn": list(self._drawn),
+            "pending": [asdict(batch) for batch in self._pending],
+            "policy": self.policy.state_dict(),
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "sizes": [len(m) for m in self._members],
+            "global_batch_size": self.batch_size * self.num_replicas,
+            "mixed": self.mixed,
+            "batches": self._length,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, to the sample, from where another sampler with the same arguments was."""
+        if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
+            raise ValueError(f"`state_dict` takes what a sampler gave, got {state!r:.80}")
+        for name, here in self._settings().items():
+            if state[name] != here:
+                raise ValueError(
+                    f"`state_dict` takes what a sampler with {name} = {here} gave, got one with "
+                    f"{state[name]}"
+                )
+        self.policy.load_state_dict(state["policy"])
+        self.epoch, self.steps, self._begun = state["epoch"], state["steps"], state["begun"]
+        self.samples = np.array(state["samples"], dtype=np.int64)
+        self._drawn = list(state["drawn"])
+        self._pending = [_Batch(**batch) for batch in state["pending"]]
+
+
+def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
+    """Return the losses by task, averaged over those ranks that have one."""
+    known = {check.task("losses", t, tasks): float(x) for t, x in losses.items()}
+    if not (dist.is_available() and dist.is_initialized()):
+        return known
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL has no other
+    table = torch.zeros(2, tasks, dtype=torch.float64, device=device)
+    for task, loss in known.items():
+        table[:, task] = torch.tensor([loss, 1.0], dtype=torch.float64)
+    dist.all_reduce(table)
+    total, count = table.tolist()
+    return {t: total[t] / count[t] for t in range(tasks) if count[t]}
+
+
+class LossProbe:
+    """Estimates each task's held-out loss every so many steps, and leaves training as it was.
+
+    The model is in eval mode meanwhile, without gradients; modes and the random states of PyTorch,
+    NumPy and Python are put back.
+
+    **Main arguments**
+
+    - `data`: a map-style data set of held-out samples for each task, a list or a dict by task.
+    - `loss`: `loss(model, batch)` gives the mean loss of a collated batch, a scalar; it moves the
+      batch to the model's device, if that is another one.
+
+    **Other arguments**
+
+    - `every`: steps between measurements.
+    - `batch_size`: samples of each task in a measurement: the next ones in a shuffled order, round
+      and round; all, if there are not more.
+    - `collate`: makes a batch of a list of samples.
+    - `seed`: of that order. With another one on each rank, the mean over ranks has more samples.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Sequence[Any]] | Mapping[int, Sequence[Any]],
+        loss: Loss,
+        *,
+        every: int = 50,
+        batch_size: int = 256,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        seed: int = 0,
+    ) -> None:
+        self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
+        for task, held_out in self.data.items():
+            if not len(held_out):
+                raise ValueError(f"`data` takes at least one sample of a task, got none of {task}")
+        if not callable(loss):
+            raise ValueError(f"`loss` takes a function of a model and a batch, got {loss!r}")
+        self.loss, self.collate = loss, collate
+        self.every = check.integer("every", every, at_least=1)
+        self.batch_size = check.integer("batch_size", batch_size, at_least=1)
+        self.seed = check.integer("seed", seed)
+        self.steps = 0
+
+    def step(self, model: torch.nn.Module) -> dict[int, float]:
+        """Count a training step; return the losses by task if they are due, else nothing."""
+        self.steps += 1
+        return {} if self.steps % self.every else self.measure(model)
+
+    def measure(self, model: torch.nn.Module) -> dict[int, float]:
+        """Return the losses by task on the samples whose turn it is."""
+        with _undisturbed(model):
+            return {t: float(self.loss(model, self._batch(t))) for t in self.data}
+
+    def _batch(self, task: int) -> Any:
+        data, total = self.data[task], len(self.data[task])
+        order = np.random.default_rng([self.seed, task]).permutation(total)
+        first = self.steps // self.every * self.batch_size
+        turn = (first + np.arange(min(self.batch_size, total))) % total
+        return self.collate([data[i] for i in order[turn].tolist()])
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the probe is."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from where another probe was."""
+        self.steps = check.integer("steps", state["steps"])
+
+
+@contextmanager
+def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model in eval mode without gradients, and put all back as it was."""
+    modes = {module: module.training for module in model.modules()}
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=sorted(devices)), torch.no_grad():
+            model.eval()
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+
+
+class PlannedLR(LRScheduler):
+    """The learning rates of a plan: the optimizer's own times the plan's, batch by batch.
+
+    The sampler's policy is a `Follow`. A batch of one task has that task's rate; a mixed one the
+    mean over its samples. Call `step` after each batch, before or after the sampler's.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        sampler: ReplayBatchSampler,
+        last_epoch: int = -1,
+    ) -> None:
+        if not isinstance(sampler, ReplayBatchSampler) or not isinstance(sampler.policy, Follow):
+            raise ValueError("`sampler` takes a ReplayBatchSampler whose policy is a Follow")
+        self.sampler, self.first = sampler, sampler.steps
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        """Return the learning rate of each parameter group for the next batch."""
+        rate = self.sampler.rate(self.first + self.last_epoch)
+        return [base * rate for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the scheduler is; the sampler has a state of its own."""
+        return {key: value for key, value in super().state_dict().items() if key != "sampler"}

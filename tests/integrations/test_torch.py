@@ -1,0 +1,469 @@
+"""Needs PyTorch: `make test-torch`."""
+
+import json
+import random
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+
+from replan import Protocol
+from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
+from replan.online import Alternate, Fixed, FocusThenReplay, Follow
+from scripted import BATCH, losses_after, policy_by_hand
+
+
+def train(samplers, batches, *, ahead=0, losses=lambda step: None):
+    """Train on batches of samplers of all ranks that are loaded `ahead`; return their indices."""
+    seen = []
+    while len(seen) < batches:
+        loaded, iterators = [], [iter(sampler) for sampler in samplers]
+        # Every iterator is of an epoch, or of what is left of one.
+        while True:
+            while len(loaded) <= ahead:
+                batch = [next(iterator, None) for iterator in iterators]
+                if batch[0] is None:
+                    break
+                loaded.append(batch)
+            if not loaded or len(seen) == batches:
+                break
+            seen.append(loaded.pop(0))
+            for sampler in samplers:
+                sampler.step(losses(sampler.steps + 1))
+    return seen
+
+
+def in_passes(indices, size):
+    """Return whether every sample comes once in each full pass, and at most once in the last."""
+    parts = [indices[i : i + size] for i in range(0, len(indices), size)]
+    return all(
+        len(set(part)) == len(part) == (size if part is not parts[-1] else len(part))
+        for part in parts
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
+    batch_size=st.integers(1, 7),
+    ranks=st.integers(1, 3),
+    mixed=st.booleans(),
+    order=st.sampled_from(["spread", "random"]),
+    stops=st.lists(st.integers(0, 9), max_size=3),
+    ahead=st.integers(0, 4),
+    seed=st.integers(0, 5),
+)
+def test_no_sample_is_lost_or_drawn_twice(
+    sizes, batch_size, ranks, mixed, order, stops, ahead, seed
+):
+    """In passes over each task, whatever the batches, ranks, epochs and resumptions."""
+
+    def make():
+        policy = Fixed(np.full(len(sizes), 1 / len(sizes)), order=order, seed=seed)
+        return [
+            ReplayBatchSampler(
+                sizes, policy if r == 0 else _copy(policy), batch_size,
+                mixed=mixed, seed=seed, num_replicas=ranks, rank=r,
+            )
+            for r in range(ranks)
+        ]  # fmt: skip
+
+    samplers, seen = make(), []
+    for stop in [*stops, 20]:
+        seen += train(samplers, stop, ahead=ahead)
+        state, samplers = json.loads(json.dumps(samplers[0].state_dict())), make()
+        for sampler in samplers:
+            sampler.load_state_dict(state)
+
+    assert seen == train(make(), len(seen), ahead=ahead)  # as if nothing had happened
+    assert all(len(part) == batch_size for batch in seen for part in batch)
+    task_of = np.repeat(np.arange(len(sizes)), sizes)
+    # The stride of each rank undone: the batch over all ranks.
+    together = [np.array(batch).T.ravel().tolist() for batch in seen]
+    for task, size in enumerate(sizes):
+        drawn = [i for batch in together for i in batch if task_of[i] == task]
+        assert in_passes(drawn, size) if size else not drawn
+    assert sum(len(batch) for batch in together) == samplers[0].samples.sum()
+    if not mixed:
+        assert all(len({int(task_of[i]) for i in batch}) == 1 for batch in together)
+
+
+def _copy(policy):
+    twin = Fixed(policy.shares()[0], order=policy.order)
+    twin.load_state_dict(policy.state_dict())
+    return twin
+
+
+def test_an_epoch_of_equal_shares_has_every_sample_once():
+    sampler = ReplayBatchSampler([20, 20], Fixed([0.5, 0.5]), 8)
+    assert len(sampler) == 5
+    epoch = [i for batch in sampler for i in batch]
+    assert sorted(epoch) == list(range(40))
+    assert epoch != sorted(epoch)
+
+
+def test_epochs_differ_and_the_seed_decides():
+    def epoch(seed, count=2):
+        sampler = ReplayBatchSampler([30], Fixed([1.0]), 10, seed=seed)
+        return [list(sampler) for _ in range(count)]
+
+    assert epoch(1) == epoch(1)
+    assert epoch(1) != epoch(2)
+    first, second = epoch(1)
+    assert first != second
+
+
+def test_labels_in_any_order():
+    labels = torch.tensor([1, 0, 1, 0, 0, 1, 1])
+    sampler = ReplayBatchSampler.from_labels(labels, Alternate(2), 3, mixed=False, batches=4)
+    for batch, task in zip(sampler, [0, 1, 0, 1], strict=True):
+        assert {int(labels[i]) for i in batch} == {task}
+
+
+def test_a_task_without_samples_leaves_its_share_to_the_others():
+    sampler = ReplayBatchSampler([10, 0, 10], Fixed([0.25, 0.5, 0.25]), 10, batches=20)
+    drawn = Counter(i // 10 for batch in sampler for i in batch)
+    assert drawn == {0: 100, 1: 100}
+
+
+def test_the_iterator_gives_what_is_left_and_set_epoch_begins():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    for _, _batch in zip(range(3), sampler, strict=False):
+        sampler.step()
+    assert (sampler.epoch, len(list(sampler))) == (0, 1)
+    sampler.set_epoch(0)
+    assert len(list(sampler)) == 1
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == 4
+    for _ in range(4):
+        sampler.step()
+    assert sampler.epoch == 2
+
+
+def test_a_look_at_a_batch_takes_nothing():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    look = next(iter(sampler))
+    assert next(iter(sampler)) == look
+
+
+def test_without_step_epochs_go_on():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    first, second = list(sampler), list(sampler)
+    assert first != second
+    assert len(second) == 4
+    assert len(sampler._pending) == 4  # what is kept does not grow with epochs
+
+
+def scripted(step):
+    """Return losses of two tasks that meet after 12 batches, every other one."""
+    return None if step % 2 else losses_after(step)
+
+
+def test_the_same_losses_give_the_same_decisions():
+    policy = FocusThenReplay(1, [0], order="random", seed=1)
+    sampler = ReplayBatchSampler([50, 50], policy, BATCH, batches=20)
+    seen = train([sampler], 20, losses=scripted)
+    counts, twin = policy_by_hand(20)
+    assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for (b,) in seen] == counts
+    assert policy.decisions == twin.decisions
+    assert policy.state_dict() == twin.state_dict()
+
+
+def test_losses_decide():
+    policy = FocusThenReplay(1, [0])
+    sampler = ReplayBatchSampler([50, 50], policy, 4, batches=20)
+    seen = train([sampler], 20, losses=scripted)
+    new = [sum(i >= 50 for i in batch) for (batch,) in seen]
+    assert new == [4] * 12 + [2] * 8
+    assert policy.switch_step == 48
+    assert [entry.late for entry in policy.decisions] == [0]
+    assert sampler.samples.tolist() == [16, 64]
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 2), (2, 3)])
+def test_worker_processes_make_decisions_late_and_the_log_says_so(workers, factor):
+    late, told = workers * factor, []
+    policy = FocusThenReplay(1, [0], log=lambda values, step: told.append(values["late"]))
+    sampler = ReplayBatchSampler([50, 50], policy, 4, batches=40)
+    loader = DataLoader(
+        TensorDataset(torch.arange(100)),
+        batch_sampler=sampler,
+        num_workers=workers,
+        prefetch_factor=factor,
+    )
+    new = []
+    for (batch,) in loader:
+        new.append(int((batch >= 50).sum()))
+        sampler.step(scripted(sampler.steps + 1))
+    assert new == [4] * (12 + late) + [2] * (28 - late)
+    assert policy.decisions[0].late == late * 4
+    assert max(told) == late * 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_in_mid_epoch_goes_on_to_the_sample(workers):
+    data = TensorDataset(torch.arange(100))
+
+    def loop(sampler, batches):
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
+        seen = []
+        for (batch,) in loader:
+            seen.append(batch.tolist())
+            sampler.step(scripted(sampler.steps + 1))
+            if len(seen) == batches:
+                break
+        return seen
+
+    def make():
+        return ReplayBatchSampler([50, 50], FocusThenReplay(1, [0]), 4)
+
+    whole, part, resumed = make(), make(), make()
+    expected = loop(whole, None)
+    seen = loop(part, 11)  # before the losses meet, or while batches from before are loaded
+    resumed.load_state_dict(json.loads(json.dumps(part.state_dict())))
+    resumed.set_epoch(0)  # as a loop over epochs does
+    assert seen + loop(resumed, None) == expected
+    assert resumed.state_dict() == whole.state_dict()
+
+
+def test_ranks_may_change_if_the_batches_over_all_stay():
+    sampler = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 4, num_replicas=2, rank=0)
+    train([sampler], 3)
+    one = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 8)
+    one.load_state_dict(sampler.state_dict())
+    other = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 4)
+    with pytest.raises(ValueError, match="global_batch_size = 4 gave, got one with 8"):
+        other.load_state_dict(sampler.state_dict())
+
+
+def _rank(rank, ranks, port, folder):
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
+    )
+    policy = FocusThenReplay(1, [0], order="random", seed=3)
+    sampler = ReplayBatchSampler([50, 60], policy, 4)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    # Each rank alone would decide otherwise, and rank 1 does not know the old task.
+    held_out = {t: TensorDataset(torch.full((8, 1), float(t + rank))) for t in range(2 - rank)}
+    probe = LossProbe(held_out, lambda model, batch: model(batch[0]).square().mean(), every=5)
+    seen = []
+    for number, batch in enumerate(sampler):
+        seen.append(batch)
+        losses = scripted(sampler.steps + 1)
+        if losses and rank == 0:
+            losses = {0: losses[0], 1: losses[1] - 1.0}
+        elif losses:
+            losses = {1: losses[1] + 1.0}
+        sampler.step(losses)
+        assert probe.step(model).keys() == (set(held_out) if number % 5 == 4 else set())
+    (folder / f"{rank}.json").write_text(
+        json.dumps({"seen": seen, "state": sampler.state_dict(), "switch": policy.switch_step})
+    )
+    dist.destroy_process_group()
+
+
+def test_two_processes_take_the_same_decisions(tmp_path, free_port):
+    mp.spawn(_rank, (2, free_port, tmp_path), nprocs=2)
+    ranks = first, second = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2)]
+    assert first["state"] == second["state"]
+    assert first["switch"] == 12 * 8  # where the means meet
+    together = [np.array(pair).T.ravel() for pair in zip(*(r["seen"] for r in ranks), strict=True)]
+    drawn = np.concatenate(together)
+    for low, size in [(0, 50), (50, 60)]:
+        assert in_passes([int(i) for i in drawn if low <= i < low + size], size)
+    alone = ReplayBatchSampler(
+        [50, 60], FocusThenReplay(1, [0], order="random", seed=3), 8, batches=len(first["seen"])
+    )
+    assert [b.tolist() for b in together] == [b for (b,) in train([alone], 14, losses=scripted)]
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Noisy(torch.nn.Module):
+    """Draws from every random source, has a batch norm, and a part that stays in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.frozen = torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5)
+        self.frozen.eval()
+
+    def forward(self, x):
+        torch.rand(1), random.random(), np.random.rand()  # noqa: NPY002
+        return self.frozen(self.norm(x))
+
+
+def test_the_probe_leaves_training_as_it_was():
+    model = Noisy()
+    data = [TensorDataset(torch.full((6, 2), float(t))) for t in range(2)]
+    probe = LossProbe(data, lambda model, batch: model(batch[0]).mean(), every=3)
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    told = [probe.step(model) for _ in range(6)]
+    assert [bool(losses) for losses in told] == [False, False, True] * 2
+    assert told[2] == pytest.approx({0: 0.0, 1: 1.0}, abs=1e-4)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert str(np.random.get_state()) == before[2]  # noqa: NPY002
+    assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())
+    assert (model.training, model.norm.training, model.frozen.training) == (True, True, False)
+
+
+def test_the_probe_computes_no_gradient_and_recovers_from_errors():
+    model = torch.nn.Linear(1, 1)
+    seen = []
+
+    def loss(model, batch):
+        out = model(batch[0]).mean()
+        seen.append((model.training, out.requires_grad))
+        raise RuntimeError("oops")
+
+    with pytest.raises(RuntimeError, match="oops"):
+        LossProbe([TensorDataset(torch.ones(2, 1))], loss).measure(model)
+    assert seen == [(False, False)]
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+def test_the_probe_goes_round_its_samples():
+    data = TensorDataset(torch.arange(10.0))
+    seen = []
+    probe = LossProbe(
+        [data],
+        lambda model, batch: seen.append(batch[0].tolist()) or batch[0].mean(),
+        every=1,
+        batch_size=4,
+    )
+    for _ in range(5):
+        probe.step(torch.nn.Identity())
+    assert all(len(batch) == 4 for batch in seen)
+    assert Counter(x for batch in seen for x in batch) == dict.fromkeys(range(10), 2)
+    resumed = LossProbe(probe.data, probe.loss, every=1, batch_size=4)
+    resumed.load_state_dict(probe.state_dict())
+    assert probe.step(torch.nn.Identity()) == resumed.step(torch.nn.Identity())
+
+
+def plan():
+    """Task 0, then 1, then both, with a learning rate of each task."""
+    shares = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]
+    return Protocol(shares, 3.0, lr=[[1.0, 9.0], [9.0, 0.5], [0.4, 0.2]])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("first", ["sampler", "scheduler"])
+def test_learning_rates_of_a_plan(workers, first):
+    """The rate is that of the batch trained on, whoever steps first, with workers or without."""
+    sampler = ReplayBatchSampler([50, 50], Follow(plan(), 24), 4, batches=6)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([{"params": [weight], "lr": 0.1}])
+    scheduler = PlannedLR(optimizer, sampler)
+    loader = DataLoader(
+        TensorDataset(torch.arange(100)), batch_sampler=sampler, num_workers=workers
+    )
+    seen = []
+    for (batch,) in loader:
+        seen.append((int((batch >= 50).sum()), optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        for part in (sampler, scheduler) if first == "sampler" else (scheduler, sampler):
+            part.step()
+    assert [new for new, _ in seen] == [0, 0, 4, 4, 2, 2]
+    assert [lr for _, lr in seen] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])
+
+
+def test_planned_rates_of_whole_batches_and_resumption():
+    def make():
+        sampler = ReplayBatchSampler([50, 50], Follow(plan(), 12), 4, mixed=False, batches=12)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        return sampler, optimizer, PlannedLR(optimizer, sampler)
+
+    def loop(sampler, optimizer, scheduler, stop=None):
+        seen = []
+        for batch in sampler:
+            seen.append((batch[0] >= 50, optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            sampler.step()
+            scheduler.step()
+            if len(seen) == stop:
+                break
+        return seen
+
+    expected = loop(*make())
+    rates = {(new, round(lr, 6)) for new, lr in expected[8:]}
+    assert rates == {(False, 0.04), (True, 0.02)}
+    part, resumed = make(), make()
+    seen = loop(*part, 7)
+    for before, after in zip(part, resumed, strict=True):
+        after.load_state_dict(before.state_dict())
+    assert seen + loop(*resumed) == expected
+
+
+def test_whole_batches_alternate():
+    sampler = ReplayBatchSampler([50, 50], Alternate(2), 4, mixed=False, batches=6)
+    assert all(a != b for a, b in pairwise(batch[0] >= 50 for batch in sampler))
+
+
+SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ReplayBatchSampler([5], Fixed([0.5, 0.5]), 2), "`sizes` takes one size for each"),
+        (lambda: ReplayBatchSampler(5, Fixed([1.0]), 2), "`sizes` takes a list of sizes, got 5"),
+        (lambda: ReplayBatchSampler([0], Fixed([1.0]), 2), "`sizes` takes at least one sample"),
+        (lambda: ReplayBatchSampler([-1], Fixed([1.0]), 2), "`sizes` takes an integer of at least"),
+        (lambda: ReplayBatchSampler([5], "replay", 2), "`policy` takes a policy of replan.online"),
+        (lambda: ReplayBatchSampler([5], Fixed([1.0]), 0), "`batch_size` takes an integer"),
+        (
+            lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, num_replicas=2, rank=2),
+            "`rank` takes an integer of at least 0 and at most 1, got 2",
+        ),
+        (lambda: SAMPLER.from_labels([0, 2], SAMPLER.policy, 2), "`labels` takes a task index"),
+        (lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2), "`labels` takes a list of tasks"),
+        (lambda: SAMPLER.load_state_dict({}), "`state_dict` takes what a sampler gave"),
+        (lambda: SAMPLER.step(), "`step` was called more often than there were batches"),
+        (lambda: SAMPLER.rate(0), "`policy` plans no learning rates"),
+        (lambda: PlannedLR(None, SAMPLER), "`sampler` takes a ReplayBatchSampler whose policy"),
+        (lambda: LossProbe([[]], len), "`data` takes at least one sample of a task, got none of 0"),
+        (lambda: LossProbe([], 3), "`loss` takes a function of a model and a batch, got 3"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_training_loop():
+    """Two tasks that pull one weight apart: focus ends where the losses meet."""
+    policy = FocusThenReplay(1, [0])
+    data = [TensorDataset(torch.ones(64, 1), torch.full((64, 1), y)) for y in (-1.0, 1.0)]
+    sampler = ReplayBatchSampler([64, 64], policy, 4, batches=60)
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, -1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def loss(model, batch):
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    probe = LossProbe(data, loss, every=1)
+    for batch in DataLoader(ConcatDataset(data), batch_sampler=sampler):
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        optimizer.step()
+        sampler.step(probe.step(model))
+    assert policy.decisions[0].reason == "the losses met"
+    assert 0 < policy.switch_step < 4 * 20
+    assert abs(model.weight.item()) < 0.15

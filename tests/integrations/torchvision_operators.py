@@ -1,0 +1,21 @@
+"""Lets Avalanche be imported where torchvision's compiled part does not fit PyTorch.
+
+There is no CPU build of torchvision for every PyTorch. Without its compiled part its import ends in
+"operator torchvision::nms does not exist"; declaring the two operators that it looks up lets it
+load. They cannot be called, and nothing here does.
+
+    python tests/integrations/torchvision_operators.py SCRIPT [ARGUMENTS]
+"""
+
+import runpy
+import sys
+
+import torch
+
+_library = torch.library.Library("torchvision", "FRAGMENT")
+for name in ("nms", "qnms"):
+    _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+if __name__ == "__main__":
+    sys.argv.pop(0)
+    runpy.run_path(sys.argv[0], run_name="__main__")
