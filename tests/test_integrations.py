@@ -32,3 +32,9 @@ def test_an_integration_says_what_to_install(module, blocked, install):
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: replan.integrations.")
     assert install in last
+
+
+def test_train_says_what_to_install():
+    done = run(BLOCK.format("torch") + "sys.argv[1:] = ['train']; import replan.cli as c; c.main()")
+    assert done.returncode == 2
+    assert done.stderr == "replan: `replan train` needs PyTorch: pip install 'replan[torch]'\n"

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,84 @@ def fetch_command(name: str, root: Path | None) -> None:
     from replan.vision.download import fetch
 
     click.echo(f"{name} is in {fetch(name, root, say=click.echo)}")
+
+
+@app.command("train")
+@click.option("--tasks", default="01,23,45,67,89", show_default=True, help="Pairs of classes.")
+@click.option(
+    "--strategies",
+    metavar="NAME,…",
+    default="no-replay,fixed-replay,focus-then-replay",
+    show_default=True,
+    help="Of no-replay, fixed-replay, focus-then-replay, focus-then-loss.",
+)
+@click.option("--memory", type=int, help="Images kept of the pairs before, in all.")
+@click.option("--samples", type=int, help="Trained on for each pair.")
+@click.option("--batch-size", type=int, help="Samples in a batch.")
+@click.option("--lr", type=float, help="Learning rate.")
+@click.option("--seeds", default=3, show_default=True, help="How many runs of each strategy.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the first of them.")
+@click.option("--workers", type=int, help="Processes; by default one a core.")
+@click.option("--root", type=click.Path(path_type=Path), help="Where the data set is.")
+@click.option("--out", type=click.Path(path_type=Path), default="train", show_default=True)
+def train_command(
+    tasks: str,
+    strategies: str,
+    seeds: int,
+    seed: int,
+    workers: int | None,
+    root: Path | None,
+    out: Path,
+    **settings: Any,
+) -> None:
+    """Train on pairs of classes of Fashion-MNIST one after the other, strategies side by side.
+
+    Needs PyTorch and `replan data fetch fashion-mnist`. Writes settings.json, metrics.csv,
+    decisions.json, summary.json and losses.png, and events for TensorBoard where it is installed.
+    What is finished is kept in OUT/cache, so that a run that was stopped goes on where it was.
+
+    \b
+    Examples:
+      replan train
+      replan train --tasks 01,23 --memory 1000 --out larger
+    """
+    if find_spec("torch") is None:
+        raise click.ClickException("`replan train` needs PyTorch: pip install 'replan[torch]'")
+    from replan.practice import SplitTraining, side_by_side
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    summary = side_by_side(
+        out,
+        SplitTraining(pairs=tuple(tasks.split(",")), **given),
+        strategies=strategies.split(","),
+        seeds=seeds,
+        seed=seed,
+        root=root,
+        workers=workers,
+        progress=True,
+    )
+    click.echo(_side_by_side(summary))
+    click.echo(f"\nmeans of {seeds} runs over the pairs at the end; focus and replayed: of samples")
+    names = ("settings.json", "metrics.csv", "decisions.json", "summary.json", "losses.png")
+    _say_written(*(out / name for name in names))
+
+
+def _side_by_side(summary: Any) -> str:
+    """Return the summary of `replan train` as a table."""
+    lines = [
+        f"{'':20}{'loss':>16}{'accuracy %':>14}{'forgetting %':>14}{'focus':>8}{'replayed':>10}"
+    ]
+    for name, row in summary.iterrows():
+        cells = [
+            f"{scale * row[key]:.{digits}f}"
+            + ("" if row.isna()[f"{key} ±"] else f" ± {scale * row[f'{key} ±']:.{digits}f}")
+            for key, scale, digits in (("loss", 1, 4), ("accuracy", 100, 2), ("forgetting", 100, 2))
+        ]
+        lines.append(
+            f"{name:20}{cells[0]:>16}{cells[1]:>14}{cells[2]:>14}"
+            f"{row['focus']:>8.0%}{row['replayed']:>10.0%}"
+        )
+    return "\n".join(lines)
 
 
 @app.command("evaluate")

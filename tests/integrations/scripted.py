@@ -1,4 +1,9 @@
-"""What every integration must do on the same losses: what the policy does by itself."""
+"""What every integration must do: what the policy does by itself, and an example that runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from replan.online import FocusThenReplay
 
@@ -19,3 +24,40 @@ def policy_by_hand(batches, policy=None):
         if number % 2 == 0:
             policy.observe(losses_after(number))
     return counts, policy
+
+
+def rows_of_example(name, *before):
+    """Run an example; return what it printed of each way to train, as columns by name."""
+    script = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, *before, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # tests beside it want the other cores
+    )
+    head, *lines = done.stdout.split("\n\n")[0].splitlines()
+    names = [name.strip() for name in head.split("  ") if name.strip()]
+    width = len(names)
+    assert max(map(len, done.stdout.splitlines())) <= 85
+    rows = {}
+    for line in lines:
+        way, *cells = line.rsplit(maxsplit=width)
+        numbers = [float(cell.replace(",", "").rstrip("%")) for cell in cells]
+        rows[way.strip()] = dict(zip(names, numbers, strict=True))
+    return rows
+
+
+def check_example(rows):
+    """Refuse an example that does not show what it should."""
+    assert list(rows) == ["fixed replay", "focus, then replay"]
+    fixed, focus = rows.values()
+    assert fixed["switch"] == 0
+    assert fixed["replayed"] == 50
+    assert focus["switch"] > 0
+    assert 0 < focus["replayed"] < 50
+    for row in rows.values():
+        assert 0 < row["mean loss"] < 0.6
+        assert abs((row["old loss"] + row["new loss"]) / 2 - row["mean loss"]) < 0.002
+        assert abs(row["forgetting"]) < row["old loss"]
+    assert focus["mean loss"] < fixed["mean loss"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import torchvision_operators  # noqa: F401  before Avalanche
+import torchvision_operators  # before Avalanche
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Avalanche's own
@@ -28,7 +28,7 @@ with warnings.catch_warnings():
 
 from replan.integrations.torch import LossProbe
 from replan.online import Alternate, Fixed, FocusThenReplay
-from scripted import BATCH, losses_after, policy_by_hand
+from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Avalanche's own
 
@@ -203,3 +203,7 @@ def test_an_experience_too_many_or_too_small_is_refused():
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 100, probe_size=40))
     with pytest.raises(ValueError, match="`probe_size` takes less than an experience has, got 40"):
         run.train(next(iter(stream())))
+
+
+def test_the_example_runs():
+    check_example(rows_of_example("practice_avalanche", torchvision_operators.__file__))

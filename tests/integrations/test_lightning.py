@@ -13,7 +13,7 @@ from replan.integrations.lightning import ReplayCallback
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
 from replan.online import FocusThenReplay, Follow
 from replan.protocol import Protocol
-from scripted import BATCH, losses_after, policy_by_hand
+from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -125,3 +125,7 @@ def test_bad_input_is_refused():
         ReplayCallback(3)
     with pytest.raises(ValueError, match="`probe` takes a LossProbe or None, got 3"):
         ReplayCallback(make()[0], 3)
+
+
+def test_the_example_runs():
+    check_example(rows_of_example("practice_lightning"))

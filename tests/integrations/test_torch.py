@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 from replan import Protocol
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
 from replan.online import Alternate, Fixed, FocusThenReplay, Follow
-from scripted import BATCH, losses_after, policy_by_hand
+from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
 
 
 def train(samplers, batches, *, ahead=0, losses=lambda step: None):
@@ -467,3 +467,7 @@ def test_a_training_loop():
     assert policy.decisions[0].reason == "the losses met"
     assert 0 < policy.switch_step < 4 * 20
     assert abs(model.weight.item()) < 0.15
+
+
+def test_the_example_runs():
+    check_example(rows_of_example("practice_torch"))

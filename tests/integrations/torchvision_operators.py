@@ -9,6 +9,7 @@ load. They cannot be called, and nothing here does.
 
 import runpy
 import sys
+from pathlib import Path
 
 import torch
 
@@ -18,4 +19,5 @@ for name in ("nms", "qnms"):
 
 if __name__ == "__main__":
     sys.argv.pop(0)
+    sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

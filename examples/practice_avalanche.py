@@ -1,0 +1,71 @@
+"""Focus, then replay in Avalanche, against replay at a fixed share, with the same memory.
+
+python examples/practice_avalanche.py
+"""
+
+import torch
+from avalanche.benchmarks import nc_benchmark
+from avalanche.benchmarks.utils import as_classification_dataset
+from avalanche.models import MTSimpleMLP
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.supervised import Naive
+from torch.utils.data import TensorDataset
+
+from replan.integrations.avalanche import PolicyReplayPlugin
+from replan.integrations.torch import LossProbe
+from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from two_tasks import HIDDEN, INPUTS, TEST, TRAIN, data, loss, row, show
+
+MEMORY, BATCH = 400, 10  # a batch of the new task and another of the memory
+
+
+def stream(tasks: list[TensorDataset]) -> list:
+    """Return the tasks as experiences, with a head and labels 0 and 1 for each."""
+    x, y, task = (torch.cat(parts) for parts in zip(*(t.tensors for t in tasks), strict=True))
+    both = TensorDataset(x, y + 2 * task)
+    both.targets = both.tensors[1].tolist()
+    benchmark = nc_benchmark(
+        as_classification_dataset(both),
+        as_classification_dataset(both),
+        n_experiences=2,
+        task_labels=True,
+        fixed_class_order=[0, 1, 2, 3],
+        class_ids_from_zero_in_each_exp=True,
+    )
+    return list(benchmark.train_stream)
+
+
+def train(way: str, policy: ReplayPolicy, seed: int) -> dict:
+    """Train on one experience after the other; return the figures of the run."""
+    torch.manual_seed(seed)
+    tasks, _, test = data(seed)
+    final = LossProbe(test, loss, batch_size=TEST)
+    model = MTSimpleMLP(INPUTS, HIDDEN)
+    plugin = PolicyReplayPlugin(policy, MEMORY, probe_size=200, seed=seed)
+    strategy = Naive(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=torch.nn.CrossEntropyLoss(),
+        train_mb_size=BATCH,
+        plugins=[plugin],
+        evaluator=EvaluationPlugin(),
+    )
+    old, new = stream([TensorDataset(*t[: TRAIN // 4]) for t in tasks])
+    strategy.train(old)
+    before = LossProbe(test[:1], loss, batch_size=TEST).measure(model)[0]
+    learnt = plugin.samples.copy()
+    strategy.train(new)
+    switch = getattr(policy, "switch_step", learnt[0]) - learnt[0]
+    return row(way, switch, plugin.samples - learnt, before, final.measure(model))
+
+
+def compare(seed: int) -> list[dict]:
+    """Train in both ways with as many samples."""
+    return [
+        train("fixed replay", Fixed([0.5, 0.5]), seed),
+        train("focus, then replay", FocusThenReplay(0, [], tasks=2), seed),
+    ]
+
+
+if __name__ == "__main__":
+    show([row for seed in range(3) for row in compare(seed)])

@@ -1,0 +1,82 @@
+"""Focus, then replay in Lightning, against replay at a fixed share.
+
+python examples/practice_lightning.py
+"""
+
+import logging
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+
+from replan.integrations.lightning import ReplayCallback
+from replan.integrations.torch import LossProbe, ReplayBatchSampler
+from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from two_tasks import TEST, Network, data, loss, row, show
+
+BATCH, BATCHES = 20, 200
+
+
+class Module(pl.LightningModule):
+    """A module as always: nothing in it knows of replay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Network()
+
+    def forward(self, x: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
+        """Return the outputs (n, 2) of each sample's own task."""
+        return self.network(x, task)
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        """Return the loss of a batch."""
+        return loss(self, batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return plain SGD."""
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def train(
+    module: Module, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+) -> ReplayBatchSampler:
+    """Train on batches whose tasks the policy chooses."""
+    sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        callbacks=[ReplayCallback(sampler, LossProbe(held_out, loss, every=10))],
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, DataLoader(ConcatDataset(tasks), batch_sampler=sampler))
+    return sampler
+
+
+def compare(seed: int) -> list[dict]:
+    """Learn the old task, then go on in both ways with as many samples."""
+    pl.seed_everything(seed, verbose=False)
+    tasks, held_out, test = data(seed)
+    final = LossProbe(test, loss, batch_size=TEST)
+    learnt = Module()
+    train(learnt, tasks, held_out, Fixed([1.0, 0.0]))
+    before = final.measure(learnt)[0]
+    rows = []
+    for way, policy in {
+        "fixed replay": Fixed([0.5, 0.5]),
+        "focus, then replay": FocusThenReplay(new_task=1, old_tasks=[0]),
+    }.items():
+        module = Module()
+        module.load_state_dict(learnt.state_dict())
+        samples = train(module, tasks, held_out, policy).samples
+        switch = getattr(policy, "switch_step", 0)
+        rows.append(row(way, switch, samples, before, final.measure(module)))
+    return rows
+
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    show([row for seed in range(3) for row in compare(seed)])

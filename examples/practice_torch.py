@@ -1,0 +1,54 @@
+"""Focus, then replay in a plain PyTorch loop, against replay at a fixed share.
+
+python examples/practice_torch.py
+"""
+
+import copy
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+
+from replan.integrations.torch import LossProbe, ReplayBatchSampler
+from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from two_tasks import TEST, Network, data, loss, row, show
+
+BATCH, BATCHES = 20, 200
+
+
+def train(
+    model: Network, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+) -> ReplayBatchSampler:
+    """Train on batches whose tasks the policy chooses."""
+    sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
+    probe = LossProbe(held_out, loss, every=10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in DataLoader(ConcatDataset(tasks), batch_sampler=sampler):
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        optimizer.step()
+        sampler.step(probe.step(model))  # the one line more
+    return sampler
+
+
+def compare(seed: int) -> list[dict]:
+    """Learn the old task, then go on in both ways with as many samples."""
+    torch.manual_seed(seed)
+    tasks, held_out, test = data(seed)
+    final = LossProbe(test, loss, batch_size=TEST)
+    learnt = Network()
+    train(learnt, tasks, held_out, Fixed([1.0, 0.0]))
+    before = final.measure(learnt)[0]
+    rows = []
+    for way, policy in {
+        "fixed replay": Fixed([0.5, 0.5]),
+        "focus, then replay": FocusThenReplay(new_task=1, old_tasks=[0]),
+    }.items():
+        model = copy.deepcopy(learnt)
+        samples = train(model, tasks, held_out, policy).samples
+        switch = getattr(policy, "switch_step", 0)
+        rows.append(row(way, switch, samples, before, final.measure(model)))
+    return rows
+
+
+if __name__ == "__main__":
+    show([row for seed in range(3) for row in compare(seed)])

@@ -1,0 +1,128 @@
+"""Needs PyTorch: `make test-torch`. `replan train` on a few hundred images."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from replan import practice, vision
+from replan.cli import app
+from replan.practice import SplitTraining, side_by_side
+
+SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch_size": 8}
+
+
+@pytest.fixture
+def fashion(images, monkeypatch):
+    """A few images of classes 0, 2, 5 and 7 in the place of Fashion-MNIST."""
+    monkeypatch.setattr(vision, "fashion_mnist", lambda root=None: images)
+    return images
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_folder(fashion, tmp_path):
+    names = list(practice.STRATEGIES)
+    settings = SplitTraining(**SMALL)
+    summary = side_by_side(tmp_path, settings, strategies=names, seeds=2, workers=1)
+    assert list(summary.index) == names
+    kept = json.loads((tmp_path / "settings.json").read_text())
+    assert kept["pairs"] == ["05", "27"]
+    assert {"replan", "torch", "seed", "lr", "memory"} <= kept.keys()
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert written["settings"]["seeds"] == 2
+    assert [row["strategy"] for row in written["summary"]] == names
+    assert (tmp_path / "losses.png").stat().st_size > 10_000
+    board = {path.parent.name for path in (tmp_path / "tensorboard").glob("*/events.*")}
+    assert board == {f"{name}-{seed}" for name in names for seed in (1, 2)}
+
+    rows = read(tmp_path / "metrics.csv")
+    ends = [row for row in rows if row["samples"] == "1280"]
+    trained = {}
+    for row in ends:
+        trained.setdefault((row["strategy"], row["seed"]), []).append(int(row["trained"]))
+    assert all(sum(counts) == 1280 for counts in trained.values())  # equal samples
+    assert trained["no-replay", "1"] == [640, 640]
+    assert trained["fixed-replay", "1"] == [960, 320]
+    assert 640 < trained["focus-then-replay", "1"][0] <= 960
+    by_hand = np.mean([float(r["loss"]) for r in ends if r["strategy"] == "fixed-replay"])
+    assert summary.loc["fixed-replay", "loss"] == pytest.approx(by_hand)
+    assert summary.loc["no-replay", "focus"] == 1.0
+    assert summary.loc["fixed-replay", ["focus", "replayed"]].tolist() == [0.0, 0.25]
+
+    decisions = json.loads((tmp_path / "decisions.json").read_text())["decisions"]
+    what = [(d["what"], d["step"]) for d in decisions["fixed-replay-1"]]
+    assert what == [("focus", 0), ("focus", 640), ("replay", 640)]
+
+
+def test_what_is_finished_is_not_computed_again(fashion, tmp_path, monkeypatch):
+    settings = SplitTraining(**SMALL)
+    first = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
+    monkeypatch.setattr(practice._Run, "arrive", lambda *_: pytest.fail("computed again"))
+    again = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
+    assert first.equals(again)
+    assert np.isnan(first.loc["no-replay", "loss ±"])  # of one run
+    (row,) = json.loads((tmp_path / "summary.json").read_text())["summary"]
+    assert row["loss ±"] is None
+
+
+def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
+    """Those of a pair that arrives, and what is left of them when others have arrived."""
+    seen, probed = set(), set()
+    loss = practice._loss
+
+    def watch(model, batch):
+        (seen if torch.is_grad_enabled() else probed).update(tuple(x.tolist()) for x in batch[0])
+        return loss(model, batch)
+
+    monkeypatch.setattr(practice, "_loss", watch)
+    practice.learn("focus-then-replay", 1, SMALL, None, None)
+    assert len(probed) == 8 + 4
+    assert not seen & probed
+
+
+def test_replay_keeps_what_no_replay_forgets(fashion):
+    def old_loss(strategy):
+        runs = [practice.learn(strategy, seed, SMALL, None, None) for seed in (1, 2, 3)]
+        return np.mean([run["looks"][-2]["loss"] for run in runs])
+
+    assert old_loss("fixed-replay") < 0.9 * old_loss("no-replay")
+
+
+def test_the_command(fashion, tmp_path):
+    out = tmp_path / "run"
+    options = "--tasks 02,57 --samples 640 --memory 24 --batch-size 8 --seeds 1 --workers 1"
+    done = CliRunner().invoke(app, ["train", *options.split(), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "focus-then-replay" in done.output
+    assert "losses.png" in done.output
+    assert max(map(len, done.output.splitlines()[:4])) <= 90
+    assert json.loads((out / "settings.json").read_text())["memory"] == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "00"], "`pairs` takes pairs of different classes like 01, got '00'"),
+        (["--tasks", "0,1"], "`pairs` takes pairs of different classes like 01, got '0'"),
+        (["--tasks", "02,52"], "`pairs` takes each class once, got 02, 52"),
+        (["--tasks", "02,89"], "`pairs` takes classes that there are, got '89'"),
+        (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
+        (["--memory", "3"], "`memory` takes an integer of at least"),
+        (["--lr", "0"], "`lr` takes a finite number above 0"),
+        (["--lr", "1e30", "--tasks", "02"], "`lr` takes a smaller number"),
+        (["--seeds", "0"], "`seeds` takes an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_refused(fashion, tmp_path, options, message):
+    done = CliRunner().invoke(
+        app, ["train", "--workers", "1", "--seeds", "1", "--out", str(tmp_path / "run"), *options]
+    )
+    assert isinstance(done.exception, ValueError)
+    assert message in str(done.exception)
