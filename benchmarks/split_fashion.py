@@ -1,19 +1,18 @@
 """Split Fashion-MNIST in Avalanche: no replay, `ReplayPlugin` and a policy's replay.
 
-Five tasks of two classes one after the other, a head for each, equal samples and equal memory for
-all. Needs the environment of `make test-avalanche` and Fashion-MNIST (`replan data fetch`). Takes
-half an hour on two cores; finished runs are kept in .cache.
+Five tasks of two classes one after the other, a head for each, equal memory for all, and equal
+samples: batches of 25 go into 12,000 images and into a memory of 200 or 1,000. Needs the
+environment of `make test-avalanche` and Fashion-MNIST (`replan data fetch`). Takes half an hour on
+two cores; finished runs are kept in .cache.
 """
 
 import random
 import sys
 import warnings
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy import stats
 from torch.utils.data import TensorDataset
 
 ROOT = Path(__file__).parents[1]
@@ -25,17 +24,18 @@ with warnings.catch_warnings():
     from avalanche.benchmarks import nc_benchmark
     from avalanche.benchmarks.utils import as_classification_dataset
     from avalanche.models import MTSimpleMLP
-    from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+    from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
     from avalanche.training.supervised import Naive
 
     from replan.integrations.avalanche import PolicyReplayPlugin
 
 from common import save  # noqa: E402
 from replan import vision  # noqa: E402
-from replan.online import FocusThenReplay  # noqa: E402
+from replan.figures.images import interval  # noqa: E402
+from replan.online import FocusThenReplay, focus_lengths  # noqa: E402
 from replan.sweep import sweep  # noqa: E402
 
-TASKS, BATCH, HIDDEN = 5, 32, 200
+TASKS, BATCH, HIDDEN = 5, 25, 200
 SEEDS = range(1, 11)
 FOCUS = {  # focus in samples, of 24,000 in an experience
     "focus, then replay": None,
@@ -50,6 +50,18 @@ def tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch
     return torch.from_numpy(images / np.float32(255)), torch.from_numpy(labels.astype(np.int64))
 
 
+class Counter(SupervisedPlugin):
+    """Counts samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = 0
+
+    def after_training_iteration(self, strategy: Naive, **kwargs: object) -> None:
+        """Count those of the batch."""
+        self.samples += len(strategy.mb_x)
+
+
 def plugins(name: str, memory: int, seed: int) -> list:
     if name == "no replay":
         return []
@@ -57,7 +69,10 @@ def plugins(name: str, memory: int, seed: int) -> list:
         return [ReplayPlugin(memory)]
     # Half of a batch is of the new task, as with ReplayPlugin.
     policy = FocusThenReplay(0, [], tasks=TASKS, shares=0.5, max_focus=FOCUS[name])
-    return [PolicyReplayPlugin(policy, memory, seed=seed)]
+    # Without focus there is no need of losses, and all of the memory is replayed.
+    return [
+        PolicyReplayPlugin(policy, memory, probe_size=0 if name == "no focus" else None, seed=seed)
+    ]
 
 
 def evaluate(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: int) -> dict:
@@ -90,6 +105,8 @@ def case(name: str, memory: int, lr: float, seed: int) -> dict:
         plugins=plugins(name, memory, seed), evaluator=EvaluationPlugin(),
     )  # fmt: skip
     x, y = test.tensors
+    counter = Counter()
+    strategy.plugins.append(counter)
     after = []
     for number, experience in enumerate(stream):
         if name == "no replay" and number:  # as many samples as the others have with memory
@@ -97,9 +114,11 @@ def case(name: str, memory: int, lr: float, seed: int) -> dict:
         strategy.train(experience)
         seen = range(number + 1)
         after.append([evaluate(model, x[y // 2 == t], y[y // 2 == t] % 2, t) for t in seen])
-    policy = getattr(next(iter(strategy.plugins)), "policy", None)
-    phases = [[d.step, d.what] for d in policy.decisions] if policy else []
-    return {"after": after, "phases": phases}
+    if counter.samples != 12_000 + 24_000 * (TASKS - 1):
+        raise ValueError(f"{name} trained on {counter.samples} samples")
+    policy = getattr(strategy.plugins[0], "policy", None)
+    lengths = focus_lengths(policy.decisions, policy.step)[1:] if policy else []
+    return {"after": after, "focus": lengths}
 
 
 def measures(result: dict) -> list[float]:
@@ -115,26 +134,16 @@ def measures(result: dict) -> list[float]:
     ]
 
 
-def interval(values: np.ndarray, digits: int) -> str:
+def shown(values: np.ndarray, digits: int) -> str:
     """Return the mean and the half width of its 95 % interval (Student's t)."""
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
-    return f"{np.mean(values):.{digits}f} ± {half:.{digits}f}"
+    mean, low, _ = interval(values)
+    return f"{mean:.{digits}f} ± {mean - low:.{digits}f}"
 
 
 def focus(results: list[dict]) -> str:
     """Return how long the focus phases were, in per cent of an experience, one a task."""
-    if not results[0]["phases"]:
-        return ""
-    end = [12_000 + 24_000 * (TASKS - 1), "end"]
-    lengths = [
-        [
-            100 * (after - step) / 24_000
-            for (step, what), (after, _) in pairwise([*result["phases"], end])
-            if what == "focus" and step >= 12_000
-        ]
-        for result in results
-    ]
-    return " ".join(f"{x:.0f}" for x in np.mean(lengths, axis=0))
+    lengths = np.array([result["focus"] for result in results]) / 240
+    return " ".join(f"{x:.0f}" for x in lengths.mean(axis=0))
 
 
 def table(found: dict[str, list[dict]]) -> list[dict]:
@@ -144,25 +153,32 @@ def table(found: dict[str, list[dict]]) -> list[dict]:
     for name, results in found.items():
         row = {"": name}
         for i, (measure, digits) in enumerate(MEASURES.items()):
-            row[measure] = interval(values[name][:, i], digits)
+            row[measure] = shown(values[name][:, i], digits)
         gap = values[name][:, 0] - values["ReplayPlugin"][:, 0]
-        row["loss − ReplayPlugin"] = "" if name == "ReplayPlugin" else interval(gap, 4)
+        row["loss − ReplayPlugin"] = "" if name == "ReplayPlugin" else shown(gap, 4)
         rows.append(row | {"focus %": focus(results)})
     return rows
 
 
 if __name__ == "__main__":
     groups = [(memory, lr) for lr in (0.05, 0.2) for memory in (200, 1000)]
-    cases = [
-        # Without replay there is no memory: the same runs for both sizes.
-        {"name": name, "memory": 0 if name == "no replay" else memory, "lr": lr, "seed": seed}
+    # Without replay there is no memory: the same runs for both sizes.
+    cases = {
+        (name, memory, lr, seed): {
+            "name": name, "memory": 0 if name == "no replay" else memory, "lr": lr, "seed": seed
+        }
         for memory, lr in groups
         for name in NAMES
         for seed in SEEDS
-    ]
-    results = sweep(case, cases, cache=ROOT / ".cache" / "split-fashion", progress="split_fashion")
-    rows, tables = iter(results), {}
+    }  # fmt: skip
+    unique = [dict(case) for case in dict.fromkeys(tuple(c.items()) for c in cases.values())]
+    results = sweep(case, unique, cache=ROOT / ".cache" / "split-fashion", progress="runs")
+    found = {tuple(key.values()): result for key, result in zip(unique, results, strict=True)}
+    tables = {}
     for memory, lr in groups:
-        found = {name: [next(rows) for _ in SEEDS] for name in NAMES}
-        tables[f"memory {memory}, learning rate {lr}"] = table(found)
+        runs = {
+            name: [found[tuple(cases[name, memory, lr, seed].values())] for seed in SEEDS]
+            for name in NAMES
+        }
+        tables[f"memory {memory}, learning rate {lr}"] = table(runs)
     save("split_fashion", tables)

@@ -57,7 +57,7 @@ def row(way: str, switch: int, samples: np.ndarray, before: float, after: dict) 
     """Return the figures of a run: its samples by task, losses before (old) and after (both)."""
     return {
         "way": way,
-        "switch": switch,
+        "switch": samples.sum() if switch < 0 else switch,  # not before the end
         "replayed": samples[0] / samples.sum(),
         "old loss": after[0],
         "new loss": after[1],

@@ -34,6 +34,18 @@ def test_an_integration_says_what_to_install(module, blocked, install):
     assert install in last
 
 
+def test_a_torchvision_that_does_not_fit_is_explained(tmp_path):
+    message = "operator torchvision::nms does not exist"
+    (tmp_path / "avalanche.py").write_text(f"raise RuntimeError('{message}')")
+    done = run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import replan.integrations.avalanche"
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: replan.integrations.avalanche needs Avalanche 0.6")
+    assert "torchvision that fits your PyTorch" in last
+    assert message in last
+
+
 def test_train_says_what_to_install():
     done = run(BLOCK.format("torch") + "sys.argv[1:] = ['train']; import replan.cli as c; c.main()")
     assert done.returncode == 2

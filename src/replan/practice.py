@@ -19,7 +19,7 @@ import torch
 from replan import check, files, plotting, vision
 from replan.figures.images import interval, plain_ticks
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import FocusThenReplay
+from replan.online import FocusThenReplay, focus_lengths
 from replan.sweep import sweep
 
 # What the new pair does when it arrives, as settings of FocusThenReplay.
@@ -29,6 +29,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "focus-then-replay": {"shares": 0.5},
     "focus-then-loss": {"shares": "loss"},
 }
+NEEDS_LOSSES = ("focus-then-replay", "focus-then-loss")
 LOOKS = 10  # at the test set, for each pair that arrives
 
 
@@ -37,8 +38,9 @@ class SplitTraining:
     """How the pairs are learnt.
 
     pairs: the tasks, two classes each, in the order in which they arrive. samples: trained on for
-    each. memory: images kept of the pairs before, those for probing included. probe: images kept
-    apart for estimating losses, shared by the pairs seen so far. every: batches between estimates.
+    each, in whole batches. memory: images kept of the pairs before, those for probing included.
+    probe: images kept apart for estimating losses, where the strategy needs them, shared by the
+    pairs seen so far. every: batches between estimates.
     """
 
     pairs: tuple[str, ...] = ("01", "23", "45", "67", "89")
@@ -117,8 +119,13 @@ def learn(
     run = _Run(options, strategy, seed, pairs, board)
     for task in range(len(options.pairs)):
         run.arrive(task)
-    decisions = [asdict(decision) for decision in run.policy.decisions]
-    return {"looks": run.looks, "samples": run.samples.tolist(), "decisions": decisions}
+    decisions = run.policy.decisions
+    return {
+        "looks": run.looks,
+        "samples": run.samples.tolist(),
+        "focus": focus_lengths(decisions, run.policy.step),
+        "decisions": [asdict(decision) for decision in decisions],
+    }
 
 
 class _Run:
@@ -129,6 +136,7 @@ class _Run:
     ) -> None:
         self.options, self.seed, self.pairs = options, seed, pairs
         self.tasks = len(options.pairs)
+        self.apart = options.probe if strategy in NEEDS_LOSSES else 0
         self.writer = None if board is None else _writer(board)
         self.policy = FocusThenReplay(
             0, [], tasks=self.tasks, log=self._log, **STRATEGIES[strategy]
@@ -141,29 +149,38 @@ class _Run:
     def arrive(self, task: int) -> None:
         """Train on a new pair, and on the memory of those before as the policy says."""
         options, sizes, parts = self.options, [0] * self.tasks, []
-        apart = options.probe // (task + 1)
-        held_out = [list(zip(*(x[:apart] for x in t), strict=True)) for t in self.pairs.train]
         for t in range(task + 1):
-            room = (options.memory - options.probe) // max(task, 1) if t < task else None
-            first = options.probe // (t + 1)  # what was ever kept apart is never trained on
+            first = self.apart // (t + 1)  # what was ever kept apart is never trained on
+            room = (options.memory - self.apart) // task if t < task else None
             part = [x[first:][:room] for x in self.pairs.train[t]]
             sizes[t] = len(part[0])
             parts.append(part)
         x, y, which = (torch.cat(column) for column in zip(*parts, strict=True))
         batches = options.samples // options.batch_size
+        looks = {batches * i // LOOKS for i in range(1, LOOKS + 1)}
         self.policy.begin(task)
         sampler = ReplayBatchSampler(
-            sizes, self.policy, options.batch_size, batches=batches, seed=self.seed + task
-        )
-        probe = LossProbe(held_out[: task + 1], _loss, every=options.every)
+            sizes, self.policy, options.batch_size, batches=batches,
+            seed=self.tasks * self.seed + task,
+        )  # fmt: skip
+        probe = self._probe(task) if self.apart else None
         for indices in sampler:
             self.optimizer.zero_grad()
             _loss(self.network, [x[indices], y[indices], which[indices]]).backward()
             self.optimizer.step()
-            sampler.step(probe.step(self.network))
-            if sampler.steps % (batches // LOOKS) == 0 or sampler.steps == batches:
+            sampler.step(None if probe is None else probe.step(self.network))
+            if sampler.steps in looks:
                 self._look(task, self.samples + sampler.samples)
         self.samples += sampler.samples
+
+    def _probe(self, newest: int) -> LossProbe:
+        """Return a probe on what is kept apart of the pairs so far."""
+        room = self.apart // (newest + 1)
+        held_out = [
+            list(zip(*(x[:room] for x in pair), strict=True))
+            for pair in self.pairs.train[: newest + 1]
+        ]
+        return LossProbe(held_out, _loss, every=self.options.every)
 
     def _look(self, newest: int, samples: np.ndarray) -> None:
         """Test the network on all pairs so far."""
@@ -278,10 +295,11 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
     """Return, by strategy, means over tasks and seeds, with half widths of 95 % intervals.
 
     forgetting: what a task's accuracy fell by since it was the newest, over all but the last.
-    replayed: the share of samples of old tasks. focus: the part of its samples after which the
-    newest pair shared them, over all but the first.
+    replayed: the share of samples of old tasks. focus: the part of the samples of a pair that the
+    focus phase took, over all pairs but the first.
     """
     rows = []
+    samples = metrics["samples"].max() / metrics["task"].nunique()
     for (strategy, number), group in metrics.groupby(["strategy", "seed"], sort=False):
         end = group[group["samples"] == group["samples"].max()].set_index("task")
         learnt = group[group["newest"] == group["task"]].groupby("task", sort=False).last()
@@ -292,7 +310,7 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
             "accuracy": end["accuracy"].mean(),
             "forgetting": lost.mean() if len(lost) else 0.0,
             "replayed": _replayed(learnt, end),
-            "focus": _focus(found[strategy, number]["decisions"], group),
+            "focus": np.mean(found[strategy, number]["focus"][1:] or [samples]) / samples,
         })  # fmt: skip
     table = pd.DataFrame(rows).groupby("strategy", sort=False)
     means = table.mean()
@@ -305,17 +323,6 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
 def _replayed(learnt: pd.DataFrame, end: pd.DataFrame) -> float:
     """Return the share of samples trained on after their pair was the newest."""
     return float((end["trained"] - learnt["trained"]).sum() / end["trained"].sum())
-
-
-def _focus(decisions: list[dict[str, Any]], group: pd.DataFrame) -> float:
-    """Return the mean length of the focus phases, the first pair's left out, in parts of 1."""
-    ends = group.groupby("newest", sort=False)["samples"].max().tolist()
-    begins = [0, *ends[:-1]]
-    lengths = []
-    for begin, end in list(zip(begins, ends, strict=True))[1:]:
-        switches = [d["step"] for d in decisions if d["what"] == "replay" and d["step"] >= begin]
-        lengths.append((min([*switches, end]) - begin) / (end - begin))
-    return float(np.mean(lengths)) if lengths else 1.0
 
 
 def _draw(path: Path, metrics: pd.DataFrame, settings: SplitTraining) -> None:

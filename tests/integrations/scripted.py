@@ -1,6 +1,7 @@
 """What every integration must do: what the policy does by itself, and an example that runs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,25 @@ def losses_after(batches):
     return {0: 0.25, 1: 0.25 + 0.0625 * (12 - batches)}
 
 
-def policy_by_hand(batches, policy=None):
+def policy_by_hand(batches, size=BATCH, policy=None):
     """Return the counts of each task by batch, and the policy, told losses every other batch."""
     policy = policy or FocusThenReplay(1, [0], order="random", seed=1)
     counts = []
     for number in range(1, batches + 1):
-        counts.append(policy.next_counts(BATCH).tolist())
+        counts.append(policy.next_counts(size).tolist())
         if number % 2 == 0:
             policy.observe(losses_after(number))
     return counts, policy
+
+
+def run_documented(heading, **known):
+    """Run the Python of a section of docs/practice.md; return the names it made."""
+    page = (Path(__file__).parents[2] / "docs" / "practice.md").read_text(encoding="utf-8")
+    section = re.split(r"\n## ", page.split(f"\n## {heading}\n")[1])[0]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    assert code
+    exec(compile(code, heading, "exec"), known)
+    return known
 
 
 def rows_of_example(name, *before):

@@ -28,7 +28,14 @@ with warnings.catch_warnings():
 
 from replan.integrations.torch import LossProbe
 from replan.online import Alternate, Fixed, FocusThenReplay
-from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
+from scripted import (
+    BATCH,
+    check_example,
+    losses_after,
+    policy_by_hand,
+    rows_of_example,
+    run_documented,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Avalanche's own
 
@@ -89,7 +96,7 @@ def test_the_same_losses_give_the_same_decisions(monkeypatch):
     twin.load_state_dict(policy.state_dict())
     run.train(second)
     twin.begin(1)
-    counts, twin = policy_by_hand(20, twin)
+    counts, twin = policy_by_hand(20, policy=twin)
     assert [[batch.count(0), batch.count(1)] for batch in recorder.tasks[1]] == counts
     assert policy.decisions == twin.decisions
     assert policy.state_dict() == twin.state_dict()
@@ -154,6 +161,33 @@ def test_losses_are_those_of_the_model_on_what_is_kept_apart():
         assert told[-1][f"loss_{task}"] == pytest.approx(expected, rel=1e-6)
 
 
+def test_held_out_samples_have_no_augmentation_and_evaluation_does_not_disturb():
+    """Also with several epochs and an evaluation of all of them after each iteration."""
+    experiences = nc_benchmark(
+        dataset(80, 4), dataset(80, 4), n_experiences=2, task_labels=True,
+        fixed_class_order=[0, 1, 2, 3], class_ids_from_zero_in_each_exp=True,
+        train_transform=lambda x: x + 1000, eval_transform=lambda x: x,
+    )  # fmt: skip
+    plugin, recorder = PolicyReplayPlugin(Fixed([0.5, 0.5]), 12, probe_size=4), Recorder()
+    run = strategy(plugin, recorder, train_epochs=3, eval_every=1, peval_mode="iteration")
+    for experience in experiences.train_stream:
+        run.train(experience, eval_streams=[experiences.test_stream])
+    assert [len(exp) for exp in recorder.samples] == [30, 30]
+    assert min(i for exp in recorder.samples for batch in exp for i in batch) >= 1000
+    assert max(x[0] for held in plugin.held_out for x, *_ in held) < 1000
+
+
+def test_without_a_probe_all_of_the_memory_is_replayed():
+    plugin, recorder = PolicyReplayPlugin(Fixed([0.5, 0.5]), 12, probe_size=0), Recorder()
+    run = strategy(plugin, recorder)
+    for experience in stream(80, experiences=2):
+        run.train(experience)
+    assert len(plugin.storage_policy.buffer) == 12
+    seen = [{i for batch in exp for i in batch} for exp in recorder.samples]
+    assert len(seen[0]) == 40
+    assert len(seen[1]) == 40 + 12
+
+
 def test_without_task_labels():
     data = {"train": dataset(60), "test": dataset(60)}
     experiences = class_incremental_benchmark(
@@ -207,3 +241,12 @@ def test_an_experience_too_many_or_too_small_is_refused():
 
 def test_the_example_runs():
     check_example(rows_of_example("practice_avalanche", torchvision_operators.__file__))
+
+
+def test_the_documentation_runs():
+    model = MTSimpleMLP(input_size=4, hidden_size=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    made = run_documented(
+        "Avalanche", model=model, optimizer=optimizer, stream=stream(1200, experiences=2)
+    )
+    assert np.all(made["plugin"].samples > 0)

@@ -1,5 +1,8 @@
 """Needs PyTorch and Lightning: `make test-torch`."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -13,7 +16,14 @@ from replan.integrations.lightning import ReplayCallback
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
 from replan.online import FocusThenReplay, Follow
 from replan.protocol import Protocol
-from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
+from scripted import (
+    BATCH,
+    check_example,
+    losses_after,
+    policy_by_hand,
+    rows_of_example,
+    run_documented,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -54,9 +64,10 @@ def make(sizes=(50, 50), batches=20, **settings):
 
 def trainer(folder, *callbacks, **settings):
     return pl.Trainer(
-        default_root_dir=folder, accelerator="cpu", devices=1, callbacks=list(callbacks),
+        default_root_dir=folder, accelerator="cpu", callbacks=list(callbacks),
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        **{"logger": False, "enable_checkpointing": False, "max_epochs": 1} | settings,
+        **{"logger": False, "enable_checkpointing": False, "max_epochs": 1, "devices": 1}
+        | settings,
     )  # fmt: skip
 
 
@@ -75,7 +86,9 @@ def test_the_same_losses_give_the_same_decisions(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_checkpoint_in_mid_epoch_goes_on_to_the_sample(tmp_path, workers):
+@pytest.mark.parametrize("every", [7, 20])
+def test_a_checkpoint_goes_on_to_the_sample(tmp_path, workers, every):
+    """In mid-epoch and at an epoch's end."""
     sampler, probe = make()
     whole = Recorder()
     trainer(tmp_path, ReplayCallback(sampler, probe), max_epochs=2).fit(
@@ -85,9 +98,14 @@ def test_a_checkpoint_in_mid_epoch_goes_on_to_the_sample(tmp_path, workers):
 
     sampler, probe = make()
     part = Recorder()
-    keep = ModelCheckpoint(tmp_path, filename="part", every_n_train_steps=7, save_top_k=-1)
+    keep = ModelCheckpoint(tmp_path, filename="part", every_n_train_steps=every, save_top_k=-1)
     trainer(
-        tmp_path, ReplayCallback(sampler, probe), keep, max_steps=9, enable_checkpointing=True
+        tmp_path,
+        ReplayCallback(sampler, probe),
+        keep,
+        max_epochs=2,
+        max_steps=every + 2,
+        enable_checkpointing=True,
     ).fit(part, loader(sampler, workers))
 
     sampler, probe = make()
@@ -95,16 +113,44 @@ def test_a_checkpoint_in_mid_epoch_goes_on_to_the_sample(tmp_path, workers):
     trainer(tmp_path, ReplayCallback(sampler, probe), max_epochs=2).fit(
         resumed, loader(sampler, workers), ckpt_path=tmp_path / "part.ckpt"
     )
-    assert part.seen[:7] + resumed.seen == whole.seen
+    assert part.seen[:every] + resumed.seen == whole.seen
 
 
-def test_planned_learning_rates(tmp_path):
+class Validated(Recorder):
+    """Counts how often it was validated."""
+
+    validations = 0
+
+    def validation_step(self, batch, batch_idx):
+        self.validations += 1
+
+
+def test_epochs_cut_short_are_followed_by_whole_ones(tmp_path):
+    sampler, probe = make()
+    module, check = Validated(), DataLoader(TensorDataset(torch.arange(1)))
+    settings = {"max_epochs": 3, "num_sanity_val_steps": 0}
+    trainer(tmp_path, ReplayCallback(sampler, probe), limit_train_batches=7, **settings).fit(
+        module, loader(sampler), check
+    )
+    assert (len(module.seen), module.validations) == (21, 3)
+    callback = ReplayCallback(sampler, probe)
+    trainer(tmp_path, callback, max_steps=9, **settings).fit(Recorder(), loader(sampler))
+    again = Validated()
+    trainer(tmp_path, callback, **settings | {"max_epochs": 2}).fit(again, loader(sampler), check)
+    assert (len(again.seen), again.validations) == (40, 2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_planned_learning_rates(tmp_path, accumulate):
     plan = Protocol([[1.0, 0.0], [0.0, 1.0]], 2.0, lr=[[1.0, 9.0], [9.0, 0.5]])
     sampler = ReplayBatchSampler([50, 50], Follow(plan, 24), 4, batches=6)
     module = Recorder(lambda optimizer: PlannedLR(optimizer, sampler))
-    trainer(tmp_path, ReplayCallback(sampler)).fit(module, loader(sampler))
+    trainer(tmp_path, ReplayCallback(sampler), accumulate_grad_batches=accumulate).fit(
+        module, loader(sampler)
+    )
     assert [b[0] >= 50 for b in module.seen] == [False] * 3 + [True] * 3
-    assert module.rates == pytest.approx([0.1] * 3 + [0.05] * 3)
+    late = accumulate - 1  # the scheduler steps before the callback tells the sampler
+    assert module.rates == pytest.approx([0.1] * (3 + late) + [0.05] * (3 - late))
 
 
 def test_what_the_policy_logs_reaches_the_logger(tmp_path):
@@ -117,7 +163,42 @@ def test_what_the_policy_logs_reaches_the_logger(tmp_path):
     assert "replay/loss_0" in header
     assert "replay/late" in header
     assert "replay/share_1" in header
-    assert first.split(",")[header.split(",").index("step")] == str(2 * BATCH)
+    first = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (first["step"], first["replay/samples"]) == ("2", str(2 * BATCH))
+    other = CSVLogger(tmp_path, name="other")
+    trainer(tmp_path, ReplayCallback(sampler, probe), logger=other).fit(Recorder(), loader(sampler))
+    assert "replay/loss_0" in Path(other.log_dir, "metrics.csv").read_text()
+    assert sampler.policy.log is None
+
+
+DDP = """
+import json, sys
+sys.path[:0] = {path!r}
+from test_lightning import Recorder, ReplayCallback, loader, make, trainer
+
+if __name__ == "__main__":
+    sampler, probe = make(batches=None)  # before there is a group of processes
+    module = Recorder()
+    settings = dict(strategy="ddp", devices=2)
+    run = trainer({folder!r}, ReplayCallback(sampler, probe), **settings)
+    run.fit(module, loader(sampler))
+    content = {{"seen": module.seen, "state": sampler.state_dict()}}
+    open({folder!r} + f"/{{run.global_rank}}.json", "w").write(json.dumps(content))
+"""
+
+
+def test_two_devices_share_the_batches(tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(DDP.format(path=[str(Path(__file__).parent)], folder=str(tmp_path)))
+    subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=300)
+    first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
+    assert first["state"] == second["state"]
+    assert sum(first["state"]["samples"]) == 100
+    counts, _ = policy_by_hand(10, BATCH * 2)
+    together = [a + b for a, b in zip(first["seen"], second["seen"], strict=True)]
+    assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in together] == counts
+    new = [i for batch in together for i in batch if i >= 50]
+    assert len(set(new[:50])) == 50
 
 
 def test_bad_input_is_refused():
@@ -129,3 +210,9 @@ def test_bad_input_is_refused():
 
 def test_the_example_runs():
     check_example(rows_of_example("practice_lightning"))
+
+
+def test_the_documentation_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = run_documented("Lightning", **run_documented("PyTorch"))
+    assert made["sampler"].samples.sum() == 25 * 32

@@ -17,7 +17,14 @@ from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 from replan import Protocol
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
 from replan.online import Alternate, Fixed, FocusThenReplay, Follow
-from scripted import BATCH, check_example, losses_after, policy_by_hand, rows_of_example
+from scripted import (
+    BATCH,
+    check_example,
+    losses_after,
+    policy_by_hand,
+    rows_of_example,
+    run_documented,
+)
 
 
 def train(samplers, batches, *, ahead=0, losses=lambda step: None):
@@ -112,7 +119,7 @@ def test_an_epoch_of_equal_shares_has_every_sample_once():
 def test_epochs_differ_and_the_seed_decides():
     def epoch(seed, count=2):
         sampler = ReplayBatchSampler([30], Fixed([1.0]), 10, seed=seed)
-        return [list(sampler) for _ in range(count)]
+        return [train([sampler], 3) for _ in range(count)]
 
     assert epoch(1) == epoch(1)
     assert epoch(1) != epoch(2)
@@ -133,6 +140,7 @@ def test_a_task_without_samples_leaves_its_share_to_the_others():
     assert drawn == {0: 100, 1: 100}
 
 
+@pytest.mark.filterwarnings("ignore:.step. was not called")
 def test_the_iterator_gives_what_is_left_and_set_epoch_begins():
     sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
     for _, _batch in zip(range(3), sampler, strict=False):
@@ -153,12 +161,39 @@ def test_a_look_at_a_batch_takes_nothing():
     assert next(iter(sampler)) == look
 
 
-def test_without_step_epochs_go_on():
+def test_without_step_batches_come_again_with_a_warning():
     sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
-    first, second = list(sampler), list(sampler)
-    assert first != second
-    assert len(second) == 4
+    first = list(sampler)
+    with pytest.warns(UserWarning, match="`step` was not called since the last epoch"):
+        assert list(sampler) == first
     assert len(sampler._pending) == 4  # what is kept does not grow with epochs
+    for _ in first:
+        sampler.step()
+    assert list(sampler) != first
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_shorter_than_what_workers_load_ahead(persistent):
+    """A look at a batch takes nothing, a state from before the first step loses nothing."""
+
+    def make():
+        sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+        data = TensorDataset(torch.arange(40))
+        workers = {"num_workers": 2, "persistent_workers": persistent}
+        return sampler, DataLoader(data, batch_sampler=sampler, **workers)
+
+    sampler, loader = make()
+    next(iter(loader))
+    expected = list(ReplayBatchSampler([40], Fixed([1.0]), 10))
+    resumed, again = make()
+    resumed.load_state_dict(sampler.state_dict())
+    seen = []
+    for (batch,) in again:
+        seen.append(batch.tolist())
+        resumed.step()
+    assert seen == expected
+    assert (resumed.epoch, resumed.steps) == (1, 4)
+    assert sorted(i for batch in seen for i in batch) == list(range(40))
 
 
 def scripted(step):
@@ -238,6 +273,8 @@ def test_ranks_may_change_if_the_batches_over_all_stay():
     train([sampler], 3)
     one = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 8)
     one.load_state_dict(sampler.state_dict())
+    whole, part = next(iter(one)), next(iter(sampler))
+    assert whole[::2] == part
     other = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 4)
     with pytest.raises(ValueError, match="global_batch_size = 4 gave, got one with 8"):
         other.load_state_dict(sampler.state_dict())
@@ -262,7 +299,8 @@ def _rank(rank, ranks, port, folder):
         elif losses:
             losses = {1: losses[1] + 1.0}
         sampler.step(losses)
-        assert probe.step(model).keys() == (set(held_out) if number % 5 == 4 else set())
+        measured = probe.step(model)
+        assert measured.keys() == (set(held_out) if number % 5 == 4 else set())
     (folder / f"{rank}.json").write_text(
         json.dumps({"seen": seen, "state": sampler.state_dict(), "switch": policy.switch_step})
     )
@@ -383,6 +421,37 @@ def test_learning_rates_of_a_plan(workers, first):
     assert [lr for _, lr in seen] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])
 
 
+def test_a_scheduler_may_come_late_and_step_first():
+    sampler = ReplayBatchSampler([50, 50], Follow(plan(), 24), 4, batches=6)
+    batches = iter(sampler)
+    for _ in range(3):
+        next(batches)
+        sampler.step()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = PlannedLR(optimizer, sampler)
+    rates = []
+    for _ in batches:
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+        sampler.step()
+    assert rates == pytest.approx([0.05, 0.03, 0.03])
+
+
+def test_planned_rates_where_gradients_are_accumulated():
+    sampler = ReplayBatchSampler([50, 50], Follow(plan(), 24), 4, batches=6)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = PlannedLR(optimizer, sampler)
+    rates = []
+    for number, _ in enumerate(sampler):
+        sampler.step()
+        if number % 2:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    assert rates == pytest.approx([0.1, 0.05, 0.03])
+
+
 def test_planned_rates_of_whole_batches_and_resumption():
     def make():
         sampler = ReplayBatchSampler([50, 50], Follow(plan(), 12), 4, mixed=False, batches=12)
@@ -437,8 +506,13 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         (lambda: SAMPLER.step(), "`step` was called more often than there were batches"),
         (lambda: SAMPLER.rate(0), "`policy` plans no learning rates"),
         (lambda: PlannedLR(None, SAMPLER), "`sampler` takes a ReplayBatchSampler whose policy"),
-        (lambda: LossProbe([[]], len), "`data` takes at least one sample of a task, got none of 0"),
-        (lambda: LossProbe([], 3), "`loss` takes a function of a model and a batch, got 3"),
+        (lambda: LossProbe([[]], len), "`data` takes samples of at least one task, of each some"),
+        (lambda: LossProbe({}, len), "`data` takes samples of at least one task, of each some"),
+        (
+            lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, rank=0),
+            "`rank` goes with `num_replicas",
+        ),
+        (lambda: LossProbe([[0]], 3), "`loss` takes a function of a model and a batch, got 3"),
     ],
 )
 def test_bad_input_is_refused(call, message):
@@ -471,3 +545,8 @@ def test_a_training_loop():
 
 def test_the_example_runs():
     check_example(rows_of_example("practice_torch"))
+
+
+def test_the_documentation_runs():
+    made = run_documented("PyTorch")
+    assert made["sampler"].samples.sum() == 25 * 32

@@ -16,10 +16,10 @@ try:
     from avalanche.models.utils import avalanche_forward
     from avalanche.training.plugins import SupervisedPlugin
     from avalanche.training.storage_policy import ExemplarsBuffer, ExperienceBalancedBuffer
-except ImportError as error:
+except (ImportError, RuntimeError) as error:  # the latter of a torchvision that does not fit torch
     raise ImportError(
-        "replan.integrations.avalanche needs Avalanche 0.6: pip install 'replan[avalanche]', "
-        "with a torchvision that fits your PyTorch"
+        "replan.integrations.avalanche needs Avalanche 0.6: pip install 'replan[avalanche]', with "
+        f"a torchvision that fits your PyTorch, see docs/practice.md ({error})"
     ) from error
 
 import torch
@@ -49,13 +49,14 @@ class PolicyReplayPlugin(SupervisedPlugin):
     - `batch_size`, `batch_size_mem`: together the size of a batch once there is a memory, of which
       the policy chooses the shares; by default twice the strategy's. Without a memory a batch has
       `batch_size` samples. An epoch has as many batches as `batch_size` goes into the experience.
+      All are full and shuffled, whatever `train` is told.
 
     **Other arguments**
 
     - `storage_policy`: what is kept to be replayed, of size `mem_size - probe_size`; by default
       balanced over experiences. It is updated through `post_adapt`.
     - `probe_size`: samples kept apart, shared equally by the experiences so far; by default a tenth
-      of `mem_size`, and one of each at least.
+      of `mem_size`, and one of each at least. 0 for policies that need no losses.
     - `every`: training iterations between measurements of the losses.
     - `seed`: of the samples kept apart and of the order of samples.
     """
@@ -80,7 +81,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         self.probe_size = check.integer(
             "probe_size",
             max(policy.tasks, mem_size // 10) if probe_size is None else probe_size,
-            at_least=policy.tasks,
+            at_least=0 if probe_size == 0 else policy.tasks,
             at_most=self.mem_size - 1,
         )
         for name, size in (("batch_size", batch_size), ("batch_size_mem", batch_size_mem)):
@@ -140,9 +141,13 @@ class PolicyReplayPlugin(SupervisedPlugin):
             size += self.batch_size_mem or strategy.train_mb_size
         self.policy.begin(task)
         self._sampler = ReplayBatchSampler(
-            sizes, self.policy, size, batches=self._iterations, seed=self.seed + task
+            sizes,
+            self.policy,
+            size,
+            batches=self._iterations,
+            seed=self.policy.tasks * self.seed + task,
         )
-        self._probe = LossProbe(
+        self._probe = self.probe_size and LossProbe(
             self.held_out,
             self._loss(strategy),
             every=self.every,
@@ -178,7 +183,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Count the batch, and tell the policy the losses if they are due."""
-        self._sampler.step(self._probe.step(strategy.model))
+        self._sampler.step(self._probe.step(strategy.model) if self._probe else None)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Let the storage policy choose what of the experience is kept."""
@@ -195,4 +200,4 @@ class _Trained:
         self.experience, self.dataset = experience, dataset
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.experience, name)
+        return getattr(self.__dict__["experience"], name)

@@ -19,6 +19,7 @@ except ImportError as error:
     ) from error
 
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
+from replan.online import Log
 
 
 class ReplayCallback(Callback):
@@ -38,15 +39,27 @@ class ReplayCallback(Callback):
         if not isinstance(probe, LossProbe | None):
             raise ValueError(f"`probe` takes a LossProbe or None, got {probe!r}")
         self.sampler, self.probe = sampler, probe
+        self._log: Log | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Send what the policy logs to the trainer's loggers."""
+        """Send what the policy logs to the trainer's loggers, at its own count of steps."""
 
         def log(values: dict[str, float], step: int) -> None:
+            named = {f"replay/{name}": x for name, x in (values | {"samples": step}).items()}
             for logger in trainer.loggers:
-                logger.log_metrics({f"replay/{k}": x for k, x in values.items()}, step=step)
+                logger.log_metrics(named, step=trainer.global_step)
 
-        self.sampler.policy.log = self.sampler.policy.log or log
+        if self.sampler.policy.log is None:
+            self.sampler.policy.log, self._log = log, log
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the hook back: the loggers are this trainer's."""
+        if self.sampler.policy.log is self._log:
+            self.sampler.policy.log = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin another epoch, if the trainer cut this one short."""
+        self.sampler.set_epoch(trainer.current_epoch + 1)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

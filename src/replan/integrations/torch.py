@@ -9,6 +9,7 @@ for x, y in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -52,8 +53,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
     batches, and its iterator gives what is left of them.
 
     Call `step` after training on each batch: it passes on losses, and tells batches that were
-    trained on from those which worker processes only loaded ahead. Of a whole epoch without `step`
-    all batches count as trained on.
+    trained on from those which worker processes only loaded ahead. The others come again.
 
     epoch, steps, samples: the epoch, batches trained on in all, and samples of each task (T,) that
     were trained on, over all ranks.
@@ -72,8 +72,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
       is of one task, and the policy counts batches.
     - `batches`: in an epoch; by default as many as hold all samples once.
     - `seed`: of the shuffling, the same on all ranks.
-    - `num_replicas`, `rank`: of `torch.distributed`, by default those of its running group. All
-      ranks draw the same batches and each takes its part of every task's samples.
+    - `num_replicas`, `rank`: both, or those of the running group of `torch.distributed`. All ranks
+      draw the same batches, and each takes its part of every task's samples.
     """
 
     def __init__(
@@ -103,16 +103,14 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self.policy, self.mixed = policy, mixed
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
-        group = dist.is_available() and dist.is_initialized()
-        ranks = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
-        self.num_replicas = check.integer("num_replicas", ranks, at_least=1)
-        self.rank = check.integer(
-            "rank",
-            rank if rank is not None else dist.get_rank() if group else 0,
-            at_most=self.num_replicas - 1,
-        )
-        whole = -(-sum(counts) // (self.batch_size * self.num_replicas))
-        self._length = check.integer("batches", whole if batches is None else batches, at_least=1)
+        if batches is not None:
+            check.integer("batches", batches, at_least=1)
+        if num_replicas is not None:
+            check.integer("num_replicas", num_replicas, at_least=1)
+            rank = check.integer("rank", rank, at_most=num_replicas - 1)
+        elif rank is not None:
+            raise ValueError(f"`rank` goes with `num_replicas`, got {rank!r} without it")
+        self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
         self.samples = np.zeros(policy.tasks, dtype=np.int64)
         self._members = members
@@ -120,6 +118,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self._drawn = [0] * policy.tasks
         self._passes: dict[int, tuple[int, Ints]] = {}
         self._pending: list[_Batch] = []  # drawn, not yet trained on
+        self._unheeded = False  # an epoch went by without `step`
 
     @classmethod
     def from_labels(
@@ -136,15 +135,31 @@ class ReplayBatchSampler(Sampler[list[int]]):
         sampler._members = members
         return sampler
 
+    @property
+    def num_replicas(self) -> int:
+        """How many ranks there are; the group may be made after the sampler."""
+        given, _ = self._given
+        return given if given is not None else dist.get_world_size() if _distributed() else 1
+
+    @property
+    def rank(self) -> int:
+        """Which of them this one is."""
+        given, rank = self._given
+        return rank if given is not None else dist.get_rank() if _distributed() else 0
+
     def __len__(self) -> int:
-        return self._length
+        samples = sum(len(m) for m in self._members)
+        return self._batches or -(-samples // (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[list[int]]:
-        if len(self._pending) >= self._length:  # nobody calls `step`
-            for _ in range(len(self._pending)):
-                self.step()
-        for number in range(self.steps, self._begun + self._length):
+        if self._unheeded:
+            warnings.warn(
+                "`step` was not called since the last epoch: its batches come again", stacklevel=2
+            )
+        first = self.steps
+        for number in range(first, self._begun + len(self)):
             yield self._batch(number).indices[self.rank :: self.num_replicas]
+        self._unheeded = self.steps == first
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; if it is the one that runs, go on with it."""
@@ -160,7 +175,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
             raise ValueError("`step` was called more often than there were batches")
         self.steps += 1
         self.samples += self._pending.pop(0).counts
-        if self.steps == self._begun + self._length:
+        self._unheeded = False
+        if self.steps == self._begun + len(self):
             self.epoch, self._begun = self.epoch + 1, self.steps
         if losses:
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
@@ -226,7 +242,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
             "sizes": [len(m) for m in self._members],
             "global_batch_size": self.batch_size * self.num_replicas,
             "mixed": self.mixed,
-            "batches": self._length,
+            "batches": len(self),
             "seed": self.seed,
         }
 
@@ -247,10 +263,14 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self._pending = [_Batch(**batch) for batch in state["pending"]]
 
 
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return the losses by task, averaged over those ranks that have one."""
     known = {check.task("losses", t, tasks): float(x) for t, x in losses.items()}
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _distributed():
         return known
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL has no other
     table = torch.zeros(2, tasks, dtype=torch.float64, device=device)
@@ -293,9 +313,11 @@ class LossProbe:
         seed: int = 0,
     ) -> None:
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
-        for task, held_out in self.data.items():
-            if not len(held_out):
-                raise ValueError(f"`data` takes at least one sample of a task, got none of {task}")
+        if not self.data or not all(len(held_out) for held_out in self.data.values()):
+            sizes = {task: len(held_out) for task, held_out in self.data.items()}
+            raise ValueError(
+                f"`data` takes samples of at least one task, of each some, got {sizes}"
+            )
         if not callable(loss):
             raise ValueError(f"`loss` takes a function of a model and a batch, got {loss!r}")
         self.loss, self.collate = loss, collate
@@ -351,7 +373,8 @@ class PlannedLR(LRScheduler):
     """The learning rates of a plan: the optimizer's own times the plan's, batch by batch.
 
     The sampler's policy is a `Follow`. A batch of one task has that task's rate; a mixed one the
-    mean over its samples. Call `step` after each batch, before or after the sampler's.
+    mean over its samples. Call `step` after each batch, before or after the sampler's; where
+    gradients are accumulated, after each step of the optimizer and the sampler's.
     """
 
     def __init__(
@@ -367,7 +390,9 @@ class PlannedLR(LRScheduler):
 
     def get_lr(self) -> list[Any]:
         """Return the learning rate of each parameter group for the next batch."""
-        rate = self.sampler.rate(self.first + self.last_epoch)
+        # Steps may be fewer than batches, as where gradients are accumulated.
+        number = max(self.first + self.last_epoch, self.sampler.steps)
+        rate = self.sampler.rate(number)
         return [base * rate for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
