@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replan import Protocol
-from replan.online import Alternate, Fixed, FocusThenReplay, Follow
+from replan.online import Alternate, Fixed, FocusThenReplay, Follow, focus_lengths
 
 
 def play(policy, script, every=10):
@@ -271,6 +271,19 @@ def test_decisions_say_how_late_they_are():
     policy.observe({0: 0.5, 1: 0.25}, late=6)
     assert policy.decisions[0].late == 6
     assert told == [6]
+
+
+def test_lengths_of_focus_phases():
+    """A phase ends with a switch, with the next one, or with the end; remarks end none."""
+    policy = FocusThenReplay(0, [], tasks=4)
+    for task, (before, after) in enumerate([(30, 0), (10, 20), (30, 0), (5, 5)]):
+        policy.begin(task)
+        policy.next_tasks(before)
+        policy.observe({task: np.nan})
+        if after:
+            policy.observe(dict.fromkeys(range(task + 1), 0.5))
+            policy.next_tasks(after)
+    assert focus_lengths(policy.decisions, policy.step) == [30, 10, 30, 5]
 
 
 def test_what_happens_is_told_to_a_hook():

@@ -147,13 +147,15 @@ class PolicyReplayPlugin(SupervisedPlugin):
             batches=self._iterations,
             seed=self.policy.tasks * self.seed + task,
         )
-        self._probe = self.probe_size and LossProbe(
-            self.held_out,
-            self._loss(strategy),
-            every=self.every,
-            batch_size=self.probe_size,
-            collate=strategy.adapted_dataset.collate_fn,
-        )
+        self._probe = None
+        if self.probe_size:
+            self._probe = LossProbe(
+                self.held_out,
+                self._loss(strategy),
+                every=self.every,
+                batch_size=self.probe_size,
+                collate=strategy.adapted_dataset.collate_fn,
+            )
         strategy.dataloader = DataLoader(
             ConcatDataset([part for part in parts if len(part)]),
             batch_sampler=self._sampler,

@@ -195,7 +195,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
             raise ValueError(f"batch {number} was trained on already, {self.steps} were in all")
         while self.steps + len(self._pending) <= number:
             self._pending.append(self._draw())
-        return self._pending[number - self.steps]
+        batch = self._pending[number - self.steps]
+        if len(batch.indices) != self.batch_size * self.num_replicas:
+            raise ValueError("a batch was drawn before `torch.distributed` had its group")
+        return batch
 
     def _draw(self) -> _Batch:
         size = self.batch_size * self.num_replicas
