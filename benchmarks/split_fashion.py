@@ -1,9 +1,9 @@
 """Split Fashion-MNIST in Avalanche: no replay, `ReplayPlugin` and a policy's replay.
 
-Five tasks of two classes one after the other, a head for each, equal memory for all, and equal
-samples: batches of 25 go into 12,000 images and into a memory of 200 or 1,000. Needs the
-environment of `make test-avalanche` and Fashion-MNIST (`replan data fetch`). Takes half an hour on
-two cores; finished runs are kept in .cache.
+Five tasks of two classes one after the other, all their images or a tenth of them, a head for each,
+equal memory for all, and equal samples: batches of 25 go into 12,000 and 1,200 images and into a
+memory of 200 or 1,000. Needs the environment of `make test-avalanche` and Fashion-MNIST (`replan
+data fetch`). Takes a quarter of an hour on two cores; finished runs are kept in .cache.
 """
 
 import random
@@ -35,19 +35,24 @@ from replan.figures.images import interval  # noqa: E402
 from replan.online import FocusThenReplay, focus_lengths  # noqa: E402
 from replan.sweep import sweep  # noqa: E402
 
-TASKS, BATCH, HIDDEN = 5, 25, 200
+TASKS, BATCH, HIDDEN, LR = 5, 25, 200, 0.05
 SEEDS = range(1, 11)
-FOCUS = {  # focus in samples, of 24,000 in an experience
+FOCUS = {  # the longest, in parts of an experience
     "focus, then replay": None,
-    "focus of 6,000 at most": 6000,
-    "no focus": 0,
+    "focus of a quarter at most": 0.25,
+    "no focus": 0.0,
 }
 NAMES = ["no replay", "ReplayPlugin", *FOCUS]
 MEASURES = {"loss": 4, "accuracy %": 2, "forgetting %": 2, "loss forgotten": 4}
 
 
-def tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(images / np.float32(255)), torch.from_numpy(labels.astype(np.int64))
+def dataset(images: np.ndarray, labels: np.ndarray, each: int) -> TensorDataset:
+    """Return the first images of each class."""
+    where = np.sort(np.concatenate([np.flatnonzero(labels == c)[:each] for c in range(10)]))
+    pixels = torch.from_numpy(images[where] / np.float32(255))
+    data = TensorDataset(pixels, torch.from_numpy(labels[where].astype(np.int64)))
+    data.targets = data.tensors[1].tolist()
+    return data
 
 
 class Counter(SupervisedPlugin):
@@ -62,17 +67,16 @@ class Counter(SupervisedPlugin):
         self.samples += len(strategy.mb_x)
 
 
-def plugins(name: str, memory: int, seed: int) -> list:
+def plugins(name: str, memory: int, samples: int, seed: int) -> list:
     if name == "no replay":
         return []
     if name == "ReplayPlugin":
         return [ReplayPlugin(memory)]
+    longest = None if FOCUS[name] is None else int(FOCUS[name] * samples)
     # Half of a batch is of the new task, as with ReplayPlugin.
-    policy = FocusThenReplay(0, [], tasks=TASKS, shares=0.5, max_focus=FOCUS[name])
+    policy = FocusThenReplay(0, [], tasks=TASKS, shares=0.5, max_focus=longest)
     # Without focus there is no need of losses, and all of the memory is replayed.
-    return [
-        PolicyReplayPlugin(policy, memory, probe_size=0 if name == "no focus" else None, seed=seed)
-    ]
+    return [PolicyReplayPlugin(policy, memory, probe_size=None if longest != 0 else 0, seed=seed)]
 
 
 def evaluate(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: int) -> dict:
@@ -83,26 +87,24 @@ def evaluate(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: int
     return {"loss": loss, "accuracy": (output.argmax(1) == y).double().mean().item()}
 
 
-def case(name: str, memory: int, lr: float, seed: int) -> dict:
-    """Train on the five tasks; return each one's test loss and accuracy after every task."""
+def case(name: str, memory: int, count: int, seed: int) -> dict:
+    """Train on tasks of `count` images; return the test loss and accuracy of each after every."""
     warnings.simplefilter("ignore")  # Avalanche's own
     torch.set_num_threads(1)
     random.seed(seed)
     torch.manual_seed(seed)
     images = vision.fashion_mnist()
-    train = TensorDataset(*tensors(images.train_images, images.train_labels))
-    test = TensorDataset(*tensors(images.test_images, images.test_labels))
-    for data in (train, test):
-        data.targets = data.tensors[1].tolist()
+    train = dataset(images.train_images, images.train_labels, count // 2)
+    test = dataset(images.test_images, images.test_labels, 1000)
     stream = nc_benchmark(
         as_classification_dataset(train), as_classification_dataset(test), n_experiences=TASKS,
         task_labels=True, fixed_class_order=list(range(10)), class_ids_from_zero_in_each_exp=True,
     ).train_stream  # fmt: skip
     model = MTSimpleMLP(hidden_size=HIDDEN)
     strategy = Naive(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=lr),
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=LR),
         criterion=torch.nn.CrossEntropyLoss(), train_mb_size=BATCH, train_epochs=1,
-        plugins=plugins(name, memory, seed), evaluator=EvaluationPlugin(),
+        plugins=plugins(name, memory, 2 * count, seed), evaluator=EvaluationPlugin(),
     )  # fmt: skip
     x, y = test.tensors
     counter = Counter()
@@ -114,11 +116,11 @@ def case(name: str, memory: int, lr: float, seed: int) -> dict:
         strategy.train(experience)
         seen = range(number + 1)
         after.append([evaluate(model, x[y // 2 == t], y[y // 2 == t] % 2, t) for t in seen])
-    if counter.samples != 12_000 + 24_000 * (TASKS - 1):
+    if counter.samples != count * (2 * TASKS - 1):
         raise ValueError(f"{name} trained on {counter.samples} samples")
     policy = getattr(strategy.plugins[0], "policy", None)
     lengths = focus_lengths(policy.decisions, policy.step)[1:] if policy else []
-    return {"after": after, "focus": lengths}
+    return {"after": after, "focus": [length / (2 * count) for length in lengths]}
 
 
 def measures(result: dict) -> list[float]:
@@ -142,8 +144,8 @@ def shown(values: np.ndarray, digits: int) -> str:
 
 def focus(results: list[dict]) -> str:
     """Return how long the focus phases were, in per cent of an experience, one a task."""
-    lengths = np.array([result["focus"] for result in results]) / 240
-    return " ".join(f"{x:.0f}" for x in lengths.mean(axis=0))
+    lengths = np.array([result["focus"] for result in results])
+    return " ".join(f"{100 * x:.0f}" for x in lengths.mean(axis=0))
 
 
 def table(found: dict[str, list[dict]]) -> list[dict]:
@@ -161,24 +163,27 @@ def table(found: dict[str, list[dict]]) -> list[dict]:
 
 
 if __name__ == "__main__":
-    groups = [(memory, lr) for lr in (0.05, 0.2) for memory in (200, 1000)]
+    groups = [(memory, count) for count in (1200, 12_000) for memory in (200, 1000)]
     # Without replay there is no memory: the same runs for both sizes.
     cases = {
-        (name, memory, lr, seed): {
-            "name": name, "memory": 0 if name == "no replay" else memory, "lr": lr, "seed": seed
+        (name, memory, count, seed): {
+            "name": name,
+            "memory": 0 if name == "no replay" else memory,
+            "count": count,
+            "seed": seed,
         }
-        for memory, lr in groups
+        for memory, count in groups
         for name in NAMES
         for seed in SEEDS
-    }  # fmt: skip
-    unique = [dict(case) for case in dict.fromkeys(tuple(c.items()) for c in cases.values())]
+    }
+    unique = [dict(items) for items in dict.fromkeys(tuple(c.items()) for c in cases.values())]
     results = sweep(case, unique, cache=ROOT / ".cache" / "split-fashion", progress="runs")
-    found = {tuple(key.values()): result for key, result in zip(unique, results, strict=True)}
+    found = {tuple(c.values()): result for c, result in zip(unique, results, strict=True)}
     tables = {}
-    for memory, lr in groups:
+    for memory, count in groups:
         runs = {
-            name: [found[tuple(cases[name, memory, lr, seed].values())] for seed in SEEDS]
+            name: [found[tuple(cases[name, memory, count, seed].values())] for seed in SEEDS]
             for name in NAMES
         }
-        tables[f"memory {memory}, learning rate {lr}"] = table(runs)
+        tables[f"memory {memory}, {count} images a task"] = table(runs)
     save("split_fashion", tables)

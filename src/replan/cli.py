@@ -319,26 +319,25 @@ def train_command(
         progress=True,
     )
     click.echo(_side_by_side(summary))
-    click.echo(f"\nmeans of {seeds} runs over the pairs at the end; focus and replayed: of samples")
+    click.echo(
+        f"\nMeans of {seeds} runs over the pairs, with 95 % intervals. loss: at the end; on the"
+        "\nway: of the pairs so far, since the second came; forgetting: loss of accuracy since"
+        "\na pair was learnt; focus: the part of a pair's samples before replay began."
+    )
     names = ("settings.json", "metrics.csv", "decisions.json", "summary.json", "losses.png")
     _say_written(*(out / name for name in names))
 
 
 def _side_by_side(summary: Any) -> str:
-    """Return the summary of `replan train` as a table."""
-    lines = [
-        f"{'':20}{'loss':>16}{'accuracy %':>14}{'forgetting %':>14}{'focus':>8}{'replayed':>10}"
-    ]
+    """Return the summary of `replan train` as a table of 78 columns."""
+    lines = [f"{'':17}{'loss':>17}{'on the way':>17}{'accuracy':>10}{'forgetting':>11}{'focus':>6}"]
     for name, row in summary.iterrows():
-        cells = [
-            f"{scale * row[key]:.{digits}f}"
-            + ("" if row.isna()[f"{key} ±"] else f" ± {scale * row[f'{key} ±']:.{digits}f}")
-            for key, scale, digits in (("loss", 1, 4), ("accuracy", 100, 2), ("forgetting", 100, 2))
+        losses = [
+            f"{row[key]:.4f}" + (f" ± {row[f'{key} ±']:.4f}" if row[f"{key} ±"] > 0 else "")
+            for key in ("loss", "on the way")
         ]
-        lines.append(
-            f"{name:20}{cells[0]:>16}{cells[1]:>14}{cells[2]:>14}"
-            f"{row['focus']:>8.0%}{row['replayed']:>10.0%}"
-        )
+        shares = f"{row['accuracy']:>10.2%}{row['forgetting']:>11.2%}{row['focus']:>6.0%}"
+        lines.append(f"{name:17}{losses[0]:>17}{losses[1]:>17}{shares}")
     return "\n".join(lines)
 
 

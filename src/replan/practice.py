@@ -294,6 +294,7 @@ def _metrics(found: dict[tuple[str, int], dict[str, Any]]) -> pd.DataFrame:
 def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]]) -> pd.DataFrame:
     """Return, by strategy, means over tasks and seeds, with half widths of 95 % intervals.
 
+    on the way: the loss averaged over the pairs so far and over all looks since the second arrived.
     forgetting: what a task's accuracy fell by since it was the newest, over all but the last.
     replayed: the share of samples of old tasks. focus: the part of the samples of a pair that the
     focus phase took, over all pairs but the first.
@@ -304,9 +305,11 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
         end = group[group["samples"] == group["samples"].max()].set_index("task")
         learnt = group[group["newest"] == group["task"]].groupby("task", sort=False).last()
         lost = (learnt["accuracy"] - end["accuracy"])[learnt.index[:-1]]
+        later = group[group["newest"] != group["newest"].iloc[0]]
         rows.append({
             "strategy": strategy,
             "loss": end["loss"].mean(),
+            "on the way": later.groupby("samples")["loss"].mean().mean(),
             "accuracy": end["accuracy"].mean(),
             "forgetting": lost.mean() if len(lost) else 0.0,
             "replayed": _replayed(learnt, end),
@@ -314,7 +317,7 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
         })  # fmt: skip
     table = pd.DataFrame(rows).groupby("strategy", sort=False)
     means = table.mean()
-    for name in ("loss", "accuracy", "forgetting"):
+    for name in ("loss", "on the way", "accuracy", "forgetting"):
         half = means[name] - table[name].agg(lambda values: interval(values)[1])
         means.insert(means.columns.get_loc(name) + 1, f"{name} ±", half)
     return means.replace(np.inf, np.nan)  # one seed tells nothing about the spread
