@@ -273,6 +273,17 @@ def test_decisions_say_how_late_they_are():
     assert told == [6]
 
 
+def test_it_says_that_it_waits_for_a_loss():
+    policy = FocusThenReplay(2, [0, 1])
+    for _ in range(3):
+        policy.observe({2: 0.1, 1: 0.5})
+    assert [(d.what, d.reason) for d in policy.decisions] == [
+        ("waiting", "no loss of task 0 so far")
+    ]
+    policy.observe({0: 0.3})
+    assert not policy.focusing
+
+
 def test_lengths_of_focus_phases():
     """A phase ends with a switch, with the next one, or with the end; remarks end none."""
     policy = FocusThenReplay(0, [], tasks=4)
@@ -309,6 +320,7 @@ def test_what_happens_is_told_to_a_hook():
         (lambda: Fixed([0.5, 0.5]).next_tasks(1, among=[2]), "`among` takes a task index from 0"),
         (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` takes a task index from 0"),
         (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` takes a dict of losses"),
+        (lambda: FocusThenReplay(1, [0]).observe({0: None}), "`losses` takes a number for each"),
         (lambda: FocusThenReplay(1, [0]).next_tasks(-1), "`count` takes an integer of at least 0"),
         (lambda: Fixed([0.5, 0.6]), "`shares` takes shares that sum to 1"),
         (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` takes one of spread, random"),

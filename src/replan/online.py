@@ -38,6 +38,16 @@ class Decision:
     late: int = 0
 
 
+def checked_losses(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
+    """Return losses by task as floats; not finite ones are taken, too."""
+    if not isinstance(losses, Mapping):
+        raise ValueError(f"`losses` takes a dict of losses by task, got {losses!r}")
+    try:
+        return {check.task("losses", t, tasks): float(x) for t, x in losses.items()}
+    except TypeError:
+        raise ValueError(f"`losses` takes a number for each task, got {dict(losses)}") from None
+
+
 def focus_lengths(decisions: Sequence[Decision], end: int) -> list[int]:
     """Return how many steps each focus phase was long that was begun, the last up to `end`."""
     phases = [d for d in decisions if d.what in ("focus", "replay")]
@@ -56,8 +66,9 @@ class ReplayPolicy(ABC):
 
     - `order`: how samples follow the shares: "spread" (as evenly as they allow) or "random" (drawn,
       with `seed`).
-    - `log`: called with the shares of the tasks and the losses, smoothed if the policy smooths
-      them, when they were observed, and with how many steps late that was.
+    - `log`: called as `log({"share_0": ..., "loss_0": ..., "late": ...}, step)` when losses were
+      observed: with the shares now, the losses, smoothed if the policy smooths them, and how many
+      steps late that was.
     """
 
     def __init__(
@@ -88,12 +99,7 @@ class ReplayPolicy(ABC):
         late: how many of the steps asked for so far were not yet trained on when the losses were
         measured, as where worker processes load data ahead.
         """
-        self._say(self._checked(losses), late)
-
-    def _checked(self, losses: Mapping[int, float]) -> dict[int, float]:
-        if not isinstance(losses, Mapping):
-            raise ValueError(f"`losses` takes a dict of losses by task, got {losses!r}")
-        return {check.task("losses", t, self.tasks): float(x) for t, x in losses.items()}
+        self._say(checked_losses(losses, self.tasks), late)
 
     def _say(self, losses: Mapping[int, float], late: int) -> None:
         if self.log is not None:
@@ -224,9 +230,11 @@ class FocusThenReplay(ReplayPolicy):
     - `patience`: how many observations of the new task in a row they must have met.
     - `smoothing`: the part of the old value in the moving average of each task's losses, below 1.
     - `min_focus`, `max_focus`: bounds of the focus phase in steps.
+    - `tasks`: how many there will be, by default the largest that is named and one more.
+    - `order`, `seed`, `log`: as in `ReplayPolicy`.
 
     A loss that is not finite is logged and otherwise ignored. Without old tasks there is nothing to
-    replay, and the focus phase goes on.
+    replay, and the focus phase goes on; so it does while the loss of an old task is not known.
     """
 
     def __init__(
@@ -293,7 +301,7 @@ class FocusThenReplay(ReplayPolicy):
 
     def observe(self, losses: Mapping[int, float], late: int = 0) -> None:
         """Take note of losses by task, and end the focus phase if they have met."""
-        told = self._checked(losses)
+        told = checked_losses(losses, self.tasks)
         bad = {t: loss for t, loss in told.items() if not np.isfinite(loss)}
         for task, loss in told.items():
             if task not in bad:
@@ -303,6 +311,10 @@ class FocusThenReplay(ReplayPolicy):
             reason = f"not finite: {', '.join(f'task {t} {x}' for t, x in sorted(bad.items()))}"
             if not self.decisions or self.decisions[-1].reason != reason:  # once is enough
                 self._decide("ignored", reason, late)
+        elif self.focusing and self.new_task in told and self._unknown():
+            reason = f"no loss of task {', '.join(map(str, self._unknown()))} so far"
+            if not self.decisions or self.decisions[-1].reason != reason:
+                self._decide("waiting", reason, late)
         elif self.focusing and (self.new_task in told or not self._met):
             self._met = self._met + 1 if self._meet() else 0
             focused = self.step - self._begun
@@ -310,9 +322,13 @@ class FocusThenReplay(ReplayPolicy):
                 self._end("the losses met", late)
         self._say(self.losses, late)
 
+    def _unknown(self) -> list[int]:
+        """Return the tasks met so far whose losses nobody has told."""
+        return [t for t in self.seen if t not in self.losses]
+
     def _meet(self) -> bool:
         """Return whether the new task's loss is as small as an old one's; all must be known."""
-        if not self.old_tasks or not all(t in self.losses for t in self.seen):
+        if not self.old_tasks or self._unknown():
             return False
         new, *old = (self.weights[t] * self.losses[t] for t in (self.new_task, *self.old_tasks))
         return bool(new <= (1 + self.margin) * max(old))
@@ -351,7 +367,7 @@ class FocusThenReplay(ReplayPolicy):
         """Return the shares (T,) of the replay phase: of tasks seen so far, given or equal."""
         amounts = np.zeros(self.tasks)
         if isinstance(self._given, str):
-            if all(t in self.losses for t in self.seen):
+            if not self._unknown():
                 losses = [self.losses[t] for t in self.seen]
                 amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
         elif isinstance(self._given, Real):

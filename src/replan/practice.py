@@ -242,6 +242,8 @@ def side_by_side(
     settings = settings or SplitTraining()
     for strategy in check.items("strategies", strategies, "strategies"):
         check.one_of("strategies", strategy, STRATEGIES)
+    if len(set(strategies)) != len(strategies) or not strategies:
+        raise ValueError(f"`strategies` takes each once, got {', '.join(strategies)}")
     check.integer("seeds", seeds, at_least=1)
     check.integer("seed", seed)
     vision.fashion_mnist(root)  # is it there?
@@ -305,7 +307,7 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
         end = group[group["samples"] == group["samples"].max()].set_index("task")
         learnt = group[group["newest"] == group["task"]].groupby("task", sort=False).last()
         lost = (learnt["accuracy"] - end["accuracy"])[learnt.index[:-1]]
-        later = group[group["newest"] != group["newest"].iloc[0]]
+        later = group[group["newest"] != group["newest"].iloc[0]] if len(end) > 1 else group
         rows.append({
             "strategy": strategy,
             "loss": end["loss"].mean(),
@@ -319,7 +321,7 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
     means = table.mean()
     for name in ("loss", "on the way", "accuracy", "forgetting"):
         half = means[name] - table[name].agg(lambda values: interval(values)[1])
-        means.insert(means.columns.get_loc(name) + 1, f"{name} ±", half)
+        means.insert(means.columns.get_loc(name) + 1, f"{name} half width", half)
     return means.replace(np.inf, np.nan)  # one seed tells nothing about the spread
 
 

@@ -222,6 +222,14 @@ def test_without_task_labels():
             ),
             "`storage_policy` takes one of size 27, what `mem_size` 30 and `probe_size` 3 leave",
         ),
+        (
+            lambda: PolicyReplayPlugin(Fixed([1.0]), 30, storage_policy="reservoir"),
+            "`storage_policy` takes a buffer of Avalanche or None, got 'reservoir'",
+        ),
+        (
+            lambda: PolicyReplayPlugin(FocusThenReplay(1, [0], tasks=3)),
+            r"`policy` takes one for which experience 0 is new .* got tasks \[0, 1\] from",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -201,6 +201,12 @@ def test_two_devices_share_the_batches(tmp_path):
     assert len(set(new[:50])) == 50
 
 
+def test_a_callback_that_was_forgotten_is_noticed(tmp_path):
+    sampler, _ = make()
+    with pytest.warns(UserWarning, match="`step` was not called after 20 batches"):
+        trainer(tmp_path, max_epochs=2).fit(Recorder(), loader(sampler))
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="`sampler` takes a ReplayBatchSampler, got 3"):
         ReplayCallback(3)

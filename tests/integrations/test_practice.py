@@ -67,9 +67,9 @@ def test_what_is_finished_is_not_computed_again(fashion, tmp_path, monkeypatch):
     monkeypatch.setattr(practice._Run, "arrive", lambda *_: pytest.fail("computed again"))
     again = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
     assert first.equals(again)
-    assert np.isnan(first.loc["no-replay", "loss ±"])  # of one run
+    assert np.isnan(first.loc["no-replay", "loss half width"])  # of one run
     (row,) = json.loads((tmp_path / "summary.json").read_text())["summary"]
-    assert row["loss ±"] is None
+    assert row["loss half width"] is None
 
 
 def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
@@ -95,9 +95,16 @@ def test_replay_keeps_what_no_replay_forgets(fashion):
     assert old_loss("fixed-replay") < 0.9 * old_loss("no-replay")
 
 
+def test_one_pair_has_a_way_too(fashion, tmp_path):
+    settings = SplitTraining(**{**SMALL, "pairs": ("05",)})
+    summary = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=2, workers=1)
+    assert not summary.isna().any(axis=None)
+    assert summary.loc["no-replay", "focus"] == 1.0
+
+
 def test_the_command(fashion, tmp_path):
     out = tmp_path / "run"
-    options = "--tasks 02,57 --samples 640 --memory 24 --batch-size 8 --seeds 1 --workers 1"
+    options = "--pairs 02,57 --samples 640 --memory 24 --batch-size 8 --seeds 1 --workers 1"
     done = CliRunner().invoke(app, ["train", *options.split(), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "focus-then-replay" in done.output
@@ -109,14 +116,15 @@ def test_the_command(fashion, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tasks", "00"], "`pairs` takes pairs of different classes like 01, got '00'"),
-        (["--tasks", "0,1"], "`pairs` takes pairs of different classes like 01, got '0'"),
-        (["--tasks", "02,52"], "`pairs` takes each class once, got 02, 52"),
-        (["--tasks", "02,89"], "`pairs` takes classes that there are, got '89'"),
+        (["--pairs", "00"], "`pairs` takes pairs of different classes like 01, got '00'"),
+        (["--pairs", "0,1"], "`pairs` takes pairs of different classes like 01, got '0'"),
+        (["--pairs", "02,52"], "`pairs` takes each class once, got 02, 52"),
+        (["--pairs", "02,89"], "`pairs` takes classes that there are, got '89'"),
         (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
         (["--memory", "3"], "`memory` takes an integer of at least"),
+        (["--strategies", "no-replay,no-replay"], "`strategies` takes each once"),
         (["--lr", "0"], "`lr` takes a finite number above 0"),
-        (["--lr", "1e30", "--tasks", "02"], "`lr` takes a smaller number"),
+        (["--lr", "1e30", "--pairs", "02"], "`lr` takes a smaller number"),
         (["--seeds", "0"], "`seeds` takes an integer of at least 1, got 0"),
     ],
 )

@@ -164,12 +164,33 @@ def test_a_look_at_a_batch_takes_nothing():
 def test_without_step_batches_come_again_with_a_warning():
     sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
     first = list(sampler)
-    with pytest.warns(UserWarning, match="`step` was not called since the last epoch"):
+    with pytest.warns(UserWarning, match="`step` was not called after 4 batches of this epoch"):
         assert list(sampler) == first
     assert len(sampler._pending) == 4  # what is kept does not grow with epochs
     for _ in first:
         sampler.step()
     assert list(sampler) != first
+
+
+def test_batches_without_a_step_come_again():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    given = []
+    for number, batch in enumerate(sampler):
+        given.append(batch)
+        if number % 2:
+            sampler.step()
+    with pytest.warns(UserWarning, match="`step` was not called after 2 batches"):
+        assert list(sampler) == given[2:]
+
+
+def test_going_on_with_an_epoch_that_was_over_is_told():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    train([sampler], 4)
+    resumed = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    resumed.load_state_dict(sampler.state_dict())
+    with pytest.warns(UserWarning, match=r"epoch 0 was over .* `range\(sampler.epoch, epochs\)`"):
+        resumed.set_epoch(0)
+    sampler.set_epoch(0)  # another round of training, no warning
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -503,11 +524,19 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         (lambda: SAMPLER.from_labels([0, 2], SAMPLER.policy, 2), "`labels` takes a task index"),
         (lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2), "`labels` takes a list of tasks"),
         (lambda: SAMPLER.load_state_dict({}), "`state_dict` takes what a sampler gave"),
-        (lambda: SAMPLER.step(), "`step` was called more often than there were batches"),
+        (lambda: SAMPLER.step(), "`step` was called more often than this sampler gave batches, 0"),
         (lambda: SAMPLER.rate(0), "`policy` plans no learning rates"),
         (lambda: PlannedLR(None, SAMPLER), "`sampler` takes a ReplayBatchSampler whose policy"),
         (lambda: LossProbe([[]], len), "`data` takes samples of at least one task, of each some"),
         (lambda: LossProbe({}, len), "`data` takes samples of at least one task, of each some"),
+        (lambda: LossProbe([None], len), "of each some, got {0: None}"),
+        (lambda: LossProbe(TensorDataset(torch.ones(3)), len), "`data` takes a list of data sets"),
+        (lambda: LossProbe([[0]], torch.nn.MSELoss()), "`loss` takes a function of a model and a"),
+        (
+            lambda: LossProbe([[0]], lambda *_: torch.ones(2)).measure(torch.nn.Identity()),
+            r"`loss` takes a function that gives a scalar, got shape \(2,\)",
+        ),
+        (lambda: LossProbe([[0]], len).load_state_dict({"a": 1}), "takes what a probe gave, got a"),
         (
             lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, rank=0),
             "`rank` goes with `num_replicas",
@@ -550,3 +579,4 @@ def test_the_example_runs():
 def test_the_documentation_runs():
     made = run_documented("PyTorch")
     assert made["sampler"].samples.sum() == 25 * 32
+    assert [d.what for d in made["policy"].decisions if d.what == "focus"] == ["focus"] * 3

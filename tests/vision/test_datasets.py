@@ -104,11 +104,20 @@ def test_cifar10_is_found(tmp_path, cifar, folder):
 
 def test_a_missing_set_says_where_it_was_sought_and_how_to_get_it(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
-        fashion_mnist(tmp_path / "here")
+        fashion_mnist()
     text = str(error.value)
-    for part in ("here/FashionMNIST/raw", "user/replan/fashion-mnist", "debian/fashion-mnist",
+    for part in ("user/replan/FashionMNIST/raw", "debian/fashion-mnist",
                  "`replan data fetch fashion-mnist`", "REPLAN_DATA"):  # fmt: skip
         assert part in text
+
+
+def test_a_folder_that_is_named_is_the_only_one(tmp_path, monkeypatch, fashion):
+    monkeypatch.setenv("REPLAN_DATA", str(tmp_path / "named"))
+    put(tmp_path / "named", fashion)
+    assert len(fashion_mnist().test_labels) == 3
+    with pytest.raises(FileNotFoundError, match=r"not found in .*here.*Get it") as error:
+        fashion_mnist(tmp_path / "here")
+    assert str(tmp_path / "named") not in str(error.value)
 
 
 def test_an_incomplete_set_is_no_set(tmp_path, fashion):

@@ -27,7 +27,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from replan import check
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import Decision, ReplayPolicy
+from replan.online import Decision, FocusThenReplay, ReplayPolicy
 
 TASK = "replan_task"  # the attribute by which samples in memory know their experience
 
@@ -76,6 +76,15 @@ class PolicyReplayPlugin(SupervisedPlugin):
         super().__init__()
         if not isinstance(policy, ReplayPolicy):
             raise ValueError(f"`policy` takes a policy of replan.online, got {policy!r}")
+        if isinstance(policy, FocusThenReplay) and policy.seen != [0]:
+            raise ValueError(
+                "`policy` takes one for which experience 0 is new and the others are to come, "
+                f"FocusThenReplay(0, [], tasks=...), got tasks {policy.seen} from the start"
+            )
+        if not isinstance(storage_policy, ExemplarsBuffer | None):
+            raise ValueError(
+                f"`storage_policy` takes a buffer of Avalanche or None, got {storage_policy!r}"
+            )
         self.policy = policy
         self.mem_size = check.integer("mem_size", mem_size, at_least=2 * policy.tasks)
         self.probe_size = check.integer(
@@ -110,7 +119,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         data, task = strategy.adapted_dataset, len(self.held_out)
         if task == self.policy.tasks:
             raise ValueError(
-                f"`policy` takes one of as many tasks as there are experiences, got "
+                f"`policy` takes one of as many tasks as there are experiences (`tasks=`), got "
                 f"{self.policy!r} and an experience more"
             )
         room = self.probe_size // (task + 1)

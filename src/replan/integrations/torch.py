@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Ints
-from replan.online import Follow, ReplayPolicy
+from replan.online import Follow, ReplayPolicy, checked_losses
 
 try:
     import torch
@@ -118,7 +118,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self._drawn = [0] * policy.tasks
         self._passes: dict[int, tuple[int, Ints]] = {}
         self._pending: list[_Batch] = []  # drawn, not yet trained on
-        self._unheeded = False  # an epoch went by without `step`
+        self._given_out = 0  # batches that iterators gave
+        self._loaded = False
 
     @classmethod
     def from_labels(
@@ -129,7 +130,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         if which.ndim != 1 or not np.issubdtype(which.dtype, np.integer):
             raise ValueError(f"`labels` takes a list of tasks, one a sample, got {labels!r:.80}")
         for task in np.unique(which):
-            check.task("labels", task, policy.tasks)
+            check.task("labels", int(task), policy.tasks)
         members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
         sampler = cls([len(m) for m in members], policy, batch_size, **settings)
         sampler._members = members
@@ -152,18 +153,27 @@ class ReplayBatchSampler(Sampler[list[int]]):
         return self._batches or -(-samples // (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._unheeded:
+        end = self._begun + len(self)
+        if self.steps < self._given_out >= end:
             warnings.warn(
-                "`step` was not called since the last epoch: its batches come again", stacklevel=2
+                f"`step` was not called after {self._given_out - self.steps} batches of this "
+                "epoch: they come again",
+                stacklevel=2,
             )
-        first = self.steps
-        for number in range(first, self._begun + len(self)):
+        for number in range(self.steps, end):
+            self._given_out = number + 1
             yield self._batch(number).indices[self.rank :: self.num_replicas]
-        self._unheeded = self.steps == first
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; if it is the one that runs, go on with it."""
-        if check.integer("epoch", epoch) != self.epoch:
+        if check.integer("epoch", epoch) < self.epoch and self._loaded:
+            warnings.warn(
+                f"epoch {epoch} was over when the state was saved, and begins again: "
+                "go on with `range(sampler.epoch, epochs)`",
+                stacklevel=2,
+            )
+        self._loaded = False
+        if epoch != self.epoch:
             self.epoch, self._begun = epoch, self.steps
 
     def step(self, losses: Mapping[int, float] | None = None) -> None:
@@ -172,10 +182,11 @@ class ReplayBatchSampler(Sampler[list[int]]):
         Losses are averaged over the ranks, which must have some at the same steps.
         """
         if not self._pending:
-            raise ValueError("`step` was called more often than there were batches")
+            raise ValueError(
+                f"`step` was called more often than this sampler gave batches, {self.steps}"
+            )
         self.steps += 1
         self.samples += self._pending.pop(0).counts
-        self._unheeded = False
         if self.steps == self._begun + len(self):
             self.epoch, self._begun = self.epoch + 1, self.steps
         if losses:
@@ -264,6 +275,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self.samples = np.array(state["samples"], dtype=np.int64)
         self._drawn = list(state["drawn"])
         self._pending = [_Batch(**batch) for batch in state["pending"]]
+        self._given_out, self._loaded = self.steps, True
 
 
 def _distributed() -> bool:
@@ -272,7 +284,7 @@ def _distributed() -> bool:
 
 def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return the losses by task, averaged over those ranks that have one."""
-    known = {check.task("losses", t, tasks): float(x) for t, x in losses.items()}
+    known = checked_losses(losses, tasks)
     if not _distributed():
         return known
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL has no other
@@ -315,13 +327,17 @@ class LossProbe:
         collate: Callable[[list[Any]], Any] = default_collate,
         seed: int = 0,
     ) -> None:
+        if not isinstance(data, Mapping | list | tuple):
+            raise ValueError(f"`data` takes a list of data sets, one a task, got {data!r:.80}")
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
-        if not self.data or not all(len(held_out) for held_out in self.data.values()):
-            sizes = {task: len(held_out) for task, held_out in self.data.items()}
+        sizes = {
+            t: len(part) if hasattr(part, "__len__") else part for t, part in self.data.items()
+        }
+        if not sizes or not all(isinstance(size, int) and size for size in sizes.values()):
             raise ValueError(
                 f"`data` takes samples of at least one task, of each some, got {sizes}"
             )
-        if not callable(loss):
+        if not callable(loss) or isinstance(loss, torch.nn.Module):
             raise ValueError(f"`loss` takes a function of a model and a batch, got {loss!r}")
         self.loss, self.collate = loss, collate
         self.every = check.integer("every", every, at_least=1)
@@ -337,7 +353,13 @@ class LossProbe:
     def measure(self, model: torch.nn.Module) -> dict[int, float]:
         """Return the losses by task on the samples whose turn it is."""
         with _undisturbed(model):
-            return {t: float(self.loss(model, self._batch(t))) for t in self.data}
+            losses = {t: self.loss(model, self._batch(t)) for t in self.data}
+        for loss in losses.values():
+            if torch.as_tensor(loss).numel() != 1:
+                raise ValueError(
+                    f"`loss` takes a function that gives a scalar, got shape {tuple(loss.shape)}"
+                )
+        return {task: float(loss) for task, loss in losses.items()}
 
     def _batch(self, task: int) -> Any:
         data, total = self.data[task], len(self.data[task])
@@ -352,6 +374,8 @@ class LossProbe:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from where another probe was."""
+        if set(state) != {"steps"}:
+            raise ValueError(f"`state_dict` takes what a probe gave, got {', '.join(state)}")
         self.steps = check.integer("steps", state["steps"])
 
 
@@ -387,7 +411,10 @@ class PlannedLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not isinstance(sampler, ReplayBatchSampler) or not isinstance(sampler.policy, Follow):
-            raise ValueError("`sampler` takes a ReplayBatchSampler whose policy is a Follow")
+            got = getattr(sampler, "policy", sampler)
+            raise ValueError(
+                f"`sampler` takes a ReplayBatchSampler whose policy is a Follow, got {got!r}"
+            )
         self.sampler, self.first = sampler, sampler.steps
         super().__init__(optimizer, last_epoch)
 
