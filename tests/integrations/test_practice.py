@@ -113,6 +113,23 @@ def test_the_command(fashion, tmp_path):
     assert json.loads((out / "settings.json").read_text())["memory"] == 24
 
 
+def test_the_help_tells_the_defaults():
+    text = " ".join(CliRunner().invoke(app, ["train", "--help"]).output.split())
+    known = SplitTraining()
+    told = {"pairs": ",".join(known.pairs), "memory": 200, "samples": 12_800, "batch-size": 64}
+    for option, default in {**told, "lr": 0.05}.items():
+        after = text.split(f"--{option} ")[-1].split("[default: ")[1]
+        assert after.startswith(f"{default}]")
+    assert (known.memory, known.samples, known.batch_size, known.lr) == (200, 12_800, 64, 0.05)
+
+
+def test_without_tensorboard_there_are_no_events(fashion, tmp_path, monkeypatch):
+    monkeypatch.setattr(practice, "find_spec", lambda name: None)
+    settings = SplitTraining(**SMALL)
+    side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
+    assert not (tmp_path / "tensorboard").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
