@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ ROOT = Path(__file__).parents[1]
 _sources = sorted((ROOT / "src").rglob("*.py"))
 _digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / f"numba-{_digest}"))
+
+# A shell starts background jobs with Ctrl-C ignored; tests of it want it heeded.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import replan  # noqa: E402  numba reads the environment when it loads
 from replan import vision  # noqa: E402
