@@ -299,6 +299,11 @@ class FocusThenReplay(ReplayPolicy):
         """The tasks met so far, from 0."""
         return sorted([*self.old_tasks, self.new_task])
 
+    @property
+    def deaf(self) -> bool:
+        """Whether it focuses and was never told a loss, by which alone it could end."""
+        return bool(self.focusing and self.old_tasks and not self.losses and self.max_focus is None)
+
     def observe(self, losses: Mapping[int, float], late: int = 0) -> None:
         """Take note of losses by task, and end the focus phase if they have met."""
         told = checked_losses(losses, self.tasks)

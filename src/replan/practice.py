@@ -24,7 +24,7 @@ from replan.sweep import sweep
 
 # What the new pair does when it arrives, as settings of FocusThenReplay.
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "no-replay": {"min_focus": sys.maxsize},
+    "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
     "fixed-replay": {"max_focus": 0, "shares": 0.5},
     "focus-then-replay": {"shares": 0.5},
     "focus-then-loss": {"shares": "loss"},

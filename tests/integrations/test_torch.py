@@ -183,6 +183,15 @@ def test_batches_without_a_step_come_again():
         assert list(sampler) == given[2:]
 
 
+def test_a_policy_that_is_told_nothing_is_noticed():
+    sampler = ReplayBatchSampler([40, 40], FocusThenReplay(1, [0]), 10, batches=2)
+    with pytest.warns(UserWarning, match="the policy was told no losses so far"):
+        train([sampler], 2)
+    train([sampler], 2, losses=losses_after)
+    bounded = ReplayBatchSampler([40, 40], FocusThenReplay(1, [0], max_focus=30), 10, batches=2)
+    train([bounded], 4)  # no warning: it ends by itself
+
+
 def test_going_on_with_an_epoch_that_was_over_is_told():
     sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
     train([sampler], 4)

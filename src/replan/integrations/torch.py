@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Ints
-from replan.online import Follow, ReplayPolicy, checked_losses
+from replan.online import FocusThenReplay, Follow, ReplayPolicy, checked_losses
 
 try:
     import torch
@@ -187,11 +187,16 @@ class ReplayBatchSampler(Sampler[list[int]]):
             )
         self.steps += 1
         self.samples += self._pending.pop(0).counts
-        if self.steps == self._begun + len(self):
-            self.epoch, self._begun = self.epoch + 1, self.steps
         if losses:
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
             self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
+        if self.steps == self._begun + len(self):
+            self.epoch, self._begun = self.epoch + 1, self.steps
+            if isinstance(self.policy, FocusThenReplay) and self.policy.deaf:
+                warnings.warn(
+                    "the policy was told no losses so far, and stays with the new task",
+                    stacklevel=2,
+                )
 
     def rate(self, number: int) -> float:
         """Return the planned learning rate of a batch, numbered from 0 over all epochs."""
