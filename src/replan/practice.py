@@ -5,6 +5,7 @@ What `replan train` runs: a PyTorch loop with a small memory, as a practitioner 
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -251,7 +252,7 @@ def side_by_side(
     folder.mkdir(parents=True, exist_ok=True)
     given = {
         **asdict(settings), "strategies": list(strategies), "seeds": seeds, "seed": seed,
-        "torch": torch.__version__,
+        "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(),
     }  # fmt: skip
     files.write_json(folder / "settings.json", given)
     board = find_spec("tensorboard") is not None

@@ -34,7 +34,7 @@ def test_a_run_folder(fashion, tmp_path):
     assert list(summary.index) == names
     kept = json.loads((tmp_path / "settings.json").read_text())
     assert kept["pairs"] == ["05", "27"]
-    assert {"replan", "torch", "seed", "lr", "memory"} <= kept.keys()
+    assert {"replan", "torch", "numpy", "python", "seed", "lr", "memory"} <= kept.keys()
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written["settings"]["seeds"] == 2
     assert [row["strategy"] for row in written["summary"]] == names
