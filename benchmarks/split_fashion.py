@@ -158,6 +158,8 @@ def table(found: dict[str, list[dict]]) -> list[dict]:
             row[measure] = shown(values[name][:, i], digits)
         gap = values[name][:, 0] - values["ReplayPlugin"][:, 0]
         row["loss − ReplayPlugin"] = "" if name == "ReplayPlugin" else shown(gap, 4)
+        end = np.mean([[task["loss"] for task in r["after"][-1]] for r in results], axis=0)
+        row["loss by task"] = " ".join(f"{x:.3f}" for x in end)
         rows.append(row | {"focus %": focus(results)})
     return rows
 

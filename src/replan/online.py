@@ -52,9 +52,7 @@ def focus_lengths(decisions: Sequence[Decision], end: int) -> list[int]:
     """Return how many steps each focus phase was long that was begun, the last up to `end`."""
     phases = [d for d in decisions if d.what in ("focus", "replay")]
     after = [d.step for d in phases[1:]] + [end]
-    return [
-        stop - d.step for d, stop in zip(phases, after, strict=True) if d.what == "focus"
-    ]  # fmt: skip
+    return [stop - d.step for d, stop in zip(phases, after, strict=True) if d.what == "focus"]
 
 
 class ReplayPolicy(ABC):

@@ -160,3 +160,13 @@ def draw_median(
     if band:
         axes.fill_between(middle.index, low, high, color=look.get("color"), alpha=0.15, linewidth=0)
     axes.plot(middle.index, middle, markersize=4.5, **look)
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Label a logarithmic y axis with plain numbers, as many as it has room for."""
+    low, high = axes.get_ylim()
+    steps = (1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**power for power in range(-6, 7) for step in steps]
+    axes.set_yticks([x for x in ticks if low <= x <= high])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")

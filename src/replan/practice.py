@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 
 from replan import check, files, plotting, vision
-from replan.figures.images import interval, plain_ticks
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.online import FocusThenReplay, focus_lengths
 from replan.sweep import sweep
@@ -320,10 +320,13 @@ def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]
         })  # fmt: skip
     table = pd.DataFrame(rows).groupby("strategy", sort=False)
     means = table.mean()
+    student = stats.t.ppf(
+        0.975, metrics["seed"].nunique() - 1
+    )  # NaN for one, which tells no spread
     for name in ("loss", "on the way", "accuracy", "forgetting"):
-        half = means[name] - table[name].agg(lambda values: interval(values)[1])
+        half = student * table[name].sem()
         means.insert(means.columns.get_loc(name) + 1, f"{name} half width", half)
-    return means.replace(np.inf, np.nan)  # one seed tells nothing about the spread
+    return means
 
 
 def _replayed(learnt: pd.DataFrame, end: pd.DataFrame) -> float:
@@ -356,6 +359,6 @@ def _draw(path: Path, metrics: pd.DataFrame, settings: SplitTraining) -> None:
         right.set(xlabel="classes of the pair", ylabel="test loss at the end", yscale="log")
         right.set_xticks(range(len(pairs)), pairs)
         for panel in (left, right):
-            plain_ticks(panel)
+            plotting.plain_ticks(panel)
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(strategies))

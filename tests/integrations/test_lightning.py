@@ -193,7 +193,7 @@ def test_two_devices_share_the_batches(tmp_path):
     subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=300)
     first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
     assert first["state"] == second["state"]
-    assert sum(first["state"]["samples"]) == 100
+    assert sum(first["state"]["drawn"]) == 100
     counts, _ = policy_by_hand(10, BATCH * 2)
     together = [a + b for a, b in zip(first["seen"], second["seen"], strict=True)]
     assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in together] == counts

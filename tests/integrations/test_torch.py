@@ -127,6 +127,14 @@ def test_epochs_differ_and_the_seed_decides():
     assert first != second
 
 
+def test_batches_from_before_there_was_a_group_are_refused():
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    next(iter(sampler))
+    sampler._given = (2, 0)
+    with pytest.raises(ValueError, match="it has 10 samples for 2 ranks of 10"):
+        next(iter(sampler))
+
+
 def test_labels_in_any_order():
     labels = torch.tensor([1, 0, 1, 0, 0, 1, 1])
     sampler = ReplayBatchSampler.from_labels(labels, Alternate(2), 3, mixed=False, batches=4)

@@ -39,7 +39,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         axes[0].set_ylabel("test loss")
         images.draw_comparison(axes[3], curves)
         axes[3].set(xscale="log", yscale="log", xlabel="step after the change", ylabel="mean loss")
-        images.plain_ticks(axes[3])
+        plotting.plain_ticks(axes[3])
         images.legend_of(figure, axes[0], axes[3])
 
 

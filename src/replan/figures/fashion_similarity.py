@@ -50,7 +50,7 @@ def draw(tables: Tables, path: FilePath) -> None:
                 images.draw_interval(panel, table, look | {"label": name})
             panel.set_title(f"{size:,} samples", fontsize=9)
             panel.set(yscale="log", xlim=(0, 1), xticks=[0, 0.5, 1])
-        images.plain_ticks(axes[0])
+        plotting.plain_ticks(axes[0])
         axes[0].set_ylabel("mean test loss")
         figure.supxlabel("task similarity γ", fontsize=9)
         handles, labels = axes[0].get_legend_handles_labels()

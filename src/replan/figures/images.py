@@ -89,19 +89,9 @@ def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
     limits = np.array([panel.get_ylim() for panel in axes])
     for panel in axes:
         panel.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-        plain_ticks(panel)
+        plotting.plain_ticks(panel)
         panel.tick_params(labelleft=panel is axes[0])
         panel.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
-
-
-def plain_ticks(axes: Any) -> None:
-    """Label a logarithmic y axis with plain numbers, as many as it has room for."""
-    low, high = axes.get_ylim()
-    steps = (1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
-    ticks = [step * 10.0**power for power in range(-6, 7) for step in steps]
-    axes.set_yticks([x for x in ticks if low <= x <= high])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
 
 
 def draw_comparison(axes: Any, curves: pd.DataFrame) -> None:

@@ -55,8 +55,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
     Call `step` after training on each batch: it passes on losses, and tells batches that were
     trained on from those which worker processes only loaded ahead. The others come again.
 
-    epoch, steps, samples: the epoch, batches trained on in all, and samples of each task (T,) that
-    were trained on, over all ranks.
+    epoch, steps: the epoch, and batches trained on in all.
 
     **Main arguments**
 
@@ -112,7 +111,6 @@ class ReplayBatchSampler(Sampler[list[int]]):
             raise ValueError(f"`rank` goes with `num_replicas`, got {rank!r} without it")
         self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
-        self.samples = np.zeros(policy.tasks, dtype=np.int64)
         self._members = members
         self._among = None if all(counts) else [t for t, n in enumerate(counts) if n]
         self._drawn = [0] * policy.tasks
@@ -147,6 +145,12 @@ class ReplayBatchSampler(Sampler[list[int]]):
         """Which of them this one is."""
         given, rank = self._given
         return rank if given is not None else dist.get_rank() if _distributed() else 0
+
+    @property
+    def samples(self) -> Ints:
+        """Samples of each task (T,) trained on, over all ranks."""
+        ahead = [batch.counts for batch in self._pending]
+        return np.array(self._drawn) - np.sum(ahead, axis=0, dtype=np.int64)
 
     def __len__(self) -> int:
         samples = sum(len(m) for m in self._members)
@@ -186,7 +190,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
                 f"`step` was called more often than this sampler gave batches, {self.steps}"
             )
         self.steps += 1
-        self.samples += self._pending.pop(0).counts
+        self._pending.pop(0)
         if losses:
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
             self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
@@ -213,7 +217,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
             self._pending.append(self._draw())
         batch = self._pending[number - self.steps]
         if len(batch.indices) != self.batch_size * self.num_replicas:
-            raise ValueError("a batch was drawn before `torch.distributed` had its group")
+            raise ValueError(
+                "a batch was drawn before `torch.distributed` had its group: it has "
+                f"{len(batch.indices)} samples for {self.num_replicas} ranks of {self.batch_size}"
+            )
         return batch
 
     def _draw(self) -> _Batch:
@@ -250,7 +257,6 @@ class ReplayBatchSampler(Sampler[list[int]]):
             "epoch": self.epoch,
             "steps": self.steps,
             "begun": self._begun,
-            "samples": self.samples.tolist(),
             "drawn": list(self._drawn),
             "pending": [asdict(batch) for batch in self._pending],
             "policy": self.policy.state_dict(),
@@ -277,7 +283,6 @@ class ReplayBatchSampler(Sampler[list[int]]):
                 )
         self.policy.load_state_dict(state["policy"])
         self.epoch, self.steps, self._begun = state["epoch"], state["steps"], state["begun"]
-        self.samples = np.array(state["samples"], dtype=np.int64)
         self._drawn = list(state["drawn"])
         self._pending = [_Batch(**batch) for batch in state["pending"]]
         self._given_out, self._loaded = self.steps, True
