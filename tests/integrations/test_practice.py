@@ -72,8 +72,8 @@ def test_what_is_finished_is_not_computed_again(fashion, tmp_path, monkeypatch):
     assert row["loss half width"] is None
 
 
-def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
-    """Those of a pair that arrives, and what is left of them when others have arrived."""
+def watched(monkeypatch):
+    """Return the images that will be trained on, and those probed."""
     seen, probed = set(), set()
     loss = practice._loss
 
@@ -82,9 +82,22 @@ def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
         return loss(model, batch)
 
     monkeypatch.setattr(practice, "_loss", watch)
+    return seen, probed
+
+
+def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
+    """Those of a pair that arrives, and what is left of them when others have arrived."""
+    seen, probed = watched(monkeypatch)
     practice.learn("focus-then-replay", 1, SMALL, None, None)
     assert len(probed) == 8 + 4
     assert not seen & probed
+
+
+def test_a_strategy_that_needs_no_losses_keeps_nothing_apart(fashion, monkeypatch):
+    seen, probed = watched(monkeypatch)
+    practice.learn("fixed-replay", 1, SMALL, None, None)
+    assert not probed
+    assert len(seen) == len(fashion.train_images)
 
 
 def test_replay_keeps_what_no_replay_forgets(fashion):

@@ -207,7 +207,10 @@ def test_going_on_with_an_epoch_that_was_over_is_told():
     resumed.load_state_dict(sampler.state_dict())
     with pytest.warns(UserWarning, match=r"epoch 0 was over .* `range\(sampler.epoch, epochs\)`"):
         resumed.set_epoch(0)
-    sampler.set_epoch(0)  # another round of training, no warning
+    resumed.load_state_dict(sampler.state_dict())
+    resumed.set_epoch(1)
+    for again in (sampler, resumed):
+        again.set_epoch(0)  # another round of training, no warning
 
 
 @pytest.mark.parametrize("persistent", [False, True])
