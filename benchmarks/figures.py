@@ -12,8 +12,8 @@ import pandas as pd
 
 import replan
 from common import save
-from replan.figures import FIGURES, make
-from replan.figures.parts import continual
+from replan.paper import FIGURES, make
+from replan.paper._parts import continual
 
 
 def timed(names: list[str], quick: bool, workers: int) -> dict:

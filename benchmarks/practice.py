@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 from common import best_times, save
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
 
 SAMPLES, BATCH, EVERY = 60_000, 64, 50
 BATCHES = -(-SAMPLES // BATCH)

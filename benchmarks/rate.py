@@ -15,7 +15,7 @@ from numba import njit
 
 import replan
 from common import best_times, compile_peer, pointers, save
-from replan.dynamics import kernels
+from replan.dynamics.teacher_student import _kernels as kernels
 
 
 @njit

@@ -10,9 +10,9 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan.simulate.full import Full
-from replan.simulate.reduced import Reduced, coordinates
-from replan.simulate.simulate import _embed
+from replan.dynamics.teacher_student._full import Full
+from replan.dynamics.teacher_student._reduced import Reduced, coordinates
+from replan.simulation._simulate import _embed
 
 STEPS = 200_000
 

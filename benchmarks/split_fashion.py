@@ -30,10 +30,10 @@ with warnings.catch_warnings():
     from replan.integrations.avalanche import PolicyReplayPlugin
 
 from common import save  # noqa: E402
-from replan import vision  # noqa: E402
-from replan.figures.images import interval  # noqa: E402
-from replan.online import FocusThenReplay, focus_lengths  # noqa: E402
-from replan.sweep import sweep  # noqa: E402
+from replan import networks  # noqa: E402
+from replan.paper._images import interval  # noqa: E402
+from replan.policies import FocusThenReplay, focus_lengths  # noqa: E402
+from replan.sweeps import sweep  # noqa: E402
 
 TASKS, BATCH, HIDDEN, LR = 5, 25, 200, 0.05
 SEEDS = range(1, 11)
@@ -93,7 +93,7 @@ def case(name: str, memory: int, count: int, seed: int) -> dict:
     torch.set_num_threads(1)
     random.seed(seed)
     torch.manual_seed(seed)
-    images = vision.fashion_mnist()
+    images = networks.fashion_mnist()
     train = dataset(images.train_images, images.train_labels, count // 2)
     test = dataset(images.test_images, images.test_labels, 1000)
     stream = nc_benchmark(

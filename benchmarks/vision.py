@@ -9,25 +9,25 @@ import numpy as np
 import torch
 
 from common import save
-from replan import vision
-from replan.vision.network import mean_loss, train
+from replan import networks
+from replan.networks._network import mean_loss, train
 
-SETTINGS = vision.Training()
+SETTINGS = networks.Training()
 
 
-def streams(tasks: vision.ImageTasks, steps: int) -> np.ndarray:
+def streams(tasks: networks.ImageTasks, steps: int) -> np.ndarray:
     rng = np.random.default_rng(1)
     return np.stack([[rng.choice(pool, steps) for pool in pools] for pools in tasks.pools])
 
 
-def begin(tasks: vision.ImageTasks) -> tuple[np.ndarray, np.ndarray]:
+def begin(tasks: networks.ImageTasks) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = (SETTINGS.hidden, tasks.pixels.shape[1]), (2, tasks.targets.shape[1], SETTINGS.hidden)
     weights, heads = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     return weights, SETTINGS.head_std * heads
 
 
-def ours(tasks: vision.ImageTasks, order: np.ndarray, images: np.ndarray) -> tuple:
+def ours(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) -> tuple:
     weights, heads = begin(tasks)
     rates = np.full(order.size, SETTINGS.lr, np.float32)
     train(
@@ -37,7 +37,7 @@ def ours(tasks: vision.ImageTasks, order: np.ndarray, images: np.ndarray) -> tup
     return weights, heads
 
 
-def theirs(tasks: vision.ImageTasks, order: np.ndarray, images: np.ndarray) -> tuple:
+def theirs(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) -> tuple:
     """Return the weights after the same steps, written as one would in PyTorch."""
     start, start_heads = begin(tasks)
     weights = torch.nn.Linear(*start.shape[::-1], bias=False)
@@ -64,7 +64,7 @@ def theirs(tasks: vision.ImageTasks, order: np.ndarray, images: np.ndarray) -> t
     return weights.weight.detach().numpy(), np.stack([h.weight.detach().numpy() for h in heads])
 
 
-def compare(name: str, tasks: vision.ImageTasks, steps: int) -> dict:
+def compare(name: str, tasks: networks.ImageTasks, steps: int) -> dict:
     """Time a number of steps of both in turns, and compare the losses they end with."""
     order, images = np.arange(steps) % 2, streams(tasks, steps)
     ours(tasks, order[:10], images)  # compiles
@@ -88,5 +88,5 @@ def compare(name: str, tasks: vision.ImageTasks, steps: int) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print("torch", torch.__version__)
-    tasks = vision.mixed_tasks(vision.fashion_mnist(), 0.5)
+    tasks = networks.mixed_tasks(networks.fashion_mnist(), 0.5)
     save("vision", {"one sample a step, one core": [compare("fashion-mnist", tasks, 5000)]})

@@ -6,7 +6,7 @@ docs/real-images.md.
 
 import numpy as np
 
-from replan import vision
+from replan import networks
 
 LOOKS = [0, 50, 100, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 10_000]
 CHANGES = [
@@ -17,7 +17,7 @@ CHANGES = [
 
 def measure(tasks, training, realisations):
     """Return what the docs tabulate: means over realisations, in percent where it says so."""
-    found = vision.experiment(tasks, LOOKS, training=training, realisations=realisations)
+    found = networks.experiment(tasks, LOOKS, training=training, realisations=realisations)
     steps = found.steps[1:]
     none, mixed, rule = (
         found.mean(name)[:, 1:].mean(axis=0)
@@ -35,16 +35,16 @@ def measure(tasks, training, realisations):
 
 def main():
     """Print a row of the table for every data set and change."""
-    fashion, cifar = vision.fashion_mnist(), vision.cifar10()
+    fashion, cifar = networks.fashion_mnist(), networks.cifar10()
     for data, realisations in (("fashion-mnist", 40), ("cifar10", 20)):
         for change in CHANGES:
             rest = {key: value for key, value in change.items() if key != "normalise"}
             normalise = change.get("normalise", "unit")
             if data == "cifar10":
-                tasks = vision.parity_tasks(cifar, normalise=normalise)
+                tasks = networks.parity_tasks(cifar, normalise=normalise)
             else:
-                tasks = vision.mixed_tasks(fashion, 0.5, normalise=normalise)
-            row = measure(tasks, vision.Training(**rest), realisations)
+                tasks = networks.mixed_tasks(fashion, 0.5, normalise=normalise)
+            row = measure(tasks, networks.Training(**rest), realisations)
             numbers = " | ".join(
                 f"{x:.2f}" if isinstance(x, float) and name[-1] == "%" else f"{x}"
                 for name, x in row.items()

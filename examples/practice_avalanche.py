@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from replan.integrations.avalanche import PolicyReplayPlugin
 from replan.integrations.torch import LossProbe
-from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
 from two_tasks import HIDDEN, INPUTS, TEST, TRAIN, data, loss, row, show
 
 MEMORY, BATCH = 400, 10  # a batch of the new task and another of the memory

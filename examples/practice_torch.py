@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
 from two_tasks import TEST, Network, data, loss, row, show
 
 BATCH, BATCHES = 20, 200

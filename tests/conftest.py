@@ -19,7 +19,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / f"numba-{_digest}
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import replan  # noqa: E402  numba reads the environment when it loads
-from replan import vision  # noqa: E402
+from replan import networks  # noqa: E402
 
 
 @pytest.fixture(params=["two_tasks_k2", "two_tasks_k4"])
@@ -40,4 +40,4 @@ def problem():
 def images():
     """500 images of Fashion-MNIST: see tests/data/README.md."""
     with np.load(ROOT / "tests" / "data" / "fashion_subset.npz") as found:
-        return vision.Images(*(found[name] for name in vision.Images._fields))
+        return networks.Images(*(found[name] for name in networks.Images._fields))

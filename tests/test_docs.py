@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replan import Problem, vision
+from replan import Problem, networks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
@@ -55,7 +55,7 @@ def test_the_documented_experiment_on_images_runs(images, tmp_path, monkeypatch)
     ten = images._replace(
         train_labels=np.arange(400) % 10, test_labels=np.arange(100) % 10
     )  # classes that the small data set does not have
-    monkeypatch.setattr(vision, "fashion_mnist", lambda: ten)
+    monkeypatch.setattr(networks, "fashion_mnist", lambda: ten)
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks(ROOT / "docs" / "real-images.md", "python"))
     exec(compile(code, "real-images", "exec"), {})

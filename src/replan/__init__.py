@@ -1,15 +1,15 @@
 """replan: plan how to train on several tasks without forgetting."""
 
-from replan import files, strategies
+from replan import strategies
+from replan._common import files
 from replan.comparison import Comparison, compare
 from replan.control import Plan, solve
 from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
-from replan.limits import Limits
-from replan.problem import Control, Problem
+from replan.paper.timescale import measure_readout_timescale, readout_timescale
+from replan.problem import Control, Limits, Problem
 from replan.protocol import Protocol
-from replan.readout import measure_readout_timescale, readout_timescale
-from replan.simulate import Simulation, simulate
-from replan.sweep import sweep
+from replan.simulation import Simulation, simulate
+from replan.sweeps import sweep
 from replan.trajectory import Trajectory, evaluate
 
 __version__ = files.VERSION

@@ -16,18 +16,19 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from replan import __version__, check, files
+from replan import __version__
+from replan._common import check, files
+from replan._common.interrupt import interrupted
 from replan.comparison import compare
 from replan.control import METHODS, solve
 from replan.dynamics import IntegrationError
 from replan.dynamics.base import RTOL
-from replan.figures import FIGURES, IMAGE_FIGURES, make
-from replan.interrupt import interrupted
+from replan.paper import FIGURES, IMAGE_FIGURES, make
 from replan.problem import Problem
-from replan.problem_file import EXAMPLE, task_from_one
+from replan.problem._file import EXAMPLE, task_from_one
 from replan.protocol import Protocol
-from replan.samples import ORDERS
-from replan.simulate import ENGINES, simulate
+from replan.protocol._samples import ORDERS
+from replan.simulation import ENGINES, simulate
 from replan.strategies import STRATEGIES
 from replan.trajectory import evaluate
 
@@ -259,7 +260,7 @@ def fetch_command(name: str, root: Path | None) -> None:
     Example:
       replan data fetch fashion-mnist
     """
-    from replan.vision.download import fetch
+    from replan.networks._download import fetch
 
     click.echo(f"{name} is in {fetch(name, root, say=click.echo)}")
 
@@ -320,7 +321,7 @@ def train_command(
     """
     if find_spec("torch") is None:
         raise click.ClickException("`replan train` needs PyTorch: pip install 'replan[torch]'")
-    from replan.practice import SplitTraining, side_by_side
+    from replan.networks._practice import SplitTraining, side_by_side
 
     given = {name: value for name, value in settings.items() if value is not None}
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from replan import files
+from replan._common import files
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.strategies import STRATEGIES
@@ -66,7 +66,7 @@ class Comparison:
 
     def plot(self, path: files.FilePath) -> None:
         """Draw the protocols as colour bars and the final losses beside them, best on top."""
-        from replan import plotting
+        from replan._common import plotting
 
         count, tasks = len(self.runs), self.problem.model.tasks
         with plotting.figure(path, width=7.2, height=0.9 + 0.32 * count) as figure:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files
-from replan.check import Floats, Ints
+from replan._common import check, files
+from replan._common.check import Floats, Ints
 from replan.dynamics.base import MAX_STEPS, RTOL, IntegrationError, Status
 from replan.problem import Problem
 from replan.protocol import Protocol
@@ -144,7 +144,7 @@ class Trajectory:
 
     def plot(self, path: files.FilePath) -> None:
         """Draw the losses under the colour bar of the protocol, and a learning rate that varies."""
-        from replan import plotting
+        from replan._common import plotting
 
         varies = bool(np.ptp(self.protocol.lr) > 0)
         heights = [1, 11, 5] if varies else [1, 11]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from replan import Limits, Problem, TeacherStudent, solve
-from replan.control.discrete import allows, cheapest, nearest
-from replan.control.projection import Domain, project
+from replan.control._discrete import allows, cheapest, nearest
+from replan.control._projection import Domain, project
 
 
 @pytest.fixture(scope="module")

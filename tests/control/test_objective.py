@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from replan import Control, Plan, Problem, TeacherStudent, evaluate, solve, strategies
-from replan.control.objective import Controls, Objective
+from replan.control._objective import Controls, Objective
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ import pytest
 
 import replan
 from replan import Control, Overlaps, Plan, Problem, Protocol, TeacherStudent, evaluate, solve
+from replan.control._objective import Controls, Objective
+from replan.control._projection import Domain, project
+from replan.control._search import on_grid
 from replan.control.flips import Flips
-from replan.control.objective import Controls, Objective
-from replan.control.projection import Domain, project
+from replan.control.forward_backward import Sweep
 from replan.control.relax import Relax
-from replan.control.search import on_grid
-from replan.control.sweep import Sweep
 from replan.dynamics.auto import AutoDynamics
-from replan.rounding import sum_up
+from replan.protocol._rounding import sum_up
 
 
 def reference_problem(reference, **settings):

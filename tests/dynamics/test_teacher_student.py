@@ -9,7 +9,7 @@ from scipy.special import erf
 
 import replan
 from replan import Overlaps, TeacherStudent
-from replan.dynamics import kernels
+from replan.dynamics.teacher_student import _kernels as kernels
 
 jax.config.update("jax_enable_x64", True)
 

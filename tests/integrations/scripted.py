@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from replan.online import FocusThenReplay
+from replan.policies import FocusThenReplay
 
 BATCH = 5
 

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from replan.integrations.avalanche import PolicyReplayPlugin
 
 from replan.integrations.torch import LossProbe
-from replan.online import Alternate, Fixed, FocusThenReplay
+from replan.policies import Alternate, Fixed, FocusThenReplay
 from scripted import (
     BATCH,
     check_example,
@@ -206,7 +206,7 @@ def test_without_task_labels():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: PolicyReplayPlugin("focus"), "`policy` takes a policy of replan.online"),
+        (lambda: PolicyReplayPlugin("focus"), "`policy` takes a policy of replan.policies"),
         (lambda: PolicyReplayPlugin(Fixed([0.5, 0.5]), 3), "`mem_size` takes an integer of at lea"),
         (
             lambda: PolicyReplayPlugin(Fixed([0.5, 0.5]), 30, probe_size=30),

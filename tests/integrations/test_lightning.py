@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from replan.integrations.lightning import ReplayCallback
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
-from replan.online import FocusThenReplay, Follow
+from replan.policies import FocusThenReplay, Follow
 from replan.protocol import Protocol
 from scripted import (
     BATCH,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from replan import practice, vision
+from replan import networks, practice
 from replan.cli import app
-from replan.practice import SplitTraining, side_by_side
+from replan.networks._practice import SplitTraining, side_by_side
 
 SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch_size": 8}
 
@@ -18,7 +18,7 @@ SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch
 @pytest.fixture
 def fashion(images, monkeypatch):
     """A few images of classes 0, 2, 5 and 7 in the place of Fashion-MNIST."""
-    monkeypatch.setattr(vision, "fashion_mnist", lambda root=None: images)
+    monkeypatch.setattr(networks._datasets, "fashion_mnist", lambda root=None: images)
     return images
 
 

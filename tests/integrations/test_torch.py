@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan import Protocol
 from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
-from replan.online import Alternate, Fixed, FocusThenReplay, Follow
+from replan.policies import Alternate, Fixed, FocusThenReplay, Follow
 from scripted import (
     BATCH,
     check_example,
@@ -535,7 +535,7 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         (lambda: ReplayBatchSampler(5, Fixed([1.0]), 2), "`sizes` takes a list of sizes, got 5"),
         (lambda: ReplayBatchSampler([0], Fixed([1.0]), 2), "`sizes` takes at least one sample"),
         (lambda: ReplayBatchSampler([-1], Fixed([1.0]), 2), "`sizes` takes an integer of at least"),
-        (lambda: ReplayBatchSampler([5], "replay", 2), "`policy` takes a policy of replan.online"),
+        (lambda: ReplayBatchSampler([5], "replay", 2), "`policy` takes a policy of replan"),
         (lambda: ReplayBatchSampler([5], Fixed([1.0]), 0), "`batch_size` takes an integer"),
         (
             lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, num_replicas=2, rank=2),

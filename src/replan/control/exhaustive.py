@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 
-from replan.check import Floats
-from replan.control.discrete import allows
-from replan.control.objective import Controls, Objective
-from replan.control.solver import Solver
+from replan._common.check import Floats
+from replan.control._discrete import allows
+from replan.control._objective import Controls, Objective
+from replan.control._solver import Solver
 
 _MOST = 2**22
 

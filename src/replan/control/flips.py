@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replan.check import Floats, Ints
-from replan.control.discrete import allows, cheapest
-from replan.control.objective import Controls, Gradient, Objective
-from replan.control.solver import Solver
+from replan._common.check import Floats, Ints
+from replan.control._discrete import allows, cheapest
+from replan.control._objective import Controls, Gradient, Objective
+from replan.control._solver import Solver
 
 _PAIRED = 60  # changes of stays that are combined in pairs
 _KNOWN = 5  # moves of a kind after which others of it may be passed over

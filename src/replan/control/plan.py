@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from replan import files
-from replan.check import Floats
+from replan._common import files
+from replan._common.check import Floats
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate

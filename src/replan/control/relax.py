@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from replan.check import Floats
-from replan.control.objective import Controls, Objective
-from replan.control.projection import Domain
-from replan.control.quasi_newton import QuasiNewton
-from replan.control.solver import Solver
+from replan._common.check import Floats
+from replan.control._objective import Controls, Objective
+from replan.control._projection import Domain
+from replan.control._quasi_newton import QuasiNewton
+from replan.control._solver import Solver
 from replan.problem import Problem
 
 

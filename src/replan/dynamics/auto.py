@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from replan import check
-from replan.check import Floats, Ints
+from replan._common import check
+from replan._common.check import Floats, Ints
 from replan.dynamics.base import Dynamics
 
 try:

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from replan import check
-from replan.check import Floats, Ints
+from replan._common import check
+from replan._common.check import Floats, Ints
 
 Status = Literal["ok", "diverged", "inaccurate"]
 

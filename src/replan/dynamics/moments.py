@@ -19,7 +19,7 @@ import math
 import numpy as np
 from numba import njit
 
-from replan.check import Floats
+from replan._common.check import Floats
 
 TWO_OVER_PI = 2.0 / math.pi
 

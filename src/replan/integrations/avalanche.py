@@ -25,9 +25,9 @@ except (ImportError, RuntimeError) as error:  # the latter of a torchvision that
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
-from replan import check
+from replan._common import check
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import Decision, FocusThenReplay, ReplayPolicy
+from replan.policies import Decision, FocusThenReplay, ReplayPolicy
 
 TASK = "replan_task"  # the attribute by which samples in memory know their experience
 
@@ -75,7 +75,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
     ) -> None:
         super().__init__()
         if not isinstance(policy, ReplayPolicy):
-            raise ValueError(f"`policy` takes a policy of replan.online, got {policy!r}")
+            raise ValueError(f"`policy` takes a policy of replan.policies, got {policy!r}")
         if isinstance(policy, FocusThenReplay) and policy.seen != [0]:
             raise ValueError(
                 "`policy` takes one for which experience 0 is new and the others are to come, "

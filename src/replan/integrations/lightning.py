@@ -19,7 +19,7 @@ except ImportError as error:
     ) from error
 
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.online import Log
+from replan.policies import Log
 
 
 class ReplayCallback(Callback):

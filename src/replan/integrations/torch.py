@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check
-from replan.check import Ints
-from replan.online import FocusThenReplay, Follow, ReplayPolicy, checked_losses
+from replan._common import check
+from replan._common.check import Ints
+from replan.policies import FocusThenReplay, Follow, ReplayPolicy, checked_losses
 
 try:
     import torch
@@ -61,8 +61,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     - `sizes`: (T,) samples of each task, one after the other in the data set, as `ConcatDataset`
       has them. `from_labels` takes tasks in any order.
-    - `policy`: a `replan.online` policy of as many tasks. Tasks without samples leave their shares
-      to the others.
+    - `policy`: a `replan.policies` policy of as many tasks. Tasks without samples leave their
+      shares to the others.
     - `batch_size`: samples in a batch of one rank.
 
     **Other arguments**
@@ -91,7 +91,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         ends = np.cumsum(counts, dtype=np.int64)
         members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         if not isinstance(policy, ReplayPolicy):
-            raise ValueError(f"`policy` takes a policy of replan.online, got {policy!r}")
+            raise ValueError(f"`policy` takes a policy of replan.policies, got {policy!r}")
         if len(members) != policy.tasks:
             raise ValueError(
                 f"`sizes` takes one size for each of the policy's {policy.tasks} tasks, got "

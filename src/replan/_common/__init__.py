@@ -1,0 +1,1 @@
+"""What all parts of replan share; nobody else should import it."""

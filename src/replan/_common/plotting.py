@@ -1,0 +1,172 @@
+"""Pictures: the style all of them share, and the parts they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replan._common import files
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, FigureBase
+    from matplotlib.patches import Patch
+
+    from replan.protocol import Protocol
+    from replan.simulation._simulation import Simulation
+    from replan.trajectory import Trajectory
+
+# Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green.
+TASK_COLOURS = ("#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+TASK_LINES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,
+}
+
+
+def task_colour(task: int) -> str:
+    """Return the colour of a task (from 0)."""
+    return TASK_COLOURS[task % len(TASK_COLOURS)]
+
+
+@contextmanager
+def figure(path: files.FilePath, *, width: float, height: float) -> Iterator[Figure]:
+    """Give a figure (inches) in our style and save it as .png, .pdf or .svg at the end."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    ending = files.suffix(path, [".png", ".pdf", ".svg"])
+    with matplotlib.rc_context(_STYLE):
+        drawing = Figure(figsize=(width, height), layout="constrained")
+        yield drawing
+        with files.replacing(path) as part:
+            drawing.savefig(part, format=ending[1:])
+
+
+def draw_protocol(
+    axes: Axes, protocol: Protocol, *, bottom: float = 0.0, height: float = 1.0
+) -> None:
+    """Draw the colour bar of a protocol: at each time the shares of the tasks, stacked."""
+    shares = np.vstack([protocol.shares, protocol.shares[-1:]])
+    low = np.full(len(shares), bottom)
+    for t in range(protocol.tasks):
+        high = low + height * shares[:, t]
+        axes.fill_between(
+            protocol.edges,
+            low,
+            high,
+            step="post",
+            color=task_colour(t),
+            linewidth=0,
+            antialiased=False,
+        )
+        low = high
+    axes.set(xlim=(0, protocol.duration), yticks=[])
+    axes.margins(y=0)
+    axes.spines[:].set_visible(False)
+
+
+def task_patches(tasks: int) -> list[Patch]:
+    """Return handles for a legend of the task colours."""
+    from matplotlib.patches import Patch
+
+    return [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
+
+
+def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
+    """Fill a figure with the colour bars of protocols, one below the other, with their names."""
+    bars = np.atleast_1d(figure.subplots(len(protocols), sharex=True))
+    for axes, (name, protocol) in zip(bars, protocols.items(), strict=True):
+        draw_protocol(axes, protocol)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center")
+        axes.tick_params(bottom=axes is bars[-1])
+    bars[-1].set_xlabel("training time α")
+    figure.legend(handles=task_patches(protocol.tasks), loc="outside upper center", ncols=4)
+
+
+def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
+    """Draw the loss of every task and the objective against time, on a log scale."""
+    for t in range(trajectory.losses.shape[1]):
+        axes.plot(
+            trajectory.times,
+            trajectory.losses[:, t],
+            color=task_colour(t),
+            linestyle=TASK_LINES[t % len(TASK_LINES)],
+            label=f"task {t + 1}",
+        )
+    axes.plot(
+        trajectory.times, trajectory.weighted_losses, color="black", linestyle=":", label="weighted"
+    )
+    for t, target in enumerate(np.asarray(trajectory.problem.targets)):
+        if target < np.inf:
+            axes.axhline(target, color=task_colour(t), linewidth=0.8, label=f"target {t + 1}")
+    axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
+
+
+def draw_simulation(axes: Axes, simulation: Simulation) -> None:
+    """Draw means of runs as crosses, bands from 10 to 90 %, and the theory as lines."""
+    times, (low, high) = simulation.times, simulation.quantiles([0.1, 0.9])
+    some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
+    theory = simulation.theory
+    for t in range(simulation.losses.shape[2]):
+        colour, line = task_colour(t), TASK_LINES[t % len(TASK_LINES)]
+        axes.fill_between(times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0)
+        if theory.status == "ok":
+            axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
+        axes.plot(
+            times[some],
+            simulation.mean[some, t],
+            "x",
+            color=colour,
+            label=f"task {t + 1}",
+            clip_on=False,
+        )
+    axes.set(yscale="log", ylabel="loss", xlim=(0, simulation.problem.duration))
+
+
+def draw_lr(axes: Axes, protocol: Protocol) -> None:
+    """Draw the learning rate: a curve a task, in colours; black where tasks share one and mix."""
+    for t in range(protocol.tasks):
+        trained = protocol.shares[:, t] > 0
+        axes.hlines(
+            protocol.lr_by_task[trained, t],
+            protocol.edges[:-1][trained],
+            protocol.edges[1:][trained],
+            color=task_colour(t) if protocol.is_discrete or protocol.lr.ndim == 2 else "black",
+            linewidth=2.2,
+        )
+    axes.set(ylabel="learning rate", ylim=(0, 1.05 * protocol.lr.max()))
+
+
+def draw_median(
+    axes: Axes, table: pd.DataFrame, *, x: str, y: str, band: bool = True, **look: Any
+) -> None:
+    """Draw the median of column `y` at each value of column `x`, and a band from 10 to 90 %."""
+    groups = table.groupby(x)[y]
+    low, middle, high = (groups.quantile(level) for level in (0.1, 0.5, 0.9))
+    if band:
+        axes.fill_between(middle.index, low, high, color=look.get("color"), alpha=0.15, linewidth=0)
+    axes.plot(middle.index, middle, markersize=4.5, **look)
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Label a logarithmic y axis with plain numbers, as many as it has room for."""
+    low, high = axes.get_ylim()
+    steps = (1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**power for power in range(-6, 7) for step in steps]
+    axes.set_yticks([x for x in ticks if low <= x <= high])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")

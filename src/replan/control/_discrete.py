@@ -1,0 +1,163 @@
+"""Protocols with one task a step that keep limits: the cheapest, and the nearest to shares."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from replan._common.check import Floats, Ints
+from replan.problem._limits import StepLimits
+from replan.protocol._rounding import sum_up
+
+_MOST = 2**27  # entries of the tables, in units of two bytes
+
+
+def cheapest(costs: Floats, limits: StepLimits) -> Ints:
+    """Return the tasks (steps,) of least total cost that keep the limits; costs are (steps, T)."""
+    if not limits.binding:
+        return np.asarray(np.argmin(costs, axis=1))
+    steps, tasks = costs.shape
+    sizes = _counted(limits, steps)
+    limited = limits.switches < steps // limits.dwell - 1
+    most = limits.switches if limited else -1
+    layer = tasks * max(most + 1, 1) * math.prod(max(int(size), 1) for size in sizes)
+    entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
+    if entries > _MOST:
+        raise ValueError(
+            f"`limits` take a table of {entries:.1g} entries on {steps} steps, more than "
+            f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
+        )
+    return np.asarray(_shortest_path(costs, limits.low, limits.high, limits.dwell, most, sizes))
+
+
+def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
+    """Return tasks (steps,) that keep the limits and follow shares (steps, T) on equal steps.
+
+    Sum-up rounding that changes the task only where another lags `patience` steps more, or as many
+    as the limit of switches asks for; then the protocol within the limits that differs from it at
+    the fewest steps.
+    """
+    steps, tasks = shares.shape
+    lengths = np.ones(steps)
+    sequence = sum_up(shares, lengths, patience)
+    while limits.binding and np.count_nonzero(np.diff(sequence)) > limits.switches:
+        patience = 1.5 * patience + 1.0
+        sequence = sum_up(shares, lengths, patience)
+    return sequence if allows(limits, sequence) else cheapest(1.0 - np.eye(tasks)[sequence], limits)
+
+
+def allows(limits: StepLimits, sequence: Ints) -> bool:
+    """Whether the tasks of a protocol, one a step, keep the limits."""
+    counts = np.bincount(sequence, minlength=len(limits.low))
+    changes = np.flatnonzero(np.diff(sequence)) + 1
+    stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
+    return bool(
+        np.all((counts >= limits.low) & (counts <= limits.high))
+        and len(changes) <= limits.switches
+        and stays.min() >= limits.dwell
+    )
+
+
+def _counted(limits: StepLimits, steps: int) -> Ints:
+    """Return for every task how many counts to tell apart, 0 where its share has no limit.
+
+    The counts of all tasks sum to the steps: one of them can be left out where all are limited.
+    """
+    limited = (limits.low > 0) | (limits.high < steps)
+    sizes = np.where(limited, limits.high + 1, 0)
+    if limited.all():
+        sizes[np.argmax(sizes)] = 0
+    return np.asarray(sizes)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _shortest_path(
+    costs: Floats, low: Ints, high: Ints, dwell: int, switches: int, sizes: Ints
+) -> Ints:
+    """Go through (step, task, switches so far, counts so far), each stay at least `dwell` long.
+
+    Either the stay goes on for a step, or a new one of `dwell` steps follows it. `switches` −1
+    means no limit. Counts are one mixed-radix number; `sizes` are its digits' ranges, 0 for tasks
+    not counted.
+    """
+    steps, T = costs.shape
+    strides, total = np.zeros(T, np.int64), 1
+    for t in range(T):
+        if sizes[t] > 0:
+            strides[t] = total
+            total *= sizes[t]
+    sums = np.zeros((steps + 1, T))
+    for i in range(steps):
+        sums[i + 1] = sums[i] + costs[i]
+    S = max(switches + 1, 1)
+    best = np.full((dwell + 1, T, S, total), np.inf)  # the last layers, in turn
+    came = np.full((steps + 1, T, S, total), -1, np.int16)  # the task before
+    for i in range(dwell, steps + 1):
+        layer, before, jump = best[i % (dwell + 1)], best[(i - 1) % (dwell + 1)], best[
+            (i - dwell) % (dwell + 1)
+        ]  # fmt: skip
+        layer[:] = np.inf
+        for t in range(T):
+            stay = sums[i, t] - sums[i - dwell, t]
+            if i == dwell and (sizes[t] == 0 or dwell < sizes[t]):
+                layer[t, 0, dwell * strides[t]] = stay
+                came[i, t, 0, dwell * strides[t]] = t
+            for s in range(S):
+                for c in range(total):
+                    taken = (c // strides[t]) % sizes[t] if sizes[t] > 0 else 0
+                    if sizes[t] == 0 or taken >= 1:
+                        value = before[t, s, c - strides[t]] + costs[i - 1, t]
+                        if value < layer[t, s, c]:
+                            layer[t, s, c] = value
+                            came[i, t, s, c] = t
+                    if sizes[t] > 0 and taken < dwell:
+                        continue
+                    earlier = s - 1 if switches >= 0 else s
+                    if earlier < 0:
+                        continue
+                    for other in range(T):
+                        if other != t:
+                            value = jump[other, earlier, c - dwell * strides[t]] + stay
+                            if value < layer[t, s, c]:
+                                layer[t, s, c] = value
+                                came[i, t, s, c] = other
+    task, used, count, least = -1, 0, 0, np.inf
+    last = best[steps % (dwell + 1)]
+    for t in range(T):
+        for s in range(S):
+            for c in range(total):
+                if last[t, s, c] < least and _within(c, steps, low, high, sizes, strides):
+                    task, used, count, least = t, s, c, last[t, s, c]
+    sequence = np.empty(steps, np.int64)
+    i = steps
+    while i > 0:
+        other = came[i, task, used, count]
+        length = 1 if other == task and i > dwell else dwell
+        sequence[i - length : i] = task
+        i -= length
+        count -= length * strides[task]
+        if other != task:
+            task = other
+            if switches >= 0:
+                used -= 1
+    return sequence
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _within(c: int, steps: int, low: Ints, high: Ints, sizes: Ints, strides: Ints) -> bool:
+    """Whether final counts keep the budgets."""
+    rest = steps
+    for t in range(low.size):
+        if sizes[t] > 0:
+            taken = (c // strides[t]) % sizes[t]
+            rest -= taken
+            if taken < low[t] or taken > high[t]:
+                return False
+    free, least = 0, 0
+    for t in range(low.size):
+        if sizes[t] == 0:
+            free += high[t]
+            least += low[t]
+    return least <= rest <= free

@@ -1,0 +1,146 @@
+"""The objective on the steps of a problem: values and exact gradients, each counted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from replan._common.check import Floats, Ints
+from replan.problem import Problem
+from replan.trajectory import simpson_weights
+
+
+class Controls(NamedTuple):
+    """Shares and learning rates of every step, (steps, T) each."""
+
+    shares: Floats
+    lr: Floats
+
+    def with_tasks(self, sequence: Ints) -> Controls:
+        """Return controls that train on one task a step, with the same learning rates."""
+        return Controls(np.eye(self.shares.shape[1])[sequence], self.lr)
+
+    @property
+    def sequence(self) -> Ints:
+        """The task with the largest share of every step."""
+        return np.argmax(self.shares, axis=1)
+
+
+class Gradient(NamedTuple):
+    """Value and gradients of the objective; states and adjoints (pieces + 1, n) along the way."""
+
+    value: float
+    by_shares: Floats
+    by_lr: Floats
+    states: Floats
+    adjoints: Floats
+
+
+class LimitError(Exception):
+    """The allowed number of gradients is used up."""
+
+
+class Objective:
+    """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
+
+    The fixed integrator makes the objective a smooth function of finitely many numbers, whose
+    gradient is exact (discretise, then optimise). Mixed training at the highest learning rate
+    reaches the relative `accuracy`. Where average losses count, every step is two pieces.
+    """
+
+    def __init__(
+        self, problem: Problem, steps: int, max_gradients: int, accuracy: float = 1e-6
+    ) -> None:
+        self.problem, self.steps, self.max_gradients = problem, steps, max_gradients
+        self.lengths = np.full(steps, problem.duration / steps)
+        self.pieces = 2 if np.any(problem.running) else 1
+        self.gradients = self.roll_outs = 0
+        self.substeps = 1
+        self._find_substeps(accuracy)
+
+    def _find_substeps(self, accuracy: float) -> None:
+        """Double the RK4 steps until step and half step agree."""
+        tasks = self.problem.model.tasks
+        rate = self.problem.lr if self.problem.control.lr is None else self.problem.control.lr[1]
+        mixed = Controls(
+            np.full((self.steps, tasks), 1 / tasks), np.full((self.steps, tasks), rate)
+        )
+        finer = self.value(mixed)
+        while self.substeps < 128:
+            self.substeps *= 2
+            coarser, finer = finer, self.value(mixed)
+            if np.isfinite(finer) and abs(coarser - finer) <= 15 * accuracy * abs(finer):
+                self.substeps //= 2
+                return
+
+    def _rows(
+        self, controls: Controls, first: int, last: int
+    ) -> tuple[Floats, Floats, Floats, Ints]:
+        """Return shares, learning rates, lengths and substeps of the pieces of some steps."""
+        shares, lr = controls.shares[first:last], controls.lr[first:last]
+        lengths = self.lengths[first:last]
+        if self.pieces > 1:
+            shares, lr = (np.repeat(rows, self.pieces, axis=0) for rows in (shares, lr))
+            lengths = np.repeat(lengths / self.pieces, self.pieces)
+        return shares, lr, lengths, np.full(len(lengths), self.substeps)
+
+    def roll_out(
+        self,
+        controls: Controls,
+        first: int = 0,
+        last: int | None = None,
+        state: Floats | None = None,
+    ) -> Floats:
+        """Return the states (pieces + 1, n) from the edge before `first` to that before `last`."""
+        self.roll_outs += 1
+        state = self.problem.state if state is None else state
+        last = self.steps if last is None else last
+        return self.problem.model.roll_out(state, *self._rows(controls, first, last))
+
+    def value(self, controls: Controls) -> float:
+        """Return the objective, infinity where the training diverges."""
+        return self.value_of(self.roll_out(controls))
+
+    def value_after(self, states: Floats, first: int, controls: Controls) -> tuple[float, Floats]:
+        """Return the objective and the states of controls that differ from `first` on only."""
+        edge = first * self.pieces
+        rest = self.roll_out(controls, first, state=states[edge])
+        whole = np.concatenate([states[:edge], rest])
+        return self.value_of(whole), whole
+
+    def value_of(self, states: Floats) -> float:
+        """Return the objective of the states of a roll-out, infinity where it diverged."""
+        if len(states) <= self.steps * self.pieces:
+            return np.inf
+        value = self._value_of_finite(states)
+        return value if np.isfinite(value) else np.inf
+
+    def _value_of_finite(self, states: Floats) -> float:
+        with np.errstate(invalid="ignore"):
+            if self.pieces == 1:
+                final = self.problem.model.losses(states[-1])
+                return self.problem.objective(final, final)
+            losses = self.problem.model.losses(states)
+            return self.problem.objective(losses[-1], simpson_weights(self.lengths) @ losses)
+
+    def gradient(self, controls: Controls) -> Gradient:
+        """Return value and gradients; the value is infinite where the training diverges."""
+        if self.gradients >= self.max_gradients:
+            raise LimitError
+        self.gradients += 1
+        model = self.problem.model
+        states = self.roll_out(controls)
+        value = self.value_of(states)
+        if value == np.inf:
+            nothing = np.zeros_like(controls.shares)
+            return Gradient(value, nothing, nothing, states, np.zeros_like(states))
+        cotangents = np.zeros_like(states)
+        slopes = self.problem.slopes(model.losses(states[-1]))
+        cotangents[-1] = model.pull_losses(states[-1], slopes)
+        if self.pieces > 1:
+            running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
+            cotangents += model.pull_losses(states, running)
+        adjoints, *by = model.pull_back(states, cotangents, *self._rows(controls, 0, self.steps))
+        by_shares, by_lr = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
+        return Gradient(value, by_shares, by_lr, states, adjoints)

@@ -1,0 +1,113 @@
+"""Compiled projection on the relaxed controls: rows in the simplex, budgets, a box."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from replan._common.check import Floats
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+
+_CYCLES = 200
+_EXACT = 1e-13
+
+
+class Domain(NamedTuple):
+    """Vectors that hold `rows` rows of shares (T each) and then numbers between 0 and 1.
+
+    The mean share of task t over all rows lies between low[t] and high[t].
+    """
+
+    rows: int
+    low: Floats
+    high: Floats
+
+
+@_compiled
+def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
+    """Write the nearest point of the simplex to every row minus `shift`; all (steps, T) or (T,).
+
+    What is above zero in the end is all lowered by the same amount; what falls below leaves that
+    set for good. (Michelot 1986)
+    """
+    T = rows.shape[1]
+    for i in range(rows.shape[0]):
+        level, count = -np.inf, T + 1
+        while True:
+            total, above = -1.0, 0
+            for t in range(T):
+                if rows[i, t] - shift[t] > level:
+                    total += rows[i, t] - shift[t]
+                    above += 1
+            if above >= count or above == 0:  # by rounding
+                break
+            level, count = total / above, above
+        for t in range(T):
+            out[i, t] = max(rows[i, t] - shift[t] - level, 0.0)
+
+
+@_compiled
+def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> float:
+    project_rows(rows, shift, out)
+    return float(np.mean(out[:, t]))
+
+
+@_compiled
+def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
+    """Find the price `shift` of each task in turn at which its budget is kept, by bisection.
+
+    A task's mean share falls with its own price; a price other than 0 only where the budget binds.
+    """
+    T = rows.shape[1]
+    shift = np.zeros(T)
+    for _ in range(_CYCLES):
+        moved = 0.0
+        for t in range(T):
+            before = shift[t]
+            shift[t] = 0.0
+            share = _mean(rows, shift, t, out)
+            if share > high[t] or share < low[t]:
+                bound = high[t] if share > high[t] else low[t]
+                sign = 1.0 if share > high[t] else -1.0
+                near, far = 0.0, sign
+                while sign * (_mean_at(rows, shift, t, far, out) - bound) > 0.0:
+                    near, far = far, 2.0 * far
+                while abs(far - near) > _EXACT * abs(far):
+                    middle = 0.5 * (near + far)
+                    if middle in (near, far):
+                        break
+                    if sign * (_mean_at(rows, shift, t, middle, out) - bound) > 0.0:
+                        near = middle
+                    else:
+                        far = middle
+                shift[t] = far
+            moved = max(moved, abs(shift[t] - before))
+        if moved <= 1e-12 * (1.0 + np.abs(shift).max()):
+            break
+    project_rows(rows, shift, out)
+
+
+@_compiled
+def _mean_at(rows: Floats, shift: Floats, t: int, price: float, out: Floats) -> float:
+    shift[t] = price
+    return _mean(rows, shift, t, out)
+
+
+@_compiled
+def project(x: Floats, domain: Domain) -> Floats:
+    """Return the nearest vector of the domain."""
+    T = domain.low.size
+    out = np.empty_like(x)
+    end = domain.rows * T
+    if domain.rows:
+        rows, shares = x[:end].reshape(-1, T), out[:end].reshape(-1, T)
+        if domain.low.max() <= 0.0 and domain.high.min() >= 1.0:
+            project_rows(rows, np.zeros(T), shares)
+        else:
+            _project_with_budgets(rows, domain.low, domain.high, shares)
+    for i in range(end, x.size):
+        out[i] = min(max(x[i], 0.0), 1.0)
+    return out

@@ -1,0 +1,123 @@
+"""A projected quasi-Newton method for smooth functions of the relaxed controls.
+
+Schmidt, van den Berg, Friedlander & Murphy, "Optimizing costly functions with simple constraints"
+(2009): a limited-memory BFGS model of the function is minimised over the domain by spectral
+projected gradients, which costs no evaluations of the function, and a line search goes towards
+that minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+
+from replan._common.check import Floats
+from replan.control._projection import Domain, project
+
+Function = Callable[[Floats], tuple[float, Floats]]
+
+_ARMIJO = 1e-4
+_PAIRS = 20  # of the limited memory
+_INNER = 300  # most steps of the spectral method on each model
+_ENOUGH = 1e-3  # its last step gains less than this part of its first
+
+
+@dataclass
+class QuasiNewton:
+    """A minimisation: `step` moves on; `x`, `value` and `gradient` are the best so far."""
+
+    function: Function
+    domain: Domain
+    x: Floats
+    value: float = field(init=False)
+    gradient: Floats = field(init=False)
+    pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)
+    stalled: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.x = project(self.x, self.domain)
+        self.value, self.gradient = self.function(self.x)
+
+    def step(self) -> None:
+        """Take one step; `stalled` says that no direction makes progress any more."""
+        direction = self._towards_model_minimum()
+        slope = float(self.gradient @ direction)
+        if slope > -1e-16 * abs(self.value):
+            if self.pairs:  # a poor model: begin a new one from the gradient alone
+                self.pairs.clear()
+            else:
+                self.stalled = True
+            return
+        length = 1.0
+        for _ in range(25):
+            x = self.x + length * direction
+            value, gradient = self.function(x)
+            if value <= self.value + _ARMIJO * length * slope:
+                self._remember(x - self.x, gradient - self.gradient)
+                self.x, self.value, self.gradient = x, value, gradient
+                return
+            # the minimum of the parabola through what is known, kept within bounds
+            bend = 2.0 * (value - self.value - length * slope)
+            best = -slope * length * length / bend if np.isfinite(bend) else 0.0
+            length = min(max(best, 0.1 * length), 0.5 * length)
+        self.stalled = not self.pairs
+        self.pairs.clear()
+
+    def _remember(self, move: Floats, change: Floats) -> None:
+        size = float(move @ move) ** 0.5  # the model does not depend on the scale of a pair
+        if move @ change > 1e-10 * size * (change @ change) ** 0.5:
+            self.pairs.append((move / size, change / size))
+            del self.pairs[:-_PAIRS]
+
+    def _towards_model_minimum(self) -> Floats:
+        if not self.pairs:
+            size = np.abs(self.gradient).max()
+            return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
+        moves, changes = (np.array(side) for side in zip(*self.pairs, strict=True))
+        least = 1e-12 * abs(self.value)
+        return _model_minimum(self.x, self.gradient, moves, changes, self.domain, least)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _model_minimum(
+    x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
+) -> Floats:
+    """Return the way from x to the model's minimum over the domain, by spectral steps.
+
+    The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
+    gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
+    step that gains less than `least`, or than a small part of what the first gained.
+    """
+    pairs, n = moves.shape
+    products = np.dot(moves, changes.T)
+    scale = products[-1, -1]
+    middle, sides = np.zeros((2 * pairs, 2 * pairs)), np.empty((2 * pairs, n))
+    middle[:pairs, :pairs] = scale * np.dot(moves, moves.T)
+    for i in range(pairs):
+        middle[pairs + i, pairs + i] = -products[i, i]
+        for j in range(i):
+            middle[i, pairs + j] = middle[pairs + j, i] = products[i, j]
+    sides[:pairs] = scale * moves
+    sides[pairs:] = changes
+    inverse = np.linalg.inv(middle)
+    y, slope = x.copy(), gradient.copy()
+    spectral = 1.0 / scale
+    for step in range(_INNER):
+        direction = project(y - spectral * slope, domain) - y
+        drop = np.dot(slope, direction)
+        if step == 0:
+            least = max(least, -_ENOUGH * drop)
+        if drop > -least:
+            break
+        bent = scale * direction - np.dot(np.dot(inverse, np.dot(sides, direction)), sides)
+        curvature = np.dot(direction, bent)
+        length = 1.0
+        if curvature > 0.0:
+            length = min(1.0, -drop / curvature)
+            spectral = np.dot(direction, direction) / curvature
+        y += length * direction
+        slope += length * bent
+    return y - x

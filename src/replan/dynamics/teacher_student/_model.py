@@ -1,0 +1,349 @@
+"""Online SGD of a two-layer student on several teachers, in the high-dimensional limit.
+
+Notation: K hidden units, P teacher units, T tasks. Task t's label is y = Σ_p A_tp g(λ*_p) + ζ with
+noise ζ of standard deviation σ, its prediction Σ_k V_tk g(λ_k), g(z) = erf(z/√2). The overlaps are
+Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ] (P×P).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check
+from replan._common.check import Floats, Ints
+from replan.dynamics.base import Dynamics, IntegrationError
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """The state of the teacher-student dynamics; leading axes, such as time, may stand in front.
+
+    Q: (…, K, K) student-student overlaps. M: (…, K, P) student-teacher overlaps.
+    V: (…, T, K) the student's head of every task.
+    """
+
+    Q: Floats
+    M: Floats
+    V: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("Q", "M", "V"):
+            object.__setattr__(self, name, check.array(name, getattr(self, name)))
+
+    def __getitem__(self, index: Any) -> Overlaps:
+        """Select along the leading axes: `overlaps[-1]` is the last moment of a trajectory."""
+        return Overlaps(self.Q[index], self.M[index], self.V[index])
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name} = {np.array2string(value, precision=4, suppress_small=True, prefix='    ')}"
+            for name, value in (("Q", self.Q), ("M", self.M), ("V", self.V))
+        )
+
+
+class TeacherStudent(Dynamics):
+    """A two-layer student with K hidden units that learns T tasks set by P teacher units.
+
+    **Main arguments**
+
+    - `teacher_overlaps`: S (P×P), symmetric and positive semi-definite.
+    - `hidden`: K.
+
+    **Other arguments**
+
+    - `teacher_heads`: A (T×P), or P numbers for a single task; by default each teacher unit is a
+      task of its own (A = 1).
+    - `noise`: standard deviation σ of the label noise. Losses are those of noise-free labels.
+    - `train_heads`: whether SGD trains the student's heads; one bool, or one a task.
+    - `head_lr`: the heads learn at `head_lr` × the learning rate.
+    - `activation`: "erf", g(z) = erf(z/√2), of student and teachers.
+
+    Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
+    in Goldt et al. 2019.
+    """
+
+    def __init__(
+        self,
+        teacher_overlaps: ArrayLike,
+        *,
+        hidden: int,
+        teacher_heads: ArrayLike | None = None,
+        noise: float = 0.0,
+        train_heads: bool | Sequence[bool] = True,
+        head_lr: float = 1.0,
+        activation: str = "erf",
+    ) -> None:
+        self.hidden = check.integer("hidden", hidden, at_least=1)
+        S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
+        if S.shape[0] != S.shape[1] or S.shape[0] == 0:
+            raise ValueError(f"`teacher_overlaps` takes a square matrix, got shape {S.shape}")
+        S = check.symmetric("teacher_overlaps", S)
+        check.positive_semidefinite("teacher_overlaps", S)
+        self.teacher_overlaps = S
+        units = S.shape[0]
+        heads = np.eye(units) if teacher_heads is None else teacher_heads
+        self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", units))
+        self.tasks = len(self.teacher_heads)
+        self.noise = check.number("noise", noise, at_least=0)
+        self.train_heads = _flags("train_heads", train_heads, self.tasks)
+        self.head_lr = check.number("head_lr", head_lr, at_least=0)
+        self.activation = check.one_of("activation", activation, ["erf"])
+
+    @classmethod
+    def similar(
+        cls, similarity: float, tasks: int = 2, hidden: int | None = None, **settings: Any
+    ) -> TeacherStudent:
+        """Return the paper's model: unit teachers with the same overlap γ between any two.
+
+        `hidden` defaults to the number of tasks; `settings` are `TeacherStudent`'s other arguments.
+        """
+        gamma = check.number("similarity", similarity, at_least=-1, at_most=1)
+        tasks = check.integer("tasks", tasks, at_least=1)
+        S = np.full((tasks, tasks), gamma)
+        np.fill_diagonal(S, 1.0)
+        return cls(S, hidden=tasks if hidden is None else hidden, **settings)
+
+    @classmethod
+    def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
+        """Return a soft committee machine: one task, orthonormal teacher units, fixed heads.
+
+        Teacher heads are 1 and the student's heads stay as the start gives them, unless `settings`
+        (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
+        """
+        units = check.integer("teacher_units", teacher_units, at_least=1)
+        committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
+        return cls(np.eye(units), hidden=hidden, **(committee | settings))
+
+    @property
+    def teacher_units(self) -> int:
+        """P."""
+        return len(self.teacher_overlaps)
+
+    def __repr__(self) -> str:
+        return (
+            f"TeacherStudent(hidden={self.hidden}, teacher_units={self.teacher_units}, "
+            f"tasks={self.tasks})"
+        )
+
+    @property
+    def teacher_frame(self) -> Floats:
+        """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
+        values, vectors = np.linalg.eigh(self.teacher_overlaps)
+        kept = values > 1e-12 * values[-1]
+        return np.ascontiguousarray(vectors[:, kept] * np.sqrt(values[kept]))
+
+    # Starts
+
+    def fresh(
+        self,
+        seed: int = 0,
+        *,
+        dimension: int = 20_000,
+        weight_variance: float = 1e-3,
+        head_variance: float = 1e-2,
+        heads: ArrayLike | None = None,
+    ) -> Overlaps:
+        """Return the overlaps of random weights: nothing learned yet.
+
+        First-layer weights are N(0, `weight_variance`) in `dimension` input dimensions. Heads are
+        N(0, `head_variance`) where they are trained and 1 where they are fixed, or `heads` (T×K).
+        The overlaps are drawn from their exact law at that dimension (Bartlett's decomposition
+        for Q) without making the weights.
+        """
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        N = check.integer("dimension", dimension, at_least=K + P)
+        scale = np.sqrt(check.number("weight_variance", weight_variance, at_least=0) / N)
+        spread = np.sqrt(check.number("head_variance", head_variance, at_least=0))
+        rng = np.random.default_rng(check.integer("seed", seed))
+        V = np.where(np.array(self.train_heads)[:, None], spread * rng.standard_normal((T, K)), 1.0)
+        if heads is not None:
+            V = check.array("heads", heads, (T, K))
+        frame = self.teacher_frame
+        along = rng.standard_normal((K, frame.shape[1]))
+        freedom = N - frame.shape[1] - np.arange(K)
+        rest = np.tril(rng.standard_normal((K, K)), -1) + np.diag(np.sqrt(rng.chisquare(freedom)))
+        Q = scale**2 * (along @ along.T + rest @ rest.T)
+        return Overlaps(Q=(Q + Q.T) / 2, M=scale * along @ frame.T, V=V)
+
+    def pretrain(
+        self,
+        task: int = 0,
+        duration: float = 1000.0,
+        *,
+        lr: float = 1.0,
+        seed: int | None = None,
+        start: Overlaps | None = None,
+    ) -> Overlaps:
+        """Return the overlaps after training on one task alone.
+
+        It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given.
+        """
+        if seed is not None and start is not None:
+            raise ValueError("`seed` or `start`: takes one of the two, got both")
+        task = check.task("task", task, self.tasks)
+        duration = check.number("duration", duration, above=0)
+        lr = check.number("lr", lr, at_least=0)
+        x = self.pack(self.fresh(seed or 0) if start is None else start)
+        shares = np.eye(self.tasks)[[task]]
+        rates = np.full((1, self.tasks), lr)
+        run = self.integrate(x, shares, rates, np.array([duration]))
+        if run.status != "ok":
+            raise IntegrationError(f"pretraining: {run.advice}")
+        return self.unpack(run.states[-1])
+
+    def from_weights(
+        self, weights: ArrayLike, heads: ArrayLike, teacher_weights: ArrayLike
+    ) -> Overlaps:
+        """Return the overlaps of given weights, w·w/N.
+
+        weights: (K, N). heads: (T, K). teacher_weights: (P, N); their overlaps must be the model's.
+        """
+        w = check.array("weights", weights, (self.hidden, "N"))
+        N = w.shape[1]
+        B = check.array("teacher_weights", teacher_weights, (self.teacher_units, N))
+        gap = float(np.max(np.abs(B @ B.T / N - self.teacher_overlaps)))
+        if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # as of float32
+            raise ValueError(
+                "`teacher_weights` takes teachers with the model's `teacher_overlaps` "
+                f"(wᵀw/N), got overlaps that differ by {gap:.3g}"
+            )
+        V = check.array("heads", heads, (self.tasks, self.hidden))
+        return Overlaps(Q=w @ w.T / N, M=w @ B.T / N, V=V)
+
+    # The dynamics
+
+    def pack(self, start: Overlaps) -> Floats:
+        """Return checked overlaps as a state [Q, M, V] of length K² + KP + TK."""
+        if not isinstance(start, Overlaps):
+            raise ValueError(f"`start` takes Overlaps(Q=…, M=…, V=…), got {start!r}")
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        Q = check.symmetric("Q", check.array("Q", start.Q, (K, K)))
+        M = check.array("M", start.M, (K, P))
+        V = check.array("V", start.V, (T, K))
+        check.positive_semidefinite("Q", Q)
+        joint = np.block([[Q, M], [M.T, self.teacher_overlaps]])
+        check.positive_semidefinite("Q, M and teacher_overlaps [[Q, M], [Mᵀ, S]]", joint)
+        return np.concatenate([Q.ravel(), M.ravel(), V.ravel()])
+
+    def unpack(self, states: Floats) -> Overlaps:
+        """Return states (…, n) as overlaps with the same leading axes."""
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        Q, M, V = np.split(states, [K * K, K * K + K * P], axis=-1)
+        lead = states.shape[:-1]
+        return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
+
+    def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
+        """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
+        from replan.dynamics.teacher_student import _kernels as kernels
+
+        x = self.pack(overlaps)
+        shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
+        rates = np.full(self.tasks, check.number("lr", lr, at_least=0))
+        work = kernels.make_work(self.teacher_overlaps, self.teacher_heads, self.hidden)
+        out = np.empty_like(x)
+        kernels.rate(x, shares, rates, self.noise, self.head_rates, self.hidden, work, out)
+        return self.unpack(out)
+
+    def losses(self, states: Floats | Overlaps) -> Floats:
+        """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or at overlaps."""
+        from replan.dynamics.teacher_student import _kernels as kernels
+
+        x = self.pack(states) if isinstance(states, Overlaps) else states
+        rows = kernels.losses(x.reshape(-1, x.shape[-1]), *self._teachers)
+        return np.asarray(rows.reshape(*x.shape[:-1], self.tasks))
+
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Return the gradients (…, n) of Σ_t cotangents[…, t] ε_t; see `Dynamics.pull_losses`."""
+        from replan.dynamics.teacher_student import _reverse as adjoint
+
+        rows = adjoint.pull_losses(
+            states.reshape(-1, states.shape[-1]),
+            cotangents.reshape(-1, self.tasks),
+            *self._teachers,
+        )
+        return np.asarray(rows.reshape(states.shape))
+
+    def cosines(self, overlaps: Overlaps) -> Floats:
+        """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
+
+        A unit or teacher without length aligns with nothing: 0.
+        """
+        squares = np.diagonal(overlaps.Q, axis1=-2, axis2=-1)[..., :, None]
+        lengths = np.sqrt(squares * np.diagonal(self.teacher_overlaps))
+        cosines = np.zeros_like(overlaps.M)
+        np.divide(np.abs(overlaps.M), lengths, out=cosines, where=lengths > 0)
+        return np.minimum(cosines, 1.0)
+
+    def roll_out(
+        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
+    ) -> Floats:
+        """Return the states (pieces + 1, n) of RK4, compiled; see `Dynamics.roll_out`."""
+        from replan.dynamics.teacher_student import _kernels as kernels
+
+        states, completed = kernels.roll_out(start, shares, lr, lengths, substeps, *self._settings)
+        return np.asarray(states[: completed + 1])
+
+    def pull_back(
+        self,
+        states: Floats,
+        cotangents: Floats,
+        shares: Floats,
+        lr: Floats,
+        lengths: Floats,
+        substeps: Ints,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the exact gradients of a roll-out, compiled; see `Dynamics.pull_back`."""
+        from replan.dynamics.teacher_student import _reverse as adjoint
+
+        adjoints, by_shares, by_lr = adjoint.pull_back(
+            states, cotangents, shares, lr, lengths, substeps, *self._settings
+        )
+        return adjoints, by_shares, by_lr
+
+    @property
+    def _teachers(self) -> tuple[Floats, Floats, int]:
+        """What the compiled losses need to know of the model."""
+        return self.teacher_overlaps, self.teacher_heads, self.hidden
+
+    @property
+    def _settings(self) -> tuple[Floats, Floats, float, Floats, int]:
+        """What the compiled roll-outs need to know of the model."""
+        S, A = self.teacher_overlaps, self.teacher_heads
+        return S, A, self.noise, self.head_rates, self.hidden
+
+    @property
+    def head_rates(self) -> Floats:
+        """The heads' learning-rate factor (T,), zero where a head is fixed."""
+        return np.where(self.train_heads, self.head_lr, 0.0)
+
+    # Settings
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings as the `[model]` section of a problem file."""
+        return {
+            "hidden": self.hidden,
+            "teacher_overlaps": self.teacher_overlaps.tolist(),
+            "teacher_heads": self.teacher_heads.tolist(),
+            "noise": self.noise,
+            "train_heads": list(self.train_heads),
+            "head_lr": self.head_lr,
+            "activation": self.activation,
+        }
+
+    def describe_start(self, start: Overlaps) -> dict[str, Any]:
+        """Return the overlaps as the `[start]` section of a problem file."""
+        return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
+
+
+def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
+    flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
+    if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise ValueError(
+            f"`{name}` takes true, false or one of them for each of {tasks} tasks, got {value!r}"
+        )
+    return tuple(bool(flag) for flag in flags)

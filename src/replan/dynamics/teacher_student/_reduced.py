@@ -1,0 +1,173 @@
+"""SGD's overlaps at finite N, exact in law at O(K² + KP) a sample, without N-dimensional vectors.
+
+Inputs are Gaussian, so only their components along the teachers and students matter. Notation: the
+teachers span r dimensions, with coordinates `frame` (P, r), S = frame frameᵀ; student k, over √N,
+is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an orthonormal frame of its
+own. An input has r + K standard normal components there, and a component along one new direction
+whose length is χ distributed with N − K − r degrees of freedom: whatever is left of it. After an
+update the rest reaches into the new direction; a rotation of the frame makes it triangular again.
+No matrix is inverted, so nothing becomes singular when a student aligns with a teacher.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from replan._common.check import Floats, Ints
+from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+
+LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
+_SLOPE = math.sqrt(2.0 / math.pi)
+
+
+class Reduced:
+    """One run of SGD as a Markov chain of the overlaps; see the module for its coordinates."""
+
+    def __init__(
+        self,
+        model: TeacherStudent,
+        along: Floats,
+        rest: Floats,
+        heads: Floats,
+        dimension: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model, self.dimension, self.rng = model, dimension, rng
+        self.frame = model.teacher_frame
+        self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
+
+    def advance(self, tasks: Ints, lr: Floats) -> int:
+        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
+        K, r = self.along.shape
+        model = self.model
+        return int(
+            _advance(
+                self.along,
+                self.rest,
+                self.heads,
+                tasks,
+                lr,
+                self.frame,
+                model.teacher_heads,
+                model.noise,
+                model.head_rates,
+                self.dimension,
+                self.dimension - K - r,
+                self.rng,
+            )
+        )
+
+    def overlaps(self) -> Overlaps:
+        """Return the overlaps now."""
+        Q = self.along @ self.along.T + self.rest @ self.rest.T
+        return Overlaps((Q + Q.T) / 2, self.along @ self.frame.T, self.heads.copy())
+
+
+def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
+    """Return `along` (K, r) and lower triangular `rest` (K, K) of students with these overlaps."""
+    along = np.asarray(overlaps.M) @ np.linalg.pinv(frame).T
+    values, vectors = np.linalg.eigh(np.asarray(overlaps.Q) - along @ along.T)
+    root = vectors * np.sqrt(values.clip(min=0.0))
+    _, upper = np.linalg.qr(root.T)
+    return along, np.ascontiguousarray(upper.T)
+
+
+@_compiled
+def _advance(
+    along: Floats,
+    rest: Floats,
+    heads: Floats,
+    tasks: Ints,
+    lr: Floats,
+    frame: Floats,
+    teacher_heads: Floats,
+    noise: float,
+    head_lr: Floats,
+    dimension: int,
+    freedom: int,
+    rng: Any,
+) -> int:
+    """Make one SGD step for every sample, in place; return the number before a divergence."""
+    K, r = along.shape
+    P = frame.shape[0]
+    inner, outer = np.empty(r), np.empty(K + 1)
+    fields, push, wide = np.empty(K), np.empty(K), np.zeros((K, K + 1))
+    wide[:, :K] = rest
+    done = tasks.size
+    for sample in range(tasks.size):
+        t = tasks[sample]
+        for j in range(r):
+            inner[j] = rng.standard_normal()
+        for j in range(K):
+            outer[j] = rng.standard_normal()
+        outer[K] = math.sqrt(rng.chisquare(freedom)) if freedom > 0 else 0.0
+        error = -noise * rng.standard_normal() if noise > 0.0 else 0.0
+        for p in range(P):
+            if teacher_heads[t, p] != 0.0:
+                field = 0.0
+                for j in range(r):
+                    field += frame[p, j] * inner[j]
+                error -= teacher_heads[t, p] * math.erf(field * math.sqrt(0.5))
+        for k in range(K):
+            field = 0.0
+            for j in range(r):
+                field += along[k, j] * inner[j]
+            for j in range(k + 1):
+                field += wide[k, j] * outer[j]
+            fields[k] = field
+            push[k] = math.erf(field * math.sqrt(0.5))  # the activation, for now
+            error += heads[t, k] * push[k]
+        pace = lr[sample] / dimension * error
+        if not max(abs(error), abs(pace)) < LARGE:
+            done = sample
+            break
+        for k in range(K):
+            slope = _SLOPE * math.exp(-0.5 * fields[k] * fields[k])
+            activation = push[k]
+            push[k] = -pace * heads[t, k] * slope
+            heads[t, k] -= pace * head_lr[t] * activation
+            for j in range(r):
+                along[k, j] += push[k] * inner[j]
+        _add_outer(wide, push, outer)
+    rest[:] = wide[:, :K]
+    return done
+
+
+@_compiled
+def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
+    """Make the rows of `wide` + push outerᵀ triangular again by rotations of the frame.
+
+    wide: (K, K + 1), lower triangular, its last column zero. First the frame is turned so that
+    `outer` (K + 1,) points along its first direction, which brings `wide` one diagonal up; the
+    update then touches the first column only, and a second turn takes that diagonal away.
+    """
+    K = push.size
+    for i in range(K, 0, -1):
+        size = math.hypot(outer[i - 1], outer[i])
+        if size > 0.0:
+            c, s = outer[i - 1] / size, outer[i] / size
+            outer[i - 1] = size
+            _turn(wide, i - 1, i, c, s, i - 1)
+    for k in range(K):
+        wide[k, 0] += push[k] * outer[0]
+    for i in range(K):
+        size = math.hypot(wide[i, i], wide[i, i + 1])
+        if size > 0.0:
+            c, s = wide[i, i] / size, wide[i, i + 1] / size
+            _turn(wide, i, i + 1, c, s, i)
+        wide[i, i + 1] = 0.0
+
+
+@njit(inline="always", error_model="numpy")
+def _turn(wide: Floats, i: int, j: int, c: float, s: float, first: int) -> None:
+    """Turn columns i and j of the rows from `first` on."""
+    for k in range(first, wide.shape[0]):
+        a, b = wide[k, i], wide[k, j]
+        wide[k, i] = c * a + s * b
+        wide[k, j] = c * b - s * a

@@ -1,5 +1,0 @@
-"""The paper's figures: each module computes its tables, draws them, and checks the claims."""
-
-from replan.figures.make import FIGURES, IMAGE_FIGURES, Made, make
-
-__all__ = ["FIGURES", "IMAGE_FIGURES", "Made", "make"]

@@ -1,0 +1,183 @@
+"""Tasks made of images: pairs of classes that are mixed, or classes by their parity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replan._common import check
+from replan._common.check import Ints
+from replan.networks._datasets import Images
+
+Singles = NDArray[np.float32]
+
+_HELD_OUT = 10  # one in so many training images of a class is kept for estimates of the loss
+NORMALISATIONS = ("unit", "standard")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageTasks:
+    """What is trained on: a sample of task t is mix[t] × one image + (1 − mix[t]) × another.
+
+    pixels: (n, D) uint8 training images. targets: (n, C). pools: for each task the rows of the
+    first and of the second image. mix: (T,). scale, shift: inputs are scale × pixel + shift.
+    held_out, test: for each task inputs (m, D), over √D, and targets (m, C). settings: how they
+    were made.
+    """
+
+    pixels: NDArray[np.uint8]
+    targets: Singles
+    pools: list[tuple[Ints, Ints]]
+    mix: Singles
+    scale: float
+    shift: float
+    held_out: list[tuple[Singles, Singles]]
+    test: list[tuple[Singles, Singles]]
+    settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"ImageTasks({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks T."""
+        return len(self.pools)
+
+
+def mixed_tasks(
+    images: Images,
+    similarity: float,
+    *,
+    upstream: Sequence[int] = (0, 5),
+    auxiliary: Sequence[int] = (2, 7),
+    normalise: str = "unit",
+    test_samples: int = 2000,
+) -> ImageTasks:
+    """Return two tasks: a pair of classes, and γ × that pair + (1 − γ) × another pair.
+
+    Labels are ±1, mixed like the images. `normalise`: "unit" (pixels over 255) or "standard" (mean
+    0, variance 1). `test_samples`: at most so many for each task. (Paper, section 3.2)
+    """
+    gamma = check.number("similarity", similarity, at_least=0, at_most=1)
+    pairs = [_classes("upstream", upstream), _classes("auxiliary", auxiliary)]
+    if set(pairs[0]) & set(pairs[1]):
+        raise ValueError(f"`auxiliary` takes other classes than `upstream`, got {pairs[1]}")
+    sign = np.zeros(10, np.float32)
+    for first, second in pairs:
+        sign[first], sign[second] = 1.0, -1.0
+    return _build(
+        images,
+        groups=[(pairs[0], pairs[0]), (pairs[0], pairs[1])],
+        mix=[1.0, gamma],
+        needed=[*pairs[0], *pairs[1]],
+        coding=sign[:, None],
+        normalise=normalise,
+        test_samples=test_samples,
+        settings={
+            "tasks": "mixed", "similarity": gamma, "upstream": pairs[0], "auxiliary": pairs[1],
+            "labels": "+1 and -1",
+        },
+    )  # fmt: skip
+
+
+def parity_tasks(
+    images: Images, *, normalise: str = "unit", test_samples: int = 2000
+) -> ImageTasks:
+    """Return two tasks: to tell apart the classes with odd labels, and those with even ones.
+
+    One output for each of the five classes of a task, +1 for the right one and -1 for the others.
+    (Paper, appendix on CIFAR-10)
+    """
+    odd, even = [1, 3, 5, 7, 9], [0, 2, 4, 6, 8]
+    coding = 2 * np.eye(5, dtype=np.float32)[np.arange(10) // 2] - 1
+    return _build(
+        images,
+        groups=[(odd, odd), (even, even)],
+        mix=[1.0, 1.0],
+        needed=[*odd, *even],
+        coding=coding,
+        normalise=normalise,
+        test_samples=test_samples,
+        settings={"tasks": "parity", "labels": "five outputs, +1 and -1"},
+    )
+
+
+def _classes(name: str, pair: Sequence[int]) -> list[int]:
+    classes = check.items(name, pair, "classes")
+    good = all(isinstance(x, Integral) and 0 <= int(x) < 10 for x in classes)
+    if not good or len(classes) != 2 or classes[0] == classes[1]:
+        raise ValueError(f"`{name}` takes two different classes from 0 to 9, got {classes}")
+    return [int(x) for x in classes]
+
+
+def _build(
+    images: Images,
+    *,
+    groups: list[tuple[list[int], list[int]]],
+    mix: list[float],
+    coding: Singles,
+    needed: list[int],
+    normalise: str,
+    test_samples: int,
+    settings: dict[str, Any],
+) -> ImageTasks:
+    check.one_of("normalise", normalise, NORMALISATIONS)
+    test_samples = check.integer("test_samples", test_samples, at_least=1)
+    chosen = np.isin(images.train_labels, needed)
+    for labels in (images.train_labels, images.test_labels):
+        missing = [label for label in needed if label not in labels]
+        if missing:
+            raise ValueError(
+                f"`images` takes images of the classes {needed}, got none of {missing}"
+            )
+    pixels = images.train_images[chosen].reshape(np.count_nonzero(chosen), -1)
+    labels = images.train_labels[chosen].astype(np.int64)
+    scale, shift = 1 / 255.0, 0.0
+    if normalise == "standard":
+        share = np.bincount(pixels.ravel(), minlength=256) / pixels.size
+        mean = float(share @ np.arange(256))
+        scale = 1 / float(np.sqrt(share @ (np.arange(256) - mean) ** 2))
+        shift = -scale * mean
+    kept = np.zeros(len(labels), bool)
+    for label in needed:
+        kept[np.flatnonzero(labels == label)[::_HELD_OUT]] = True
+    rng = np.random.default_rng(0)  # which images are paired is not part of the noise
+    root = np.sqrt(np.float32(pixels.shape[1]))
+
+    def samples(flat: Any, found: Any, task: int, most: int) -> tuple[Singles, Singles]:
+        """Return inputs and targets of a task, no image in two of them."""
+        first, second = (
+            rng.permutation(np.flatnonzero(np.isin(found, group))) for group in groups[task]
+        )
+        count = min(most, len(first), len(second))
+        first, second = first[:count], second[:count]
+        one, two = np.float32(mix[task]), np.float32(1 - mix[task])
+        inputs = one * flat[first] + two * flat[second]
+        targets = one * coding[found[first]] + two * coding[found[second]]
+        return ((scale * inputs + shift) / root).astype(np.float32), targets.astype(np.float32)
+
+    test_flat = images.test_images.reshape(len(images.test_labels), -1)
+    test_labels = images.test_labels.astype(np.int64)
+    everything = len(labels)
+    return ImageTasks(
+        pixels=np.ascontiguousarray(pixels),
+        targets=coding[labels].astype(np.float32),
+        pools=[
+            (
+                np.flatnonzero(~kept & np.isin(labels, first)),
+                np.flatnonzero(~kept & np.isin(labels, second)),
+            )
+            for first, second in groups
+        ],
+        mix=np.array(mix, np.float32),
+        scale=scale,
+        shift=shift,
+        held_out=[samples(pixels[kept], labels[kept], t, everything) for t in range(len(groups))],
+        test=[samples(test_flat, test_labels, t, test_samples) for t in range(len(groups))],
+        settings=settings | {"normalise": normalise, "test_samples": test_samples},
+    )

@@ -1,0 +1,143 @@
+"""make(names, out): compute figures, write their tables and pictures, check their claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replan._common import check, files
+from replan.paper.claims import Claim, page
+from replan.sweeps import Sweep
+
+if TYPE_CHECKING:
+    from replan.paper._parts import Tables
+
+FIGURES = (
+    "dynamics",
+    "similarity",
+    "learning-rate",
+    "multitask",
+    "overlaps",
+    "annealing",
+    "three-tasks",
+    "readout",
+)
+IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A figure that was made: its files, its claims, and how many plans in it did not converge."""
+
+    name: str
+    files: list[Path]
+    claims: list[Claim]
+    unconverged: int
+
+
+def make(
+    names: Sequence[str],
+    out: files.FilePath,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    changes: dict[str, Any] | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Iterator[Made]:
+    """Make figures of the paper in the folder `out`, and give each as soon as it is made.
+
+    Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
+    claims.json and claims.md. What is computed is kept in `out`/cache: a figure that was stopped
+    goes on where it was.
+
+    **Other arguments**
+
+    - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
+    - `changes`: other settings to change, in the figures that have them in their `FULL`.
+    - `workers`: processes, by default one a core. `progress`: show a bar on a terminal.
+    """
+    modules = {
+        name: import_module(f"replan.paper.{name.replace('-', '_')}")
+        for name in (check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES]) for name in names)
+    }
+    standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
+    for key in changes or {}:
+        check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
+    settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = _Record(folder / "claims.json")
+    options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
+    options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
+    with (
+        ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
+        Sweep(folder / "cache", workers, "problems" if progress else None) as run,
+    ):
+        tables = {
+            name: threads.submit(module.compute, run, **settings[name])
+            for name, module in modules.items()
+        }
+        for name, module in modules.items():
+            made = _write(folder, name, module, tables[name].result())
+            record.add(made, f"replan figure {name}{''.join(options)}", settings[name])
+            yield made
+
+
+def _settings(
+    standard: dict[str, Any], seeds: int | None, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a figure with those changes that it knows."""
+    if seeds is not None:
+        changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
+    return standard | {key: value for key, value in changes.items() if key in standard}
+
+
+def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:
+    """Write the tables and the pictures of a figure, and check its claims."""
+    paths = [folder / f"{name}.{ending}" for ending in ("png", "pdf")]
+    for path in paths:
+        module.draw(tables, path)
+    for i, (part, table) in enumerate(tables.items()):
+        paths.append(folder / (f"{name}-{part}.csv" if i else f"{name}.csv"))
+        files.write_csv(paths[-1], list(table.columns), table.to_numpy(dtype=object).tolist())
+    status = [table["status"] for table in tables.values() if "status" in table]
+    unconverged = sum(int((column != "converged").sum()) for column in status)
+    return Made(name, paths, module.claims(tables), unconverged)
+
+
+class _Record:
+    """The claims of all figures in a folder: claims.json, and claims.md for people."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._figures()  # a file that is none of ours is refused before anything is computed
+
+    def _figures(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        content = files.read_json(self.path)
+        if "figures" not in content:
+            raise ValueError(f"{self.path}: takes a file that `replan figure` wrote, got another")
+        found: dict[str, Any] = content["figures"]
+        return found
+
+    def add(self, made: Made, command: str, settings: dict[str, Any]) -> None:
+        """Put the claims of a figure in place of its old ones."""
+        figures = self._figures() | {
+            made.name: {
+                "command": command,
+                "settings": settings,
+                "unconverged": made.unconverged,
+                "claims": [claim.to_dict() for claim in made.claims],
+            }
+        }
+        ordered = {name: figures[name] for name in (*FIGURES, *IMAGE_FIGURES) if name in figures}
+        files.write_json(self.path, {"figures": ordered})
+        files.write_text(self.path.with_suffix(".md"), page(ordered))

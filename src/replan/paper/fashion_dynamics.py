@@ -1,0 +1,91 @@
+"""Fig. 6: two mixed tasks of Fashion-MNIST, three strategies, and their mean losses compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replan._common import plotting
+from replan._common.files import FilePath
+from replan.paper import _images as images
+from replan.paper._parts import Run, Tables
+from replan.paper.claims import Claim
+
+FULL = {"seeds": 100, "steps": 10_000, "similarity": 0.5, **images.MIXED, **images.TRAINING}
+QUICK = FULL | {"seeds": 10, "steps": 4000, "first": 4000, "test_samples": 300}
+
+
+def compute(run: Run, *, seeds: int, steps: int, similarity: float, **settings: Any) -> Tables:
+    """Return the table `curves`."""
+    tasks = {"similarity": similarity} | {name: settings[name] for name in images.MIXED}
+    return {
+        "curves": images.learn(
+            run, "fashion-mnist", [tasks], looks(settings["first"], steps), seeds, settings
+        )
+    }
+
+
+def looks(first: int, steps: int) -> list[int]:
+    """Return when to test: every twentieth of the first phase, more often after the change."""
+    early = range(0, min(1000, steps), max(1, min(50, steps // 20)))
+    return sorted({*range(-first, 0, max(1, first // 20)), *early, *range(0, steps, 250), steps})
+
+
+def draw(tables: Tables, path: FilePath) -> None:
+    """Draw the losses of each strategy, and the mean losses of all."""
+    curves = tables["curves"]
+    with plotting.figure(path, width=7.2, height=2.7) as figure:
+        axes = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.3])
+        images.draw_strategies(axes[:3], curves)
+        axes[0].set_ylabel("test loss")
+        images.draw_comparison(axes[3], curves)
+        axes[3].set(xscale="log", yscale="log", xlabel="step after the change", ylabel="mean loss")
+        plotting.plain_ticks(axes[3])
+        images.legend_of(figure, axes[0], axes[3])
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what the paper says of its Fig. 6, on paired differences of the same realisations."""
+    curves = tables["curves"]
+    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STRATEGIES)
+    steps = no_replay.columns
+    early, end = steps[steps <= 500].max(), steps[-1]
+    switch = curves.drop_duplicates("seed")["switch"]
+    switch = switch[switch >= 0]
+    over = [("no replay", no_replay), ("interleaved", mixed)]
+    return [
+        Claim(
+            "Without replay the mean loss is smaller at first.",
+            f"below interleaved after {early} steps, 95 % interval of paired differences",
+            [images.below(no_replay[early] - mixed[early])],
+            images.numbers("difference", no_replay[early] - mixed[early]),
+            "realisation",
+        ),
+        Claim(
+            "Without replay the mean loss is larger in the long run.",
+            f"above interleaved after {end} steps, 95 % interval of paired differences",
+            [images.below(mixed[end] - no_replay[end])],
+            images.numbers("difference", no_replay[end] - mixed[end]),
+            "realisation",
+        ),
+        *(
+            Claim(
+                f"The pseudo-optimal strategy beats {name} over the entire trajectory.",
+                "its loss averaged over all steps on task 2 is below, 95 % interval",
+                [images.below(_average(rule) - _average(other))],
+                {
+                    **images.numbers("difference", _average(rule) - _average(other)),
+                    "difference at the end": (rule[end] - other[end]).mean(),
+                    "step of the switch": switch,
+                },
+                "realisation",
+            )
+            for name, other in over
+        ),
+    ]
+
+
+def _average(table: Any) -> Any:
+    """Return each realisation's loss averaged over the steps, by the trapezoidal rule."""
+    steps = table.columns.to_numpy(dtype=float)
+    heights = (table.iloc[:, 1:].to_numpy() + table.iloc[:, :-1].to_numpy()) / 2
+    return heights @ (steps[1:] - steps[:-1]) / (steps[-1] - steps[0])

@@ -1,0 +1,62 @@
+"""How fast the readout suppresses the wrong hidden unit (paper, appendix B)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from replan._common import check
+from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
+from replan.problem import Problem
+from replan.strategies import one_task
+from replan.trajectory import evaluate
+
+# The head's first error: small, so that it decays linearly, and in no mode of the decay alone.
+_NUDGE = 1e-4 * np.array([[-1.0, 0.9], [0.0, 0.0]])
+_FREEZE = 1e-13  # the first layer's learning rate relative to the heads'
+
+
+def readout_timescale(similarity: float, lr: float = 1.0) -> float:
+    """Return α_conv = 3π / (η (π − 6 asin(γ/2))), the paper's formula for 0 ≤ γ < 1.
+
+    It holds for two hidden units that *stay* on the two teachers while one head is trained.
+    """
+    gamma, eta = _checked(similarity, lr)
+    return 3 * math.pi / (eta * (math.pi - 6 * math.asin(gamma / 2)))
+
+
+def measure_readout_timescale(
+    similarity: float, lr: float = 1.0, *, train_features: bool = False
+) -> float:
+    """Return the time-scale on which a slightly wrong head decays, measured on the full dynamics.
+
+    Both hidden units start on their teachers and task 1 is trained. With `train_features=False`
+    the first layer stands still, as the formula assumes; with `True` it learns along, as in real
+    training, and the slowest mode is another one: head and features err together.
+    """
+    gamma, eta = _checked(similarity, lr)
+    slow = 1.0 if train_features else _FREEZE
+    model = TeacherStudent.similar(gamma, head_lr=1 / slow)
+    S = model.teacher_overlaps
+    start = Overlaps(Q=S, M=S, V=np.eye(2) + _NUDGE)
+    duration = 8 * readout_timescale(gamma, eta)
+    while True:
+        problem = Problem(model, start, duration=duration, lr=slow * eta, steps=128)
+        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, throw=False)
+        if run.status != "ok":
+            raise IntegrationError(
+                f"the time-scale at `similarity` {gamma:g} and `lr` {eta:g} is too long to measure"
+            )
+        distance = np.linalg.norm(run.overlaps.V[:, 0] - [1.0, 0.0], axis=1)
+        late = (distance < 1e-4 * distance[0]) & (distance > 1e-6 * distance[0])
+        if distance[-1] < 1e-6 * distance[0]:  # only the slowest mode is left by then
+            return float(-1 / np.polyfit(run.times[late], np.log(distance[late]), 1)[0])
+        duration *= 2
+
+
+def _checked(similarity: float, lr: float) -> tuple[float, float]:
+    gamma = check.number("similarity", similarity, at_least=0)
+    if gamma >= 1:
+        raise ValueError(f"`similarity` takes a number from 0 to below 1, got {similarity!r}")
+    return gamma, check.number("lr", lr, above=0)

@@ -1,0 +1,6 @@
+"""Problem: what to train, from where, for how long, and what may be controlled."""
+
+from replan.problem._limits import Limits
+from replan.problem._problem import Control, Problem
+
+__all__ = ["Control", "Limits", "Problem"]

@@ -1,0 +1,125 @@
+"""Limits: what a protocol must keep to so that a person can run it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check
+from replan._common.check import Ints
+
+
+class StepLimits(NamedTuple):
+    """Limits on `steps` steps: counts of each task from low to high (T,), least stay, switches."""
+
+    steps: int
+    low: Ints
+    high: Ints
+    dwell: int
+    switches: int
+
+    @property
+    def binding(self) -> bool:
+        """Whether there is any limit at all."""
+        return bool(self.on_stays or self.low.any() or np.any(self.high < self.steps))
+
+    @property
+    def on_stays(self) -> bool:
+        """Whether there is a limit that mixtures of tasks cannot express: stays or switches."""
+        return self.dwell > 1 or self.switches < self.steps - 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on the tasks of a protocol; those left out do not bind.
+
+    - `min_share`, `max_share`: (T,) least and largest share of each task in the whole training;
+      equal ones make an exact budget.
+    - `min_dwell`: every stay on a task lasts at least this long.
+    - `max_switches`: how often the task may change.
+    """
+
+    min_share: ArrayLike | None = None
+    max_share: ArrayLike | None = None
+    min_dwell: float = 0.0
+    max_switches: int | None = None
+
+    def __post_init__(self) -> None:
+        dwell = check.number("min_dwell", self.min_dwell, at_least=0)
+        object.__setattr__(self, "min_dwell", dwell)
+        if self.max_switches is not None:
+            switches = check.integer("max_switches", self.max_switches)
+            object.__setattr__(self, "max_switches", switches)
+
+    def on_grid(self, tasks: int, steps: int, duration: float) -> StepLimits:
+        """Return the limits in steps; refuse limits that no protocol can keep."""
+        least = self._shares("min_share", self.min_share, 0.0, tasks)
+        most = self._shares("max_share", self.max_share, 1.0, tasks)
+        for t in range(tasks):
+            if least[t] > most[t]:
+                raise ValueError(
+                    f"`min_share` takes at most `max_share`, got {least[t]:g} and {most[t]:g} "
+                    f"for task {t + 1}"
+                )
+        if least.sum() > 1 + 1e-9:
+            raise ValueError(f"`min_share` takes shares that sum to at most 1, got {least.sum():g}")
+        if most.sum() < 1 - 1e-9:
+            raise ValueError(f"`max_share` takes shares that sum to at least 1, got {most.sum():g}")
+        if self.min_dwell > duration * (1 + 1e-9):
+            raise ValueError(
+                f"`min_dwell` takes at most the duration {duration:g}, got {self.min_dwell:g}"
+            )
+        low = np.ceil(least * steps - 1e-6).astype(np.int64)
+        high = np.floor(most * steps + 1e-6).astype(np.int64)
+        for t in np.flatnonzero(low > high).tolist():
+            raise ValueError(
+                f"`min_share` {least[t]:g} to `max_share` {most[t]:g} of task {t + 1} leave no "
+                f"whole number of the {steps} steps: take multiples of 1/{steps}, or more `steps`"
+            )
+        dwell = max(1, int(np.ceil(self.min_dwell * steps / duration - 1e-6)))
+        switches = steps - 1 if self.max_switches is None else min(self.max_switches, steps - 1)
+        limits = StepLimits(steps, low, high, dwell, switches)
+        if not _can_be_kept(limits):
+            raise ValueError(
+                f"`limits` cannot all be kept on {steps} steps: shares of "
+                f"{low.tolist()} to {high.tolist()} steps, stays of at least {dwell}, "
+                f"at most {switches} switches"
+            )
+        return limits
+
+    @staticmethod
+    def _shares(name: str, given: ArrayLike | None, default: float, tasks: int) -> Any:
+        shares = check.array(name, np.full(tasks, default) if given is None else given, (tasks,))
+        if shares.min() < 0 or shares.max() > 1:
+            raise ValueError(f"`{name}` takes shares from 0 to 1, got {shares.tolist()}")
+        return shares
+
+    def describe(self) -> dict[str, Any]:
+        """Return the limits that are set, as the `[limits]` section of a problem file."""
+        content = {
+            name: np.asarray(value).tolist() if name.endswith("share") else value
+            for name, value in asdict(self).items()
+            if value is not None
+        }
+        return {name: value for name, value in content.items() if (name, value) != ("min_dwell", 0)}
+
+
+def _can_be_kept(limits: StepLimits) -> bool:
+    """Whether some protocol keeps the limits.
+
+    One with a single stay on each of its tasks then does too. Tasks that need not be trained join
+    in the order of how much they may take, until all steps are taken.
+    """
+    needed = limits.low > 0
+    least = np.maximum(limits.low, limits.dwell)
+    if np.any(least[needed] > limits.high[needed]):
+        return False
+    low, high, count = int(least[needed].sum()), int(limits.high[needed].sum()), int(needed.sum())
+    for most in sorted(limits.high[~needed], reverse=True):
+        if high >= limits.steps or most < limits.dwell:
+            break
+        low, high, count = low + limits.dwell, high + int(most), count + 1
+    return low <= limits.steps <= high and count <= limits.switches + 1

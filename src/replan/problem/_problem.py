@@ -1,0 +1,230 @@
+"""Problem: dynamics, start, duration, objective and what may be controlled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check, files
+from replan._common.check import Floats
+from replan.dynamics.base import Dynamics
+from replan.problem._limits import Limits, StepLimits
+from replan.protocol import Protocol
+
+# A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
+# the last part below it. Where more than that much of other losses would have to be given up, a
+# plan misses its target. Steeper penalties are met more often, but a descent gets slow along them.
+_PENALTY = 30.0
+_MARGIN = 0.03  # of the target: where the penalty sets in
+
+
+@dataclass(frozen=True)
+class Control:
+    """What may be controlled.
+
+    tasks: whether the shares of the tasks are free. lr: the range (min, max) of the learning rate,
+    or None where it is fixed.
+    """
+
+    tasks: bool = True
+    lr: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tasks, bool):
+            raise ValueError(f"`tasks` takes true or false, got {self.tasks!r}")
+        if self.lr is not None:
+            low, high = check.array("lr", self.lr, (2,))
+            check.number("lr min", low, at_least=0)
+            if low > high:
+                raise ValueError(f"`lr` takes min ≤ max, got min {low:g} and max {high:g}")
+            object.__setattr__(self, "lr", (float(low), float(high)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Problem:
+    """A training problem: from `start`, train for `duration`, reach a small objective.
+
+    The objective is Σ_t weights[t] × final loss of task t + Σ_t running[t] × its average over the
+    training, and a penalty for final losses above their targets.
+
+    **Main arguments**
+
+    - `model`: the dynamics, such as a `TeacherStudent`.
+    - `start`: where training begins, such as `model.pretrain(…)`.
+    - `duration`: training time α_F, in samples per input dimension.
+    - `lr`: the learning rate where nothing else is said; within the range of `control.lr`.
+
+    **Other arguments**
+
+    - `steps`: number of equal steps of a protocol.
+    - `weights`: (T,) of the final losses; by default their mean counts.
+    - `running`: (T,) of the average losses over the training; by default they do not count.
+    - `targets`: (T,) what the final loss of each task should end below, None where there is none.
+    - `control`: what may be controlled.
+    - `limits`: what `solve` must keep to.
+    """
+
+    model: Dynamics
+    start: Any
+    duration: float
+    lr: float = 1.0
+    steps: int = 250
+    weights: ArrayLike | None = None
+    running: ArrayLike | None = None
+    targets: Sequence[float | None] | None = None
+    control: Control = field(default_factory=Control)
+    limits: Limits = field(default_factory=Limits)
+    state: Floats = field(init=False)
+    step_limits: StepLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, Dynamics):
+            raise ValueError(f"`model` takes a dynamics such as TeacherStudent, got {self.model!r}")
+        if not isinstance(self.control, Control):
+            raise ValueError(f"`control` takes a Control(tasks=…, lr=…), got {self.control!r}")
+        if not isinstance(self.limits, Limits):
+            raise ValueError(f"`limits` takes a Limits(max_share=…, …), got {self.limits!r}")
+        tasks = self.model.tasks
+        weights = self._weights("weights", np.full(tasks, 1 / tasks))
+        running = self._weights("running", np.zeros(tasks))
+        if weights.max() == 0 and running.max() == 0:
+            raise ValueError(f"`weights` takes numbers not all 0, got {weights.tolist()}")
+        for name, value in {
+            "duration": check.number("duration", self.duration, above=0),
+            "lr": self._lr(),
+            "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
+            "weights": weights,
+            "running": running,
+            "targets": self._targets(tasks),
+            "state": self.model.pack(self.start),
+        }.items():
+            object.__setattr__(self, name, value)
+        limits = self.limits.on_grid(tasks, self.steps, self.duration)
+        if limits.binding and not self.control.tasks:
+            raise ValueError(
+                f"`limits` takes limits only where `control.tasks` is true, got {self.limits}"
+            )
+        object.__setattr__(self, "step_limits", limits)
+
+    def _lr(self) -> float:
+        lr = check.number("lr", self.lr, at_least=0)
+        if self.control.lr is not None and not self.control.lr[0] <= lr <= self.control.lr[1]:
+            low, high = self.control.lr
+            raise ValueError(
+                f"`lr` takes a rate within `control.lr`, {low:g} to {high:g}, got {lr:g}"
+            )
+        return lr
+
+    def _weights(self, name: str, default: Floats) -> Floats:
+        given = getattr(self, name)
+        weights = check.array(name, default if given is None else given, default.shape)
+        if weights.min() < 0:
+            raise ValueError(f"`{name}` takes numbers of at least 0, got {weights.tolist()}")
+        return weights
+
+    def _targets(self, tasks: int) -> Floats:
+        """Return the targets (T,), infinite where there is none."""
+        if self.targets is None:
+            return np.full(tasks, np.inf)
+        takes = f"{tasks} numbers or None"
+        if isinstance(self.targets, Mapping):
+            raise ValueError(f"`targets` takes a list of {takes}, got {self.targets!r}")
+        given = check.items("targets", self.targets, takes)
+        values = [np.inf if x is None or x == np.inf else x for x in given]
+        if len(values) != tasks:
+            raise ValueError(f"`targets` takes {tasks} numbers or None, got {len(values)}")
+        return np.array([x if x == np.inf else check.number("targets", x, above=0) for x in values])
+
+    def objective(self, final: Floats, average: Floats) -> float:
+        """Return the objective of final and average losses (T,)."""
+        return float(
+            final @ np.asarray(self.weights)
+            + average @ np.asarray(self.running)
+            + self._penalties(final)[0]
+        )
+
+    def slopes(self, final: Floats) -> Floats:
+        """Return the derivatives (T,) of the objective by the final losses.
+
+        Those by the average losses are `running`.
+        """
+        return np.asarray(self.weights) + self._penalties(final)[1]
+
+    def _penalties(self, final: Floats) -> tuple[float, Floats]:
+        """Return what the targets add to the objective and its derivatives (T,)."""
+        targets, margin = np.asarray(self.targets), _MARGIN
+        if np.all(targets == np.inf):
+            return 0.0, np.zeros(targets.size)
+        scale = _PENALTY * max(np.max(np.asarray(self.weights)), np.max(np.asarray(self.running)))
+        above = np.maximum(final / targets - 1.0 + margin, 0.0)
+        near = above <= margin
+        height = np.where(near, above**2 / (2 * margin), above - margin / 2)
+        lengths = np.where(above > 0, targets, 0.0)
+        return float(scale * height @ lengths), scale * np.where(near, above / margin, 1.0)
+
+    def __repr__(self) -> str:
+        return f"Problem({self.model!r}, duration={self.duration:g}, lr={self.lr:g})"
+
+    @property
+    def edges(self) -> Floats:
+        """The times (steps + 1,) between the steps."""
+        return np.linspace(0.0, self.duration, self.steps + 1)
+
+    def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
+        """Return the protocol if it is one for this problem; refuse any other by its name."""
+        if not isinstance(protocol, Protocol):
+            hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
+            raise ValueError(f"`{name}` takes a Protocol, got {protocol!r}{hint}")
+        tasks = self.model.tasks
+        if protocol.tasks != tasks:
+            raise ValueError(f"`{name}` takes a protocol of {tasks} tasks, got {protocol.tasks}")
+        if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
+            raise ValueError(
+                f"`{name}` takes a protocol of duration {self.duration:g}, "
+                f"got {protocol.duration:g}"
+            )
+        return protocol
+
+    @classmethod
+    def load(cls, path: files.FilePath) -> Problem:
+        """Read a problem file (TOML); see docs/problem-file.md."""
+        from replan.problem._file import read
+
+        return read(path)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Problem:
+        """Return the problem that the sections of a problem file, as dicts, describe."""
+        from replan.problem._file import from_dict
+
+        return from_dict(content)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the problem as the sections of a problem file, its start as overlaps."""
+        lr = self.control.lr
+        return {
+            "model": self.model.describe(),
+            "start": self.model.describe_start(self.start),
+            "training": {"duration": self.duration, "steps": self.steps, "lr": self.lr},
+            "control": {
+                "tasks": self.control.tasks,
+                "lr": False if lr is None else {"min": lr[0], "max": lr[1]},
+            },
+            "objective": self._describe_objective(),
+            "limits": self.limits.describe(),
+        }
+
+    def _describe_objective(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}
+        if np.any(self.running):
+            content["running"] = np.asarray(self.running).tolist()
+        targets = np.asarray(self.targets)
+        if np.any(np.isfinite(targets)):
+            content["targets"] = {
+                str(t + 1): x for t, x in enumerate(targets.tolist()) if x < np.inf
+            }
+        return content

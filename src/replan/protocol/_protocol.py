@@ -1,0 +1,357 @@
+"""Protocol: how one trains, a piecewise-constant share of every task and a learning rate."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check, files
+from replan._common.check import Floats, Ints
+from replan.protocol._samples import ORDERS, Samples
+
+_SAME = 1e-9  # times closer than this part of the duration are one
+
+
+class Protocol:
+    """Shares of every task and a learning rate, constant on each of a number of steps.
+
+    **Main arguments**
+
+    - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
+    - `duration`: the total time in units of samples per input dimension, in equal steps.
+    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one of each task.
+
+    **Other arguments**
+
+    - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
+    """
+
+    def __init__(
+        self,
+        shares: ArrayLike,
+        duration: float | None = None,
+        lr: ArrayLike = 1.0,
+        *,
+        edges: ArrayLike | None = None,
+    ) -> None:
+        self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
+        steps, tasks = self.shares.shape
+        if steps == 0 or tasks == 0:
+            raise ValueError(f"`shares` takes at least one step and task, got {steps} and {tasks}")
+        if (duration is None) == (edges is None):
+            raise ValueError(
+                f"`duration` or `edges`: takes one of the two, got {duration!r} and {edges!r}"
+            )
+        if edges is None:
+            end = check.number("duration", duration, above=0)
+            self.edges: Floats = np.linspace(0.0, end, steps + 1)
+        else:
+            self.edges = check.array("edges", edges, (steps + 1,))
+            if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
+                raise ValueError(f"`edges` takes increasing times from 0, got {edges!r}")
+        self.lr = _rates(lr, steps, tasks)
+
+    @classmethod
+    def from_sequence(
+        cls, sequence: Sequence[int] | Ints, tasks: int, duration: float, lr: ArrayLike = 1.0
+    ) -> Protocol:
+        """Return the protocol that trains on one task (from 0) a step, in equal steps."""
+        tasks = check.integer("tasks", tasks, at_least=1)
+        chosen = check.items("sequence", sequence, "tasks")
+        rows = [check.task("sequence", task, tasks) for task in chosen]
+        return cls(np.eye(tasks)[rows], duration, lr)
+
+    @classmethod
+    def from_segments(
+        cls,
+        segments: Sequence[tuple[float, int | Sequence[float]]],
+        tasks: int,
+        lr: ArrayLike = 1.0,
+    ) -> Protocol:
+        """Return the protocol made of (length, task or shares) segments.
+
+        "Task 2 for 7, then half and half for 18" is `[(7.0, 1), (18.0, [0.5, 0.5])]`: tasks count
+        from 0. `lr` may hold one learning rate for each segment.
+        """
+        tasks = check.integer("tasks", tasks, at_least=1)
+        pairs = check.items("segments", segments, "(length, task or shares)")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f"`segments` takes pairs (length, task or shares), got {segments!r}")
+        lengths = [check.number("segments", length, above=0) for length, _ in pairs]
+        rows = [
+            check.array("segments", what, (tasks,))
+            if isinstance(what, Sequence | np.ndarray)
+            else np.eye(tasks)[check.task("segments", what, tasks)]
+            for _, what in pairs
+        ]
+        return cls(rows, lr=lr, edges=np.concatenate([[0.0], np.cumsum(lengths)]))
+
+    # What it says
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.shares)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks T."""
+        return int(self.shares.shape[1])
+
+    @property
+    def duration(self) -> float:
+        """Total time."""
+        return float(self.edges[-1])
+
+    @property
+    def lengths(self) -> Floats:
+        """Length of every step (steps,)."""
+        return np.diff(self.edges)
+
+    @property
+    def lr_by_task(self) -> Floats:
+        """Learning rate of every task (steps, T)."""
+        lr = self.lr if self.lr.ndim == 2 else self.lr[:, None]
+        return np.array(np.broadcast_to(lr, self.shares.shape))
+
+    @property
+    def mean_shares(self) -> Floats:
+        """Share of every task in the whole training (T,)."""
+        return self.lengths @ self.shares / self.duration
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether every step trains on one task."""
+        return bool(np.all(self.shares.max(axis=1) == 1.0))
+
+    @property
+    def sequence(self) -> Ints:
+        """The task of every step (steps,), from 0; only if one task a step is trained."""
+        if not self.is_discrete:
+            raise ValueError(
+                "`sequence` takes a protocol with one task a step, got mixed shares: "
+                "call `round` first"
+            )
+        return np.argmax(self.shares, axis=1)
+
+    def step_at(self, times: ArrayLike) -> Ints:
+        """Return the index of the step in force at each time; an edge belongs to the step after."""
+        index = np.searchsorted(self.edges, times, side="right") - 1
+        return np.clip(index, 0, self.steps - 1)
+
+    def focus_length(self, task: int) -> float:
+        """Return how long the training is on this task (from 0) alone, from the beginning."""
+        others = np.flatnonzero(self.shares[:, check.task("task", task, self.tasks)] < 1.0)
+        return float(self.edges[others[0]]) if others.size else self.duration
+
+    def deviation(self, other: Protocol) -> float:
+        """Return max over tasks and times of |∫ (shares − other shares)|."""
+        self._check_other(other)
+        if abs(other.duration - self.duration) > _SAME * self.duration:
+            raise ValueError(f"`other` takes duration {self.duration:g}, got {other.duration:g}")
+        mine = self.split(other.edges)
+        middles = (mine.edges[1:] + mine.edges[:-1]) / 2
+        gaps = mine.shares - other.shares[other.step_at(middles)]
+        return float(np.max(np.abs(np.cumsum(gaps * mine.lengths[:, None], axis=0))))
+
+    # What can be made of it
+
+    def then(self, other: Protocol) -> Protocol:
+        """Return this protocol followed by another."""
+        self._check_other(other)
+        both_plain = self.lr.ndim == other.lr.ndim == 1
+        pair = (self.lr, other.lr) if both_plain else (self.lr_by_task, other.lr_by_task)
+        return Protocol(
+            np.concatenate([self.shares, other.shares]),
+            lr=np.concatenate(pair),
+            edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
+        )
+
+    def _check_other(self, other: Protocol) -> None:
+        if not isinstance(other, Protocol) or other.tasks != self.tasks:
+            raise ValueError(f"`other` takes a protocol of {self.tasks} tasks, got {other!r}")
+
+    def refine(self, factor: int) -> Protocol:
+        """Return the same protocol with every step cut into `factor` equal ones."""
+        factor = check.integer("factor", factor, at_least=1)
+        inner = np.linspace(self.edges[:-1], self.edges[1:], factor, endpoint=False, axis=1)
+        return self._on(np.append(inner.ravel(), self.duration))
+
+    def split(self, times: ArrayLike) -> Protocol:
+        """Return the same protocol with more edges at the given times (those inside it)."""
+        room = _SAME * self.duration
+        new = np.unique(check.array("times", times, ("n",)))
+        near = np.clip(np.searchsorted(self.edges, new), 1, self.steps)
+        gap = np.minimum(np.abs(self.edges[near] - new), np.abs(self.edges[near - 1] - new))
+        apart = np.diff(new, prepend=-np.inf) > room
+        inside = (new > 0) & (new < self.duration) & (gap > room) & apart
+        return self._on(np.union1d(self.edges, new[inside]))
+
+    def _on(self, edges: Floats) -> Protocol:
+        """Return the same protocol on finer edges."""
+        step = self.step_at((edges[1:] + edges[:-1]) / 2)
+        return Protocol(self.shares[step], lr=self.lr[step], edges=edges)
+
+    def round(self) -> Protocol:
+        """Return the protocol with one task a step that follows the shares most closely.
+
+        Sum-up rounding: on equal steps the integrated shares deviate by at most
+        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely. What lags
+        behind is made up for at once, even where a task has no share any more.
+        """
+        from replan.protocol._rounding import sum_up
+
+        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths)]
+        return Protocol(rows, lr=self.lr, edges=self.edges)
+
+    def sample(
+        self, dimension: int, *, order: Literal["spread", "random"] = "spread", seed: int = 0
+    ) -> Ints:
+        """Return the task (from 0) of every SGD sample: duration × dimension of them.
+
+        "spread" follows the shares as evenly as possible (deviation below one sample for two
+        tasks), "random" draws every sample's task from the shares at its time, with the seed.
+        """
+        dimension = check.integer("dimension", dimension, at_least=1)
+        check.one_of("order", order, ORDERS)
+        rng = np.random.default_rng(check.integer("seed", seed))
+        return Samples(self, dimension, order, rng).take(round(self.duration * dimension))[0]
+
+    # Files and pictures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `duration`, `edges`, `shares`, `lr` and, for one task a step, `tasks` from 1."""
+        content = {
+            "duration": self.duration,
+            "edges": self.edges.tolist(),
+            "shares": self.shares.tolist(),
+            "lr": self.lr.tolist(),
+        }
+        if self.is_discrete:
+            content["tasks"] = (self.sequence + 1).tolist()
+        return content
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file, or a .csv file with one row a step."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        header = ["start", "end", *(f"share_{t + 1}" for t in range(self.tasks))]
+        header += ["lr"] if self.lr.ndim == 1 else [f"lr_{t + 1}" for t in range(self.tasks)]
+        columns = [self.edges[:-1], self.edges[1:], self.shares, self.lr]
+        return files.write_csv(path, header, np.column_stack(columns).tolist())
+
+    @classmethod
+    def load(cls, path: files.FilePath) -> Protocol:
+        """Read a saved .json or .csv file; any result's .json with a protocol in it will do too."""
+        try:
+            if files.suffix(path, [".json", ".csv"]) == ".csv":
+                return cls._from_csv(path)
+            content = files.read_json(path)
+            content = content.get("protocol", content)
+            edges, duration = content.get("edges"), content["duration"]
+            if edges is None:
+                return cls(content["shares"], duration, content["lr"])
+            protocol = cls(content["shares"], lr=content["lr"], edges=edges)
+            if abs(protocol.duration - duration) > _SAME * protocol.duration:
+                raise ValueError(
+                    f"`duration` takes the last of `edges`, {edges[-1]}, got {duration}"
+                )
+            return protocol
+        except KeyError as error:
+            raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
+        except ValueError as error:
+            where = str(path)
+            raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+    @classmethod
+    def _from_csv(cls, path: files.FilePath) -> Protocol:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, skipinitialspace=True) if line]
+        header, *rows = lines or [[]]
+        if "share_1" not in header or not rows:
+            raise ValueError(
+                "takes columns start, end, share_1, … and lr, and a row a step, "
+                f"got {len(rows)} rows of {header}"
+            )
+        for row in rows:
+            check.array(f"row {row}", row, (len(header),))
+        table = np.array(rows, dtype=np.float64)
+        column = {name: table[:, i] for i, name in enumerate(header)}
+        tasks = sum(name.startswith("share_") for name in header)
+        shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
+        names = ["lr"] if "lr" in column else [f"lr_{t + 1}" for t in range(tasks)]
+        rates = np.stack([column[name] for name in names], axis=1)
+        lr = rates[:, 0] if "lr" in column else rates
+        if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
+            raise ValueError("takes steps that start where the one before ends, got a gap")
+        return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
+
+    def plot(self, path: files.FilePath) -> None:
+        """Draw the protocol as a colour bar, one colour a task (stacked where shares are mixed)."""
+        from replan._common import plotting
+
+        with plotting.figure(path, width=6.4, height=1.3) as figure:
+            axes = figure.subplots()
+            plotting.draw_protocol(axes, self)
+            patches = plotting.task_patches(self.tasks)
+            axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
+            axes.set_xlabel("training time α")
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))
+        return (
+            f"Protocol: {self.duration:g} units in {self.steps} steps, {shares}, "
+            f"learning rate {self.lr_text()}\n" + "\n".join(self._phases())
+        )
+
+    def lr_text(self) -> str:
+        """Return the learning rate in a few words: one number, first and last, or the range."""
+        rates = self.lr if self.lr.ndim == 1 else self.lr.ravel()
+        if np.ptp(rates) == 0:
+            return f"{rates[0]:.3g}"
+        slope = np.diff(rates)
+        if self.lr.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
+            return f"{rates[0]:.3g} to {rates[-1]:.3g}"
+        return f"{rates.min():.3g} … {rates.max():.3g}"
+
+    def __repr__(self) -> str:
+        return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Protocol) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("edges", "shares", "lr")
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays
+
+    def _phases(self, most: int = 8) -> list[str]:
+        """Return the runs of equal shares as lines, the first few."""
+        changes = 1 + np.flatnonzero(np.any(np.abs(np.diff(self.shares, axis=0)) > 1e-12, axis=1))
+        bounds = [0, *changes.tolist(), self.steps]
+        lines = []
+        for first, last in pairwise(bounds[: most + 1]):
+            row = self.shares[first]
+            what = " + ".join(f"{s:.3g} task {t + 1}" for t, s in enumerate(row) if s > 0)
+            what = what.removeprefix("1 ")
+            lines.append(f"  {self.edges[first]:8.4g} to {self.edges[last]:<8.4g} {what}")
+        if len(bounds) - 1 > most:
+            lines.append(f"  … {len(bounds) - 1 - most} more")
+        return lines
+
+
+def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:
+    """Return learning rates as (steps,) or (steps, T)."""
+    shape: tuple[int, ...] = (steps, tasks) if np.ndim(lr) == 2 else (steps,)
+    if np.ndim(lr) == 0:
+        return np.full(shape, check.number("lr", lr, at_least=0))
+    rates = check.array("lr", lr, shape)
+    if rates.min() < 0:
+        raise ValueError(f"`lr` takes learning rates of at least 0, got {rates.min():g}")
+    return rates

@@ -1,0 +1,41 @@
+"""Rounding of shares to one task a step, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from replan._common.check import Floats, Ints
+
+_TIE = 1e-9  # differences below this, in steps, are rounding errors: the first task wins
+
+
+@njit(cache=True, nogil=True)
+def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Ints:
+    """Go on with `sum_up` where the tasks lag by `lag` (T,); it is updated."""
+    steps, tasks = shares.shape
+    chosen = np.empty(steps, np.int64)
+    for i in range(steps):
+        best = 0
+        for t in range(tasks):
+            lag[t] += shares[i, t] * lengths[i]
+            if lag[t] > lag[best] + _TIE * lengths[i]:
+                best = t
+        if patience > 0.0 and i > 0 and lag[best] <= lag[chosen[i - 1]] + patience * lengths[i]:
+            best = chosen[i - 1]
+        lag[best] -= lengths[i]
+        chosen[i] = best
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
+    """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
+
+    Every step goes to the task that lags its integrated share most. The integrated shares then
+    never deviate by more than (½ + … + 1/T) × the longest step where all steps are equal (½ for
+    two tasks on any grid). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
+
+    With `patience` the task of the step before goes on until another lags by that many steps more.
+    """
+    return follow(shares, lengths, patience, np.zeros(shares.shape[1]))

@@ -1,0 +1,54 @@
+"""Samples: the task and learning rate of every SGD sample, as a protocol says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replan._common.check import Floats, Ints
+
+if TYPE_CHECKING:
+    from replan.protocol import Protocol
+
+ORDERS = ("spread", "random")
+
+
+def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> Ints:
+    """Return a task for each row of shares (n, T), in one of `ORDERS`.
+
+    "random" draws them with `rng`; "spread" goes on where the tasks lag by `lag` (T,), and updates
+    it.
+    """
+    if order == "random":
+        draws = rng.random(len(shares))
+        return np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1, dtype=np.int64)
+    from replan.protocol._rounding import follow  # compiled, slow to import
+
+    return np.asarray(follow(shares, np.ones(len(shares)), 0.0, lag))
+
+
+class Samples:
+    """The samples of a protocol in `dimension` input dimensions, taken in order, some at a time.
+
+    order: "spread" (as evenly as the shares allow), "random" (drawn from the shares with `rng`), or
+    the tasks themselves, from 0, one a sample.
+    """
+
+    def __init__(
+        self, protocol: Protocol, dimension: int, order: str | Ints, rng: np.random.Generator
+    ) -> None:
+        self.protocol, self.dimension, self.order, self.rng = protocol, dimension, order, rng
+        self.taken = 0
+        self._lag = np.zeros(protocol.tasks)
+
+    def take(self, count: int) -> tuple[Ints, Floats]:
+        """Return tasks (from 0) and learning rates (count,) of the next samples."""
+        which = np.arange(self.taken, self.taken + count)
+        self.taken += count
+        step = self.protocol.step_at((which + 0.5) / self.dimension)
+        if not isinstance(self.order, str):
+            tasks = self.order[which]
+        else:
+            tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag)
+        return tasks, self.protocol.lr_by_task[step, tasks]

@@ -1,0 +1,178 @@
+"""Simulation: what `simulate` returns, runs of SGD side by side with the theory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check, files
+from replan._common.check import Floats
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import Trajectory, evaluate
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """Runs of SGD with the same protocol, one a seed.
+
+    times: (m,) when they were looked at, the last one the end. states: (seeds, m, n) their
+    overlaps, NaN from where a run diverged. ends: what each run can go on from. failures: what
+    happened to diverged runs, by their number. settings: dimension, seeds, seed, order, engine, and
+    the phase, from 0, where simulations follow each other.
+    """
+
+    problem: Problem
+    protocol: Protocol
+    times: Floats
+    states: Floats
+    ends: list[Any]
+    failures: dict[int, str]
+    settings: dict[str, Any]
+
+    @cached_property
+    def losses(self) -> Floats:
+        """The loss of every task (seeds, m, T)."""
+        with np.errstate(invalid="ignore"):
+            return self.problem.model.losses(self.states)
+
+    @property
+    def final_losses(self) -> Floats:
+        """The final loss of every task (seeds, T)."""
+        return self.losses[:, -1]
+
+    @property
+    def overlaps(self) -> Any:
+        """The states in the user's form, with seeds and times in front."""
+        return self.problem.model.unpack(self.states)
+
+    @property
+    def finished(self) -> Floats:
+        """The losses (runs, m, T) of the runs that went through to the end."""
+        return self.losses[[run not in self.failures for run in range(len(self.losses))]]
+
+    @property
+    def mean(self) -> Floats:
+        """The mean loss (m, T) over the finished runs, NaN where there are none.
+
+        Runs that diverged are left out, which flatters a learning rate that is too large.
+        """
+        runs = self.finished
+        return runs.mean(axis=0) if len(runs) else np.full_like(self.losses[0], np.nan)
+
+    @property
+    def standard_error(self) -> Floats:
+        """The standard error (m, T) of `mean`, NaN for a single run."""
+        runs = self.finished
+        if len(runs) < 2:
+            return np.full_like(self.losses[0], np.nan)
+        return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
+
+    def quantiles(self, levels: ArrayLike) -> Floats:
+        """Return quantiles (levels, m, T) of the losses over the finished runs."""
+        wanted = check.array("levels", levels, ("n",))
+        if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
+            raise ValueError(f"`levels` takes numbers from 0 to 1, got {wanted.tolist()}")
+        if len(self.finished) == 0:
+            return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
+        return np.quantile(self.finished, wanted, axis=0)
+
+    @cached_property
+    def theory(self) -> Trajectory:
+        """The learning curves for N → ∞, as far as they go: see its `status`."""
+        return evaluate(self.problem, self.protocol, throw=False)
+
+    @cached_property
+    def theory_losses(self) -> Floats:
+        """The losses of the theory (m, T) at the same times, NaN where it has none."""
+        if self.theory.status != "ok":
+            return np.full_like(self.losses[0], np.nan)
+        return self.theory.losses_at(self.times)
+
+    @cached_property
+    def deviation(self) -> Floats:
+        """The losses minus those of the theory (seeds, m, T)."""
+        return self.losses - self.theory_losses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a reader of the result needs, as JSON types; null where it diverged."""
+        return {
+            "times": self.times.tolist(),
+            "curves": _nullable(self.losses),
+            "losses": _nullable(self.final_losses),
+            "mean": _nullable(self.mean[-1]),
+            "standard_error": _nullable(self.standard_error[-1]),
+            "ode_losses": _nullable(self.theory_losses[-1]),
+            "ode_curves": _nullable(self.theory_losses),
+            "failures": {str(run): text for run, text in self.failures.items()},
+            **self.settings,
+            "protocol": self.protocol.to_dict(),
+            "problem": self.problem.describe(),
+        }
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with everything, or a .csv file with the losses of every run."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        header = ["run", "time", *(f"loss_{t + 1}" for t in range(self.losses.shape[2]))]
+        rows = [
+            [run, time, *losses]
+            for run, curves in enumerate(self.losses.tolist())
+            for time, losses in zip(self.times.tolist(), curves, strict=True)
+        ]
+        return files.write_csv(path, header, rows)
+
+    def plot(self, path: files.FilePath) -> None:
+        """Draw crosses (means over finished runs) with 10-90 % bands on the theory's lines."""
+        from replan._common import plotting
+
+        with plotting.figure(path, width=6.4, height=3.6) as figure:
+            axes = figure.subplots(2, sharex=True, height_ratios=[1, 11])
+            plotting.draw_protocol(axes[0], self.protocol)
+            axes[0].tick_params(bottom=False)
+            plotting.draw_simulation(axes[1], self)
+            axes[1].legend(
+                title=f"× SGD, N = {self.settings['dimension']}\n"
+                f"   mean of {len(self.finished)} runs\n   band 10 to 90 %\n– theory",
+                loc="center left",
+                bbox_to_anchor=(1.01, 0.5),
+            )
+            axes[1].set_xlabel("training time α")
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return f"Simulation({s['seeds']} runs, N={s['dimension']}, engine={s['engine']!r})"
+
+    def __str__(self) -> str:
+        s = self.settings
+        count = f"{len(self.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
+        lines = [
+            f"{count} run{'' if s['seeds'] == 1 else 's'} of SGD, N = {s['dimension']}, "
+            f"engine {s['engine']}",
+            f"{'task':>4} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
+            f"{'largest deviation at any time':>30}",
+        ]
+        gaps = np.abs(self.finished - self.theory_losses)
+        worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
+        for t in range(self.losses.shape[2]):
+            lines.append(
+                f"{t + 1:>4} {self.mean[-1, t]:>11.5g} {self.standard_error[-1, t]:>9.1g} "
+                f"{self.theory_losses[-1, t]:>11.5g} {worst[t]:>30.3g}"
+            )
+        for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
+            runs = [str(run) for run, found in self.failures.items() if found == text]
+            more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
+            lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
+        if self.theory.status != "ok":
+            lines.append(f"theory: {self.theory.advice}")
+        return "\n".join(lines)
+
+
+def _nullable(values: Floats) -> Any:
+    rows = values.astype(object)
+    rows[~np.isfinite(values)] = None
+    return rows.tolist()

@@ -1,0 +1,310 @@
+"""Strategies: recipes that make a protocol from a problem without optimising it.
+
+Each is called with a problem alone, or with settings of its own. Tasks count from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check
+from replan._common.check import Floats
+from replan.dynamics import IntegrationError
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import evaluate
+
+Strategy = Callable[..., Protocol]
+
+_SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs more is too large
+
+
+# Which task
+
+
+def one_task(problem: Problem, *, task: int = 0) -> Protocol:
+    """Train on one task alone, by default the first."""
+    return _steady(problem, np.eye(problem.model.tasks)[_task(problem, "task", task)])
+
+
+def no_replay(problem: Problem, *, new_task: int | None = None) -> Protocol:
+    """Train on the new task alone, by default the last."""
+    return one_task(problem, task=_new_task(problem, new_task))
+
+
+def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
+    """Mix the tasks sample by sample in fixed shares (T,), by default equal ones."""
+    return _steady(problem, _shares(problem, shares))
+
+
+def alternating(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
+    """Change the task every step, in turn through `order` (by default all tasks)."""
+    cycle = _order(problem, order)
+    rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
+    return Protocol.from_sequence(rows, problem.model.tasks, problem.duration, problem.lr)
+
+
+def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
+    """Draw every step's task at random with the given shares (T,), by default equal ones."""
+    rng = np.random.default_rng(check.integer("seed", seed))
+    tasks = problem.model.tasks
+    rows = rng.choice(tasks, size=problem.steps, p=_shares(problem, shares))
+    return Protocol.from_sequence(rows, tasks, problem.duration, problem.lr)
+
+
+def sequential(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
+    """Train on one task after the other in blocks of equal length (by default all tasks)."""
+    blocks = _order(problem, order)
+    return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
+
+
+def focus_then_revise(
+    problem: Problem,
+    *,
+    focus: float | None = None,
+    new_task: int | None = None,
+    shares: ArrayLike | None = None,
+) -> Protocol:
+    """Train on the new task alone (the last), then mix the tasks in fixed shares (equal ones).
+
+    `focus` is the length of the first phase; by default it ends when the loss of the new task
+    meets the largest loss of the others, or never if they do not meet. (The paper's pseudo-optimal
+    strategy as used on real data.)
+    """
+    new = _new_task(problem, new_task)
+    revision = _shares(problem, shares).tolist()
+    if focus is None:
+        focus = _meeting_time(problem, new)
+    focus = check.number("focus", focus, at_least=0, at_most=problem.duration)
+    segments: list[tuple[float, int | list[float]]] = [
+        (focus, new),
+        (problem.duration - focus, revision),
+    ]
+    return _segments(problem, [(length, what) for length, what in segments if length > 0])
+
+
+def shuffled(
+    problem: Problem, *, protocol: Protocol | None = None, after: float = 0.0, seed: int = 0
+) -> Protocol:
+    """Put the steps of a protocol (by default `focus_then_revise`) in random order.
+
+    Every step keeps its shares, learning rate and length. Steps that begin before `after` stay
+    where they are: with the focus phase kept this is the paper's pseudo-optimal strategy.
+    """
+    base = focus_then_revise(problem) if protocol is None else problem.accept(protocol)
+    after = check.number("after", after, at_least=0, at_most=base.duration)
+    first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
+    rng = np.random.default_rng(check.integer("seed", seed))
+    order = np.append(np.arange(first), first + rng.permutation(base.steps - first))
+    edges = np.concatenate([[0.0], np.cumsum(base.lengths[order])])
+    edges[-1] = base.duration
+    return Protocol(base.shares[order], lr=base.lr[order], edges=edges)
+
+
+# Which learning rate
+
+
+def constant_lr(
+    problem: Problem, *, lr: float | None = None, protocol: Protocol | None = None
+) -> Protocol:
+    """Train with another constant learning rate, by default the best of a grid.
+
+    The tasks are those of `protocol`, by default `interleaved`.
+    """
+    if lr is None:
+        return grid_search(problem, constant_lr, lr=_lr_grid(problem), protocol=protocol).protocol
+    low, high = problem.control.lr or (0.0, None)
+    lr = check.number("lr", lr, at_least=low, at_most=high)
+    return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
+
+
+def exponential_lr(
+    problem: Problem,
+    *,
+    initial: float | None = None,
+    scale: float | None = None,
+    protocol: Protocol | None = None,
+) -> Protocol:
+    """Anneal the learning rate as initial × exp(−α / scale).
+
+    What is not given is found by a grid search. The tasks are those of `protocol`, by default
+    `interleaved`. (Paper, Fig. 9)
+    """
+    if initial is None or scale is None:
+        return grid_search(
+            problem,
+            exponential_lr,
+            initial=_lr_grid(problem) if initial is None else [initial],
+            scale=problem.duration * np.geomspace(0.05, 3.2, 13) if scale is None else [scale],
+            protocol=protocol,
+        ).protocol
+    initial = check.number("initial", initial, at_least=0)
+    scale = check.number("scale", scale, above=0)
+    return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
+
+
+def power_law_lr(
+    problem: Problem,
+    *,
+    initial: float | None = None,
+    exponent: float | None = None,
+    protocol: Protocol | None = None,
+) -> Protocol:
+    """Anneal the learning rate as initial × (1 − α / duration)^exponent.
+
+    What is not given is found by a grid search. The tasks are those of `protocol`, by default
+    `interleaved`. (Paper, Fig. 9)
+    """
+    if initial is None or exponent is None:
+        return grid_search(
+            problem,
+            power_law_lr,
+            initial=_lr_grid(problem) if initial is None else [initial],
+            exponent=np.geomspace(0.125, 8.0, 13) if exponent is None else [exponent],
+            protocol=protocol,
+        ).protocol
+    initial = check.number("initial", initial, at_least=0)
+    exponent = check.number("exponent", exponent, at_least=0)
+    end = problem.duration
+    return _with_lr(problem, protocol, lambda time: initial * (1 - time / end) ** exponent)
+
+
+class GridSearch(NamedTuple):
+    """The best protocol of a grid search, its settings and objective, and all that was tried."""
+
+    protocol: Protocol
+    settings: dict[str, Any]
+    value: float
+    tried: list[tuple[dict[str, Any], float]]
+
+    def __repr__(self) -> str:
+        return f"GridSearch(value={self.value:.6g}, settings={self.settings})"
+
+
+def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch:
+    """Return the best of a strategy over all combinations of settings.
+
+    `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
+    the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
+    computed count as infinitely bad.
+    """
+    lists = [
+        list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+        for value in grid.values()
+    ]
+    for name, values in zip(grid, lists, strict=True):
+        if not values:
+            raise ValueError(f"`{name}` takes at least one value to try, got none")
+    tried = []
+    for combination in product(*lists):
+        settings = dict(zip(grid, combination, strict=True))
+        protocol = strategy(problem, **settings)
+        run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
+        tried.append((settings, run.loss if run.status == "ok" else np.inf))
+    settings, value = min(tried, key=lambda pair: pair[1])
+    if value == np.inf:
+        raise IntegrationError(
+            "no setting of the grid gave a learning curve: try smaller learning rates"
+        )
+    return GridSearch(strategy(problem, **settings), settings, value, tried)
+
+
+STRATEGIES: dict[str, Strategy] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        one_task,
+        no_replay,
+        interleaved,
+        alternating,
+        random_order,
+        sequential,
+        focus_then_revise,
+        shuffled,
+        constant_lr,
+        exponential_lr,
+        power_law_lr,
+    )
+}
+
+
+# Parts
+
+
+def _steady(problem: Problem, shares: Floats) -> Protocol:
+    return Protocol(np.tile(shares, (problem.steps, 1)), problem.duration, problem.lr)
+
+
+def _segments(
+    problem: Problem, segments: Sequence[tuple[float, int | Sequence[float]]]
+) -> Protocol:
+    """Return segments on the problem's grid; their own ends are edges too."""
+    whole = Protocol.from_segments(segments, problem.model.tasks, problem.lr)
+    edges = np.append(whole.edges[:-1], problem.duration)  # lengths may not add up to the last bit
+    return Protocol(whole.shares, lr=whole.lr, edges=edges).split(problem.edges)
+
+
+def _with_lr(
+    problem: Problem, protocol: Protocol | None, schedule: Callable[[Floats], Floats]
+) -> Protocol:
+    """Return the protocol with the schedule's learning rate at the middle of every step.
+
+    Where the problem gives the learning rate a range, the schedule is clipped to it.
+    """
+    base = interleaved(problem) if protocol is None else problem.accept(protocol)
+    lr = schedule((base.edges[1:] + base.edges[:-1]) / 2)
+    if problem.control.lr is not None:
+        lr = np.clip(lr, *problem.control.lr)
+    return Protocol(base.shares, lr=lr, edges=base.edges)
+
+
+def _lr_grid(problem: Problem) -> Floats:
+    """Learning rates around the problem's, a factor √2 apart, or all over its range."""
+    if problem.control.lr is not None and problem.control.lr[1] > 0:
+        low, high = problem.control.lr
+        return np.geomspace(max(low, high / 64), high, 13)
+    return (problem.lr or 1.0) * np.geomspace(1 / 4, 16, 13)
+
+
+def _meeting_time(problem: Problem, new: int) -> float:
+    """When, training on the new task alone, its loss meets the largest loss of the others."""
+    from scipy.optimize import brentq  # half of what importing replan would cost
+
+    alone = evaluate(problem, one_task(problem, task=new))
+
+    def gap(losses: Floats) -> Floats:
+        return losses[..., new] - np.delete(losses, new, axis=-1).max(axis=-1, initial=-np.inf)
+
+    met = np.flatnonzero(gap(alone.losses) <= 0)
+    if met.size == 0:
+        return problem.duration
+    if met[0] == 0:
+        return 0.0
+    before, after = alone.times[met[0] - 1], alone.times[met[0]]
+    return float(brentq(lambda time: gap(alone.losses_at([time]))[0], before, after, xtol=1e-10))
+
+
+def _task(problem: Problem, name: str, task: int) -> int:
+    return check.task(name, task, problem.model.tasks)
+
+
+def _new_task(problem: Problem, task: int | None) -> int:
+    return problem.model.tasks - 1 if task is None else _task(problem, "new_task", task)
+
+
+def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:
+    chosen = check.items("order", range(problem.model.tasks) if order is None else order, "tasks")
+    if not chosen:
+        raise ValueError("`order` takes at least one task, got none")
+    return [_task(problem, "order", task) for task in chosen]
+
+
+def _shares(problem: Problem, shares: ArrayLike | None) -> Floats:
+    tasks = problem.model.tasks
+    return check.simplex_rows(
+        "shares", np.full(tasks, 1 / tasks) if shares is None else shares, (tasks,)
+    )

@@ -1,0 +1,323 @@
+"""Each figure at tiny size, and each claim on made-up tables where it must hold and must not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from importlib import import_module
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from replan.paper import FIGURES, make
+from replan.paper._parts import protocol_of, protocol_rows
+from replan.protocol import Protocol
+from replan.sweeps import sweep
+
+TINY = {
+    "dynamics": {"seeds": 1, "steps": 10, "similarity": 0.3, "dimension": 20},
+    "similarity": {"seeds": 2, "steps": 10, "similarities": [0.1, 0.9]},
+    "learning-rate": {"seeds": 1, "steps": 8, "similarity": 0.3, "max_lr": 4.0},
+    "multitask": {
+        "seeds": 2,
+        "steps": 10,
+        "duration": 5.0,
+        "lr": 10.0,
+        "similarities": [0.1, 0.9],
+    },
+    "overlaps": {"seeds": 1, "steps": 10, "similarities": [0.1, 0.9]},
+    "annealing": {"seeds": 1, "steps": 6, "similarities": [0.5], "max_lr": 2.0},
+    "three-tasks": {"seeds": 1, "steps": 9},
+    "readout": {"similarities": [0.0, 0.5]},
+}
+
+
+def module_of(name):
+    return import_module(f"replan.paper.{name.replace('-', '_')}")
+
+
+def test_every_figure_has_a_tiny_version_here():
+    assert set(TINY) == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_at_tiny_size(name, tmp_path):
+    module = module_of(name)
+    assert set(TINY[name]) == set(module.FULL) == set(module.QUICK)
+    tables = module.compute(partial(sweep, workers=1), **TINY[name])
+    for table in tables.values():
+        assert len(table)
+        assert not table.isna().any().any()
+    for ending in ("png", "pdf"):
+        module.draw(tables, tmp_path / f"x.{ending}")
+        assert (tmp_path / f"x.{ending}").stat().st_size > 5000
+    for claim in module.claims(tables):
+        assert len(claim.held) == TINY[name].get("seeds", 1)
+        assert json.dumps(claim.to_dict(), allow_nan=False)
+
+
+def test_make_writes_everything_and_keeps_claims_of_other_figures(tmp_path):
+    [made] = make(["readout"], tmp_path / "out", quick=True, workers=1)
+    first = made.claims
+    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "cache", "claims.json", "claims.md",
+        "readout.png", "readout.pdf", "readout.csv",
+        "multitask.png", "multitask.pdf", "multitask.csv",
+        "multitask-plans.csv", "multitask-protocols.csv",
+    }  # fmt: skip
+    content = json.loads((tmp_path / "out" / "claims.json").read_text())
+    assert list(content["figures"]) == ["multitask", "readout"]
+    assert content["figures"]["multitask"]["settings"]["seeds"] == 1
+    assert content["figures"]["readout"]["claims"] == [claim.to_dict() for claim in first]
+    text = (tmp_path / "out" / "claims.md").read_text()
+    assert all(claim.statement in text for claim in first)
+    table = pd.read_csv(tmp_path / "out" / "multitask.csv")
+    assert list(table.columns) == ["similarity", "seed", "strategy", "loss"]
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
+    before = (tmp_path / "out" / "multitask.csv").read_text()
+    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
+    assert kept == {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cache").iterdir()}
+    assert (tmp_path / "out" / "multitask.csv").read_text() == before
+
+
+def test_a_protocol_survives_its_table():
+    protocol = Protocol([[1.0, 0.0], [0.25, 0.75]], lr=[[1.0, 2.0], [3.0, 4.0]], edges=[0, 1, 3])
+    assert protocol_of(protocol_rows(protocol.to_dict())) == protocol
+
+
+# Claims on made-up tables: `verdicts` of a figure whose tables are as the paper says, and of tables
+# with one thing changed, which must turn exactly the claims that are named.
+
+GAMMAS = [0.1, 0.3, 0.6, 0.9]
+SEEDS = range(3)
+
+
+def verdicts(name, tables):
+    return [claim.verdict for claim in module_of(name).claims(tables)]
+
+
+def losses_table(**curves):
+    """Return a table of losses; `curves` are losses at GAMMAS by strategy."""
+    return pd.DataFrame(
+        [
+            {"similarity": g, "seed": seed, "strategy": name, "loss": loss * (1 + 0.01 * seed)}
+            for seed in SEEDS
+            for name, curve in curves.items()
+            for g, loss in zip(GAMMAS, curve, strict=True)
+        ]
+    )
+
+
+def steps_table(shares, lr=None, seeds=SEEDS, **more):
+    """Return a table of protocols, the same for all seeds."""
+    protocol = Protocol(shares, 1.0 * len(shares), 1.0 if lr is None else lr)
+    rows = protocol_rows(protocol.to_dict())
+    return pd.concat(rows.assign(seed=seed, **more) for seed in seeds)
+
+
+def similarity(
+    no_replay=(1, 3, 2, 1), optimal=(2, 1, 2, 3), pseudo=1.05, interleaved=1.5, ratio=1.1
+):
+    best = np.array(optimal, float)
+    losses = {
+        "no replay": no_replay,
+        "optimal": best,
+        "pseudo-optimal": pseudo * best,
+        "interleaved, optimal share": interleaved * best,
+        "interleaved 1:1": 2 * best,
+    }
+    plans = pd.DataFrame(
+        [
+            {"similarity": g, "seed": s, "loss_ratio": ratio, "focus": 5.0, "meeting": 6.0}
+            for g, s in product(GAMMAS, SEEDS)
+        ]
+    )
+    return {"losses": losses_table(**losses), "plans": plans}
+
+
+def multitask(sequential=(2, 4, 3, 2), interleaved=(1.4, 1.3, 1.2, 1.1), gain=0.03):
+    best = (1 - gain) * np.array(interleaved)
+    losses = {"sequential": sequential, "interleaved 1:1": interleaved, "optimal": best}
+    return {"losses": losses_table(**losses)}
+
+
+def annealing(joint=1.0, annealed=1.5, optimal=3.0):
+    level = {
+        "no replay": 9.0, "interleaved 1:1": 5.0, "interleaved, optimal share": 4.0,
+        "pseudo-optimal": 1.1 * optimal,
+        "optimal": optimal, "power law": annealed, "exponential": 1.1 * annealed,
+        "joint optimum": joint,
+    }  # fmt: skip
+    return {"losses": losses_table(**{name: [x] * 4 for name, x in level.items()})}
+
+
+def dynamics(learnt=2e-6, gap=1e-3, final=(3.0, 2.0, 1.0), focus=5):
+    curves = []
+    for seed in SEEDS:
+        curves.append([1000.0, "first phase", seed, learnt, 0.1, 0.0])
+        for name, loss in zip(("no replay", "interleaved 1:1", "optimal"), final, strict=True):
+            curves.append([1025.0, name, seed, loss, loss, gap])
+    table = pd.DataFrame(curves, columns=["time", "strategy", "seed", "theory_1", "theory_2", "g"])
+    table["sgd_1"], table["sgd_2"] = table["theory_1"] + table["g"], table["theory_2"]
+    shares = [[0.0, 1.0]] * focus + [[1.0, 0.0]] * 3
+    return {
+        "curves": table,
+        "protocols": steps_table(shares, strategy="optimal"),
+        "runs": pd.DataFrame({"seed": list(SEEDS), "dimension": 20_000}),
+    }
+
+
+def learning_rate(first=4.0, last=1.0, other=1.5, focus=6, constant=3.0, noise=0.0):
+    shares = [[0.0, 1.0]] * focus + [[1.0, 0.0], [0.0, 1.0]] * 50
+    rates = np.concatenate([np.geomspace(first, last, focus), np.full(100, last)])
+    lr = np.stack([other * rates, rates], axis=1)
+    lr[focus:] *= np.exp(noise * np.random.default_rng(0).standard_normal((100, 2)))
+    losses = pd.DataFrame({"seed": list(SEEDS), "joint": 1.0, "constant": constant})
+    return {"protocols": steps_table(shares, lr), "losses": losses}
+
+
+def overlaps(halfway=False, late=0.8):
+    def cosine(g, own):
+        return np.sqrt((1 + g) / 2) if halfway else 0.99 if own else g
+
+    rows = [
+        {
+            "time": time, "similarity": g, "seed": seed, "task": task, "unit": unit,
+            "cosine": cosine(g, task == unit),
+            "readout": 1.0 if task == unit or time == 10.0 else (0.1 if g < 0.9 else late),
+        }
+        for g, seed, task, unit, time in product(GAMMAS, SEEDS, (1, 2), (1, 2), (10.0, 25.0))
+    ]  # fmt: skip
+    return {"overlaps": pd.DataFrame(rows)}
+
+
+def three_tasks(shuffled=1.2, old=1.0):
+    names = module_of("three-tasks").LOOKS
+    shares = [[0, 1, 0], [0, 0, 1]] * 3 + [[1, 0, 0]] * 2
+    curves = []
+    for seed, name, step in product(SEEDS, names, range(9)):
+        loss = {"optimal": 1.0, "shuffled": shuffled}.get(name, 2.0)
+        curves.append([float(step), name, seed, old * loss, loss, 1.5 * loss])
+    table = pd.DataFrame(curves, columns=["time", "strategy", "seed", "loss_1", "loss_2", "loss_3"])
+    return {"curves": table, "protocols": steps_table(shares)}
+
+
+def readout(frozen=1.0, limit=1.01, trained=1.5):
+    formula = np.array([3.0, 4.0, 14.0])
+    table = {
+        "similarity": [0.0, 0.3, 0.8], "formula": formula, "limit": limit * formula,
+        "frozen": frozen * formula, "trained": trained * formula,
+    }  # fmt: skip
+    return {"timescales": pd.DataFrame(table)}
+
+
+MADE = {
+    "dynamics": (dynamics, [({"learnt": 1e-4}, 0), ({"learnt": 1e-9}, 0), ({"gap": 0.01}, 1),
+                            ({"final": (3, 1, 2)}, 2),
+                            ({"final": (1, 2, 0.5)}, 2), ({"focus": 0}, 3)]),
+    "similarity": (similarity, [({"no_replay": (1, 2, 3, 4)}, 0), ({"optimal": (1, 2, 3, 4)}, 1),
+                                ({"pseudo": 1.2}, 2), ({"interleaved": 1.06}, 3),
+                                ({"pseudo": 1.0001, "interleaved": 1.001}, 3),
+                                ({"ratio": 3.0}, 4), ({"ratio": 0.3}, 4)]),
+    "learning-rate": (learning_rate, [({"first": 1.5}, 0), ({"other": 1.01}, 1),
+                                      ({"other": 1.0, "noise": 0.3}, 1), ({"constant": 1.05}, 2)]),
+    "multitask": (multitask, [({"sequential": (4, 3, 2, 2)}, 0),
+                              ({"interleaved": (1.4, 1.3, 1.35, 1.1)}, 1), ({"gain": 0.3}, 3)]),
+    "overlaps": (overlaps, [({"halfway": True}, 0), ({"late": 0.05}, 1)]),
+    "annealing": (annealing, [({"joint": 1.495}, 0), ({"optimal": 1.2}, 1)]),
+    "three-tasks": (three_tasks, [({"shuffled": 1.005}, 0), ({"old": 0.1}, 1), ({"old": 1e4}, 1)]),
+    "readout": (readout, [({"frozen": 1.02}, 0), ({"limit": 1.2}, 1), ({"trained": 20.0}, 2),
+                          ({"trained": 0.01}, 2)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_claims_hold_where_they_should(name):
+    make_tables, _ = MADE[name]
+    assert set(verdicts(name, make_tables())) == {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "claim"),
+    [(name, *case) for name, (_, changes) in MADE.items() for case in changes],
+)
+def test_a_claim_does_not_hold_where_it_should_not(name, change, claim):
+    found = verdicts(name, MADE[name][0](**change))
+    assert found[claim] == "does not hold"
+    assert [x for i, x in enumerate(found) if i != claim] == ["holds"] * (len(found) - 1)
+
+
+def test_every_claim_is_seen_to_fail():
+    for name, (make_tables, changes) in MADE.items():
+        alone = {claim for _, claim in changes}
+        together = {  # claims that cannot fail alone
+            "multitask": {2: {"sequential": (1, 1.2, 1.1, 1)}},
+        }.get(name, {})
+        for claim, change in together.items():
+            assert verdicts(name, make_tables(**change))[claim] == "does not hold"
+        assert alone | set(together) == set(range(len(verdicts(name, make_tables()))))
+
+
+def test_a_claim_that_depends_on_the_initialisation_says_so():
+    tables = dynamics()
+    worse = (tables["curves"]["seed"] == 0) & (tables["curves"]["strategy"] == "first phase")
+    tables["curves"].loc[worse, "theory_1"] = 1e-3
+    assert verdicts("dynamics", tables)[0] == "depends on the initialisation"
+
+
+def test_ctrl_c_ends_all_figures_at_once(tmp_path):
+    """Figures wait for their problems in threads of their own, which must hear of it, too."""
+    program = (
+        "import sys; from replan.cli import main; sys.argv[1:] = "
+        "['figure', 'all', '--quick', '--workers', '2', '--out', 'made']; main()"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    end = time.monotonic() + 120
+    while len(list((tmp_path / "made" / "cache").glob("*.json"))) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    _, errors = run.communicate(timeout=60)
+    kept = "finished problems are kept in made/cache; the same command goes on"
+    lines = [line for line in errors.splitlines() if line]
+    assert (run.returncode, lines) == (130, [kept, "replan: stopped"])
+
+
+def test_an_always_needs_every_initialisation():
+    tables = dynamics()
+    late = steps_table([[1.0, 0.0]] * 8, strategy="optimal", seeds=[3])
+    tables["protocols"] = pd.concat([tables["protocols"], late])
+    focus = module_of("dynamics").claims(tables)[3]
+    assert focus.held == [True, True, True, False]
+    assert focus.verdict == "depends on the initialisation"
+
+
+def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
+    [made] = make(
+        ["multitask"], tmp_path, quick=True, seeds=1, workers=1,
+        changes={"similarities": [0.2, 0.8], "steps": 10},
+    )  # fmt: skip
+    content = json.loads((tmp_path / "claims.json").read_text())["figures"]["multitask"]
+    assert content["command"] == (
+        "replan figure multitask --quick --seeds 1 --set similarities=[0.2, 0.8] --set steps=10"
+    )
+    assert content["settings"]["similarities"] == [0.2, 0.8]
+    assert content["unconverged"] == made.unconverged
+    with pytest.raises(ValueError, match=r"`set` takes one of .*did you mean `steps`"):
+        list(make(["multitask"], tmp_path, changes={"stepz": 3}))
+
+
+def test_a_foreign_claims_file_is_refused_before_any_work(tmp_path):
+    (tmp_path / "claims.json").write_text('{"hello": 1}')
+    with pytest.raises(ValueError, match="takes a file that `replan figure` wrote"):
+        list(make(["readout"], tmp_path, quick=True, workers=1))
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,333 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replan import Protocol
+from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, focus_lengths
+
+
+def play(policy, script, every=10):
+    """Tell a policy (new, old) losses every so many steps; return the step of its switch."""
+    for new, old in script:
+        policy.next_tasks(every)
+        policy.observe({1: new, 0: old})
+    return policy.switch_step
+
+
+FALLING = [(1.0, 0.1), (0.5, 0.2), (0.3, 0.3), (0.2, 0.4), (0.1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        ({}, 30),  # 0.3 meets 0.3
+        ({"margin": 1.6}, 20),  # 0.5 ≤ 2.6 × 0.2
+        ({"margin": -0.3}, 40),  # 0.2 ≤ 0.7 × 0.4
+        ({"patience": 2}, 40),
+        ({"patience": 4}, -1),
+        ({"min_focus": 35}, 40),
+        ({"max_focus": 25}, 25),
+        ({"max_focus": 0}, 0),
+        ({"weights": [3.0, 1.0]}, 20),  # 0.5 ≤ 3 × 0.2
+        ({"smoothing": 0.5}, 50),  # 0.3625 > 0.3125, then 0.23125 ≤ 0.40625
+    ],
+)
+def test_it_switches_exactly_when_it_should(settings, step):
+    policy = FocusThenReplay(1, [0], **settings)
+    assert play(policy, FALLING) == step
+    assert policy.focusing == (step < 0)
+
+
+def test_the_new_task_alone_and_then_all_of_them():
+    policy = FocusThenReplay(1, [0])
+    assert policy.next_tasks(5).tolist() == [1] * 5
+    policy.observe({0: 1.0, 1: 0.5})
+    assert policy.next_tasks(6).tolist() in ([0, 1] * 3, [1, 0] * 3)
+    assert policy.next_counts(8).tolist() == [4, 4]
+    [decision] = policy.decisions
+    assert (decision.step, decision.what, decision.reason) == (5, "replay", "the losses met")
+    assert decision.losses == {0: 1.0, 1: 0.5}
+
+
+def test_the_longest_focus_phase_ends_within_a_batch():
+    policy = FocusThenReplay(1, [0], max_focus=5)
+    tasks = policy.next_tasks(11).tolist()
+    assert tasks[:5] == [1] * 5
+    assert sorted(tasks[5:]) == [0, 0, 0, 1, 1, 1]
+    assert policy.decisions[0].reason == "the longest focus phase, 5 steps"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_it_never_switches_on_a_loss_that_is_not_finite(bad):
+    policy = FocusThenReplay(1, [0])
+    policy.observe({1: 1.0, 0: 0.5})
+    policy.observe({1: 0.1, 0: bad})
+    policy.observe({1: bad, 0: 0.5})
+    assert policy.focusing
+    policy.observe({1: bad, 0: 0.5})
+    assert [decision.what for decision in policy.decisions] == ["ignored", "ignored"]
+    assert policy.losses == {1: 0.1, 0: 0.5}
+    policy.observe({1: 0.1, 0: 0.5})
+    assert not policy.focusing
+
+
+def test_one_task_is_never_replayed():
+    policy = FocusThenReplay(0, [], max_focus=3)
+    policy.observe({0: 0.0})
+    assert policy.next_tasks(7).tolist() == [0] * 7
+
+
+def test_losses_at_zero_have_met():
+    policy = FocusThenReplay(1, [0], shares="loss")
+    policy.observe({1: 0.0, 0: 0.0})
+    assert not policy.focusing
+    assert policy.shares()[0].tolist() == [0.5, 0.5]
+
+
+def test_a_task_whose_loss_never_falls_is_focused_on_until_the_bound():
+    script = [(1.0, 0.1)] * 50
+    assert play(FocusThenReplay(1, [0]), script) == -1
+    assert play(FocusThenReplay(1, [0], max_focus=300), script) == 300
+
+
+def test_nothing_is_decided_before_every_loss_is_known():
+    policy = FocusThenReplay(2, [0, 1])
+    policy.observe({2: 0.1, 0: 1.0})
+    assert policy.focusing
+    policy.observe({1: 0.01})
+    assert not policy.focusing  # the largest old loss counts
+
+
+def test_patience_counts_measurements_of_the_new_task():
+    policy = FocusThenReplay(1, [0], patience=2)
+    policy.observe({0: 0.3, 1: 0.1})
+    policy.observe({0: 0.3})
+    assert policy.focusing
+    policy.observe({1: 0.1})
+    assert not policy.focusing
+
+
+def test_a_state_of_another_kind_is_refused_and_changes_nothing():
+    policy = FocusThenReplay(1, [0])
+    other = Fixed([0.5, 0.5])
+    other.next_tasks(7)
+    for state in (other.state_dict(), {}, 3):
+        with pytest.raises(ValueError, match="`state_dict` takes what a FocusThenReplay gave"):
+            policy.load_state_dict(state)
+    assert policy.step == 0
+
+
+def test_numpy_keys_are_fine_in_a_state():
+    policy = FocusThenReplay(1, [0])
+    policy.observe({np.int64(0): np.float32(0.5), np.int64(1): 0.25})
+    assert json.loads(json.dumps(policy.state_dict()))["losses"] == {"0": 0.5, "1": 0.25}
+
+
+def test_tasks_arrive_one_after_another():
+    policy = FocusThenReplay(0, [], tasks=3)
+    assert policy.next_tasks(4).tolist() == [0] * 4
+    policy.begin(1)
+    assert policy.next_tasks(2).tolist() == [1] * 2
+    policy.observe({0: 0.2, 1: 0.1})
+    assert sorted(policy.next_tasks(4)) == [0, 0, 1, 1]
+    policy.begin(2)
+    assert policy.old_tasks == [0, 1]
+    assert policy.next_task() == 2
+    again = FocusThenReplay(0, [], tasks=3)
+    again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    assert again.state_dict() == policy.state_dict()
+    policy.observe({2: 0.15})
+    assert sorted(policy.next_tasks(6)) == [0, 0, 1, 1, 2, 2]
+    assert [d.what for d in policy.decisions] == ["focus", "replay", "focus", "replay"]
+
+
+@pytest.mark.parametrize("longest", [0, 5, 100])
+def test_shares_say_what_is_played(longest):
+    policy = FocusThenReplay(1, [0], max_focus=longest)
+    shares = policy.shares(8)
+    assert np.all(shares[:longest, 1] == 1.0)
+    assert np.all(shares[longest:, 1] == 0.5)
+    assert policy.next_tasks(8)[:longest].tolist() == [1] * min(longest, 8)
+
+
+def test_a_new_focus_phase_owes_nothing_to_old_tasks():
+    policy = FocusThenReplay(1, [0], shares=[0.9, 0.1])
+    for count in range(1, 12):
+        policy.observe({0: 0.5, 1: 0.5})
+        policy.next_tasks(count)
+        policy.begin(policy.old_tasks[0])
+        assert set(policy.next_tasks(3)) == {policy.new_task}
+
+
+def test_only_tasks_seen_are_replayed():
+    policy = FocusThenReplay(0, [], tasks=3, shares=[0.2, 0.2, 0.6])
+    policy.begin(1)
+    policy.observe({0: 0.2, 1: 0.1})
+    assert policy.next_counts(10).tolist() == [5, 5, 0]
+
+
+def test_shares_by_loss_wait_for_every_loss():
+    policy = FocusThenReplay(1, [0], shares="loss", max_focus=2)
+    policy.observe({1: 0.4})
+    assert policy.next_counts(10).tolist() == [4, 6]
+
+
+def test_shares_in_the_replay_phase():
+    policy = FocusThenReplay(1, [0], shares=[0.25, 0.75], max_focus=0)
+    assert policy.next_counts(8).tolist() == [2, 6]
+    policy = FocusThenReplay(1, [0], shares="loss", weights=[1.0, 2.0])
+    policy.observe({0: 0.6, 1: 0.1})
+    assert policy.shares()[0] == pytest.approx([0.75, 0.25])
+
+
+def test_other_policies():
+    assert Fixed([0.25, 0.75]).next_counts(8).tolist() == [2, 6]
+    assert Alternate(3, stay=2).next_tasks(8).tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
+    protocol = Protocol.from_segments([(1.0, 1), (3.0, [0.5, 0.5])], 2, lr=[2.0, 1.0])
+    policy = Follow(protocol, 8)
+    assert policy.lr(3)[:, 0].tolist() == [2.0, 2.0, 1.0]
+    tasks = policy.next_tasks(8).tolist()
+    assert tasks[:2] == [1, 1]
+    assert sorted(tasks[2:]) == [0, 0, 0, 1, 1, 1]
+    assert policy.next_counts(4).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("order", ["spread", "random"])
+def test_one_by_one_is_the_same_as_at_once(order):
+    one, whole = (Fixed([0.25, 0.75], order=order) for _ in range(2))
+    tasks = [one.next_task() for _ in range(40)]
+    assert tasks == whole.next_tasks(40).tolist()
+    assert set(tasks) == {0, 1}
+
+
+def test_random_order_follows_the_shares_and_the_seed():
+    one, same, other = (Fixed([0.3, 0.7], order="random", seed=seed) for seed in (1, 1, 2))
+    tasks = one.next_tasks(20_000)
+    assert np.mean(tasks) == pytest.approx(0.7, abs=0.02)
+    assert np.array_equal(tasks, same.next_tasks(20_000))
+    assert not np.array_equal(tasks, other.next_tasks(20_000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    order=st.sampled_from(["spread", "random"]),
+    losses=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8),
+    cut=st.integers(0, 7),
+    sizes=st.lists(st.integers(0, 9), min_size=8, max_size=8),
+)
+def test_a_policy_goes_on_from_its_state_to_the_sample(order, losses, cut, sizes):
+    def fresh():
+        return FocusThenReplay(
+            1, [0], order=order, seed=3, patience=2, smoothing=0.5, max_focus=20, shares="loss"
+        )
+
+    whole, part = fresh(), fresh()
+    tasks, resumed = [], []
+    for i, (loss, size) in enumerate(zip(losses, sizes, strict=False)):
+        if i == cut:
+            state = json.loads(json.dumps(part.state_dict()))
+            part = fresh()
+            part.load_state_dict(state)
+        for policy, out in ((whole, tasks), (part, resumed)):
+            out += policy.next_tasks(size).tolist()
+            policy.observe(dict(enumerate(loss)))
+    assert tasks == resumed
+    assert whole.decisions == part.decisions
+    assert whole.state_dict() == part.state_dict()
+
+
+def test_shares_by_a_number_are_those_of_the_new_task():
+    policy = FocusThenReplay(0, [], tasks=4, shares=0.4, max_focus=0)
+    assert policy.shares()[0].tolist() == [1, 0, 0, 0]
+    for task in (1, 2):
+        policy.begin(task)
+    assert policy.next_counts(100).tolist() == [30, 30, 40, 0]
+
+
+@pytest.mark.parametrize("order", ["spread", "random"])
+def test_tasks_that_are_not_there_leave_their_shares(order):
+    fixed = Fixed([0.1, 0.3, 0.6], order=order)
+    counts = np.bincount(fixed.next_tasks(4000, among=[0, 1]), minlength=3)
+    assert counts == pytest.approx([1000, 3000, 0], abs=0 if order == "spread" else 120)
+    assert set(Alternate(3).next_tasks(6, among=[1])) == {1}  # its turn or not
+
+
+def test_a_policy_without_phases_takes_no_note_of_new_tasks():
+    policy = Fixed([0.5, 0.5])
+    before = policy.state_dict()
+    policy.begin(1)
+    assert policy.state_dict() == before
+    with pytest.raises(ValueError, match="`new_task` takes a task index from 0 to 1, got 2"):
+        policy.begin(2)
+
+
+def test_decisions_say_how_late_they_are():
+    told = []
+    policy = FocusThenReplay(1, [0], log=lambda values, step: told.append(values["late"]))
+    policy.next_tasks(10)
+    policy.observe({0: 0.5, 1: 0.25}, late=6)
+    assert policy.decisions[0].late == 6
+    assert told == [6]
+
+
+def test_it_says_that_it_waits_for_a_loss():
+    policy = FocusThenReplay(2, [0, 1])
+    for _ in range(3):
+        policy.observe({2: 0.1, 1: 0.5})
+    assert [(d.what, d.reason) for d in policy.decisions] == [
+        ("waiting", "no loss of task 0 so far")
+    ]
+    policy.observe({0: 0.3})
+    assert not policy.focusing
+
+
+def test_lengths_of_focus_phases():
+    """A phase ends with a switch, with the next one, or with the end; remarks end none."""
+    policy = FocusThenReplay(0, [], tasks=4)
+    for task, (before, after) in enumerate([(30, 0), (10, 20), (30, 0), (5, 5)]):
+        policy.begin(task)
+        policy.next_tasks(before)
+        policy.observe({task: np.nan})
+        if after:
+            policy.observe(dict.fromkeys(range(task + 1), 0.5))
+            policy.next_tasks(after)
+    assert focus_lengths(policy.decisions, policy.step) == [30, 10, 30, 5]
+
+
+def test_what_happens_is_told_to_a_hook():
+    told = []
+    policy = FocusThenReplay(1, [0], log=lambda content, step: told.append((step, content)))
+    policy.next_tasks(3)
+    policy.observe({0: 0.5, 1: 0.25})
+    assert told == [(3, {"share_0": 0.5, "share_1": 0.5, "loss_0": 0.5, "loss_1": 0.25, "late": 0})]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: FocusThenReplay(1, [1]), "`old_tasks` takes tasks other than the new one, got 1"),
+        (lambda: FocusThenReplay(1, 0), "`old_tasks` takes a list of tasks, got 0"),
+        (lambda: FocusThenReplay(3, [0], tasks=2), "`new_task` takes a task index from 0 to 1"),
+        (lambda: FocusThenReplay(1, [0], smoothing=1.0), "`smoothing` takes a number from 0 to"),
+        (lambda: FocusThenReplay(1, [0], patience=0), "`patience` takes an integer of at least 1"),
+        (lambda: FocusThenReplay(1, [0], min_focus=5, max_focus=4), "`max_focus` takes an integer"),
+        (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` takes one of loss"),
+        (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` takes an array of numbers of"),
+        (lambda: FocusThenReplay(1, [0], shares=1.5), "`shares` takes a finite number of at least"),
+        (lambda: Fixed([0.5, 0.5]).next_tasks(1, among=[2]), "`among` takes a task index from 0"),
+        (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` takes a task index from 0"),
+        (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` takes a dict of losses"),
+        (lambda: FocusThenReplay(1, [0]).observe({0: None}), "`losses` takes a number for each"),
+        (lambda: FocusThenReplay(1, [0]).next_tasks(-1), "`count` takes an integer of at least 0"),
+        (lambda: Fixed([0.5, 0.6]), "`shares` takes shares that sum to 1"),
+        (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` takes one of spread, random"),
+        (lambda: Follow(3, 10), "`protocol` takes a Protocol, got 3"),
+        (lambda: Alternate(0), "`tasks` takes an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,278 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replan import Protocol
+from replan._common import files
+
+
+@st.composite
+def protocols(draw, tasks=None):
+    """A random protocol, on equal or unequal steps, with one learning rate or one a task."""
+    tasks = tasks or draw(st.integers(1, 5))
+    steps = draw(st.integers(1, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shares = rng.dirichlet(np.full(tasks, draw(st.sampled_from([0.1, 1.0, 10.0]))), size=steps)
+    lr = rng.random((steps, tasks) if draw(st.booleans()) else steps)
+    edges = np.linspace(0, 7.0, steps + 1)
+    if draw(st.booleans()):
+        edges = np.concatenate([[0.0], np.cumsum(0.05 + rng.random(steps))])
+    return Protocol(shares, lr=lr, edges=edges)
+
+
+def assert_same(a, b):
+    np.testing.assert_allclose(a.edges, b.edges, rtol=1e-13)
+    np.testing.assert_allclose(a.shares, b.shares, rtol=1e-13, atol=1e-15)
+    assert a.lr.tolist() == b.lr.tolist()
+
+
+def test_from_shares_sequence_and_segments_agree():
+    rows = [[0, 1], [0, 1], [1, 0], [0.5, 0.5]]
+    a = Protocol(rows, duration=8.0, lr=0.5)
+    b = Protocol.from_segments([(4.0, 1), (2.0, 0), (2.0, [0.5, 0.5])], tasks=2, lr=0.5)
+    assert_same(a, b.split(a.edges))
+    c = Protocol.from_sequence([1, 1, 0], tasks=2, duration=6.0, lr=0.5)
+    assert c.shares.tolist() == rows[:3]
+    assert c.sequence.tolist() == [1, 1, 0]
+    assert c.is_discrete
+    assert not a.is_discrete
+    assert a.mean_shares.tolist() == [0.375, 0.625]
+    assert (a.steps, a.tasks, a.duration) == (4, 2, 8.0)
+
+
+def test_then_concatenates():
+    a = Protocol.from_sequence([0], tasks=2, duration=1000.0)
+    b = Protocol([[0.5, 0.5]] * 2, duration=25.0, lr=[[1.0, 2.0], [3.0, 4.0]])
+    both = a.then(b)
+    assert both.edges.tolist() == [0, 1000, 1012.5, 1025]
+    assert both.lr.tolist() == [[1, 1], [1, 2], [3, 4]]
+    assert a.then(a).lr.tolist() == [1, 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(protocols(), st.integers(1, 6))
+def test_refining_and_splitting_change_nothing(protocol, factor):
+    fine = protocol.refine(factor)
+    assert fine.steps == factor * protocol.steps
+    assert protocol.deviation(fine) < 1e-12
+    cut = protocol.split(np.linspace(-1, protocol.duration + 1, 17))
+    assert protocol.deviation(cut) < 1e-12
+    assert np.diff(cut.edges).min() > 0
+    assert cut.duration == protocol.duration
+
+
+def test_splitting_next_to_an_edge_makes_no_sliver():
+    protocol = Protocol.from_segments([(7.0 + 1e-12, 1), (3.0, 0)], tasks=2)
+    assert protocol.split([7.0]).steps == 2
+    assert protocol.split([5.0, 5.0 + 1e-13]).steps == 3
+
+
+@settings(max_examples=80, deadline=None)
+@given(protocols())
+def test_rounding_stays_within_its_bound(protocol):
+    rounded = protocol.round()
+    assert rounded.is_discrete
+    assert rounded.lr.tolist() == protocol.lr.tolist()
+    equal = np.ptp(protocol.lengths) < 1e-9
+    bound = sum(1 / i for i in range(2, protocol.tasks + 1))
+    if not equal and protocol.tasks > 2:
+        bound = protocol.tasks - 1
+    assert protocol.deviation(rounded) <= bound * protocol.lengths.max() + 1e-7
+
+
+def test_deviation_weighs_steps_by_their_length():
+    a = Protocol([[1, 0], [0, 1]], edges=[0, 1, 4])
+    assert a.deviation(Protocol([[1, 0]], duration=4.0)) == 3.0
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), files.replacing(path) as part:
+        part.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_rounding_bound_is_tight():
+    shares = np.array([[1 / 3, 1 / 3, 1 / 3], [0, 0.5, 0.5]])
+    protocol = Protocol(shares, duration=2.0)
+    assert protocol.deviation(protocol.round()) == pytest.approx(5 / 6)
+
+
+def test_rounding_deviation_falls_in_proportion_to_the_step():
+    wave = 0.5 + 0.4 * np.sin(np.linspace(0, 5, 16))
+    protocol = Protocol(np.column_stack([wave, 1 - wave]), duration=4.0)
+    factors = 2 ** np.arange(1, 7)
+    gaps = [protocol.deviation(protocol.refine(int(f)).round()) for f in factors]
+    slope = np.polyfit(np.log(factors), np.log(gaps), 1)[0]
+    assert slope == pytest.approx(-1, abs=0.15)
+
+
+def test_rounding_equal_shares_alternates_from_the_first_task():
+    protocol = Protocol(np.full((9, 3), 1 / 3), duration=9.0)
+    assert protocol.round().sequence.tolist() == [0, 1, 2] * 3
+
+
+def test_spread_samples_follow_the_shares_everywhere():
+    protocol = Protocol([[0.3, 0.7], [0.9, 0.1]], edges=[0.0, 0.5, 2.0])
+    tasks = protocol.sample(1000)
+    assert len(tasks) == 2000
+    due = np.concatenate([np.full(500, 0.7), np.full(1500, 0.1)])
+    assert np.abs(np.cumsum(tasks) - np.cumsum(due)).max() <= 0.5 + 1e-6
+    assert protocol.sample(1000).tolist() == tasks.tolist()
+
+
+def test_random_samples_follow_the_shares_on_average_and_the_seed():
+    protocol = Protocol([[0.2, 0.5, 0.3], [0.0, 0.0, 1.0]], duration=2.0)
+    tasks = protocol.sample(20_000, order="random", seed=5)
+    long = protocol.sample(400_000, order="random", seed=5)[:400_000]
+    counts = np.bincount(long, minlength=3) / 400_000
+    np.testing.assert_allclose(counts, [0.2, 0.5, 0.3], atol=4 * 0.5 / np.sqrt(400_000))
+    assert set(tasks[20_000:]) == {2}
+    assert tasks.tolist() == protocol.sample(20_000, order="random", seed=5).tolist()
+    assert tasks.tolist() != protocol.sample(20_000, order="random", seed=6).tolist()
+
+
+@settings(max_examples=15, deadline=None)
+@given(protocols())
+def test_files_give_back_the_same_protocol(tmp_path_factory, protocol):
+    folder = tmp_path_factory.mktemp("protocol")
+    for name in ("p.json", "p.csv"):
+        protocol.save(folder / name)
+        assert_same(Protocol.load(folder / name), protocol)
+    assert not list(folder.glob("*.part"))
+
+
+def test_csv_opens_in_pandas_and_json_says_tasks_from_one(tmp_path):
+    protocol = Protocol.from_sequence([1, 0], tasks=2, duration=3.0)
+    protocol.save(tmp_path / "p.csv")
+    table = pd.read_csv(tmp_path / "p.csv")
+    assert list(table) == ["start", "end", "share_1", "share_2", "lr"]
+    assert table["share_2"].tolist() == [1, 0]
+    protocol.save(tmp_path / "p.json")
+    content = json.loads((tmp_path / "p.json").read_text())
+    assert content["tasks"] == [2, 1]
+    assert content["replan"]
+
+
+def test_json_without_edges_has_equal_steps(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"duration": 4, "shares": [[1, 0], [0, 1]], "lr": [1, 1]}')
+    assert Protocol.load(path).edges.tolist() == [0, 2, 4]
+
+
+def test_plot_writes_pictures(tmp_path):
+    protocol = Protocol([[0.3, 0.7], [0.9, 0.1]], duration=2.0)
+    for name, head in (("p.png", b"\x89PNG"), ("p.pdf", b"%PDF")):
+        protocol.plot(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(head)
+
+
+def test_text_fits_a_screen():
+    protocol = Protocol.from_sequence([0, 1] * 100, tasks=2, duration=25.0)
+    lines = str(protocol).splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert "192 more" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Protocol([[0.5, 0.4]], 1.0), "`shares` takes shares that sum to 1, got .* 0.9"),
+        (lambda: Protocol([[1.5, -0.5]], 1.0), "`shares` takes shares of at least 0, got -0.5"),
+        (lambda: Protocol([[np.nan, 1.0]], 1.0), "`shares` takes finite numbers, got nan"),
+        (lambda: Protocol([0.5, 0.5], 1.0), r"`shares` takes .* shape \(steps, T\)"),
+        (lambda: Protocol([[1.0]], -1.0), "`duration` takes a finite number above 0, got -1"),
+        (lambda: Protocol([[1.0]]), "`duration` or `edges`: takes one of the two"),
+        (lambda: Protocol([[1.0]], 1.0, -2.0), "`lr` takes .* at least 0, got -2"),
+        (lambda: Protocol([[1.0]], 1.0, [1.0, 2.0]), r"`lr` takes .* shape \(1,\)"),
+        (lambda: Protocol([[1.0]] * 2, 1.0, [1.0, -2.0]), "`lr` takes learning rates of at"),
+        (lambda: Protocol([[1.0]], edges=[0.0, 0.0]), "`edges` takes increasing times from 0"),
+        (lambda: Protocol.from_sequence([2], 2, 1.0), "`sequence` takes a task index from 0 to 1"),
+        (lambda: Protocol.from_segments([(0.0, 1)], 2), "`segments` takes .* above 0, got 0"),
+        (lambda: Protocol.from_segments([(1.0, 2)], 2), "`segments` takes a task index .* got 2"),
+        (lambda: Protocol.from_segments([(1.0, [1.0])], 2), r"`segments` .* shape \(2,\)"),
+        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "`segments` takes pairs"),
+        (lambda: Protocol.from_segments(5, 2), "`segments` takes a list of"),
+        (lambda: Protocol.from_sequence(3, 2, 1.0), "`sequence` takes a list of tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).then(3), "`other` takes a protocol of 1 tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).deviation(3), "`other` takes a protocol"),
+        (lambda: Protocol([[0.5, 0.5]], 1.0).sequence, "`sequence` .* call `round` first"),
+        (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "`order` takes one of spread"),
+        (lambda: Protocol([[1.0]], 1.0).save("p.txt"), "`path` .* ends in .json or .csv"),
+        (lambda: Protocol([[1.0]], 1.0).then(Protocol([[1, 0]], 1.0)), "`other` takes .* 1 tasks"),
+        (lambda: Protocol([[1.0]], 1.0).refine(0), "`factor` takes an integer of at least 1"),
+    ],
+)
+def test_bad_input_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"duration": 1}', '{"shares": 3, "duration": 1}'])
+def test_bad_files_are_refused(tmp_path, text):
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"p\.json|shares"):
+        Protocol.load(path)
+
+
+def test_tables_by_hand_may_have_spaces_and_blank_lines(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text(
+        "\ufeffstart, end, share_1, lr\n0, 1, 1, 0.5\n\n1, 3, 1, 0.2\n\n", encoding="utf-8"
+    )
+    assert Protocol.load(path) == Protocol([[1], [1]], lr=[0.5, 0.2], edges=[0, 1, 3])
+
+
+def test_columns_count_by_their_number(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("lr,share_2,share_1,start,end\n0.5,0.2,0.8,0,1\n")
+    assert Protocol.load(path) == Protocol([[0.8, 0.2]], 1.0, 0.5)
+    path.write_text("start,end,share_1,share_3,lr\n0,1,0.5,0.5,1\n")
+    with pytest.raises(ValueError, match="no 'share_2' in it"):
+        Protocol.load(path)
+
+
+def test_tables_with_a_gap_are_refused(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("start,end,share_1,lr\n0,1,1,1\n2,3,1,1\n")
+    with pytest.raises(ValueError, match="got a gap"):
+        Protocol.load(path)
+
+
+def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"duration": 4, "edges": [0, 3], "shares": [[1]], "lr": [1]}')
+    with pytest.raises(ValueError, match="`duration` takes the last of `edges`, 3, got 4"):
+        Protocol.load(path)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere'$"):
+        Protocol([[1.0]], 1.0).save(tmp_path / "nowhere" / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("lr", "text"),
+    [(1.0, "1"), ([3.0, 2.0, 2.0], "3 to 2"), ([1.0, 3.0, 2.0], "1 … 3"), ([[1, 2]] * 3, "1 … 2")],
+)
+def test_learning_rates_in_words(lr, text):
+    protocol = Protocol([[0.5, 0.5]] * 3, 3.0, lr)
+    assert protocol.lr_text() == text
+    assert f"learning rate {text}\n" in str(protocol)
+
+
+@pytest.mark.parametrize("text", ["", "start,end\n0,1\n", "start,end,share_1,lr\n0,1,x,1\n"])
+def test_bad_tables_are_refused(tmp_path, text):
+    path = tmp_path / "p.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"p\.csv"):
+        Protocol.load(path)

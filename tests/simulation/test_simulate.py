@@ -1,0 +1,352 @@
+"""simulate: two engines agree in law, the theory is their limit, and promises of the interface."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import replan
+from replan import Problem, Protocol, TeacherStudent, simulate, strategies
+from replan.simulation import reduced
+
+# A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
+FALSE_ALARM = 1e-4
+
+
+def bound(count):
+    from scipy.stats import norm
+
+    return norm.isf(FALSE_ALARM / 2 / count)
+
+
+def make(K=2, T=2, duration=4.0, lr=1.5, **model):
+    students = TeacherStudent.similar(0.3, tasks=T, hidden=K, **model)
+    start = students.pretrain(duration=20.0, start=students.fresh(1, weight_variance=0.3))
+    return Problem(students, start, duration=duration, lr=lr, steps=20)
+
+
+def moments(simulation):
+    """All overlaps and losses at the end, their means and second moments, with standard errors."""
+    at = simulation.overlaps
+    K = at.Q.shape[-1]
+    parts = (at.Q[:, -1][:, *np.tril_indices(K)], at.M[:, -1], at.V[:, -1], simulation.final_losses)
+    values = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    centred = values - values.mean(axis=0)
+    products = (centred[:, :, None] * centred[:, None, :]).reshape(len(values), -1)
+    both = np.concatenate([values, products], axis=1)
+    return both.mean(axis=0), both.std(axis=0) / math.sqrt(len(values))
+
+
+def distance(a, b):
+    """The largest difference of means and covariances, in standard errors, and how many."""
+    (mean_a, error_a), (mean_b, error_b) = moments(a), moments(b)
+    errors = np.hypot(error_a, error_b)
+    used = errors > 1e-15  # what never moves has no spread
+    np.testing.assert_allclose(mean_a[~used], mean_b[~used], atol=1e-12)
+    return np.max(np.abs(mean_a - mean_b)[used] / errors[used]), int(used.sum())
+
+
+def ends(problem, engine, dimension, seeds, seed=0, **settings):
+    protocol = strategies.interleaved(problem)
+    return simulate(
+        problem, protocol, dimension=dimension, seeds=seeds, seed=seed, engine=engine,
+        times=[problem.duration], **settings,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("dimension", "duration"), [(50, 4.0), (200, 2.0), (1000, 0.5)])
+@pytest.mark.parametrize("K", [2, 3])
+def test_engines_agree_in_law(dimension, duration, K):
+    problem = make(K=K, duration=duration)
+    full = ends(problem, "full", dimension, 2000)
+    chain = ends(problem, "reduced", dimension, 8000, seed=1)
+    found, count = distance(full, chain)
+    assert found < bound(count)
+
+
+def test_engines_agree_with_noise_heads_and_rates_of_their_own():
+    model = TeacherStudent(
+        [[1.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 1.0]], hidden=2,
+        teacher_heads=[[1.0, 0.5, 0.0], [0.0, 0.0, 1.0]], noise=0.2, train_heads=[True, False],
+        head_lr=0.5,
+    )  # fmt: skip
+    start = model.fresh(2, dimension=40, weight_variance=10.0)
+    problem = Problem(model, start, duration=3.0, steps=6)
+    shares = np.tile([[0.7, 0.3]], (6, 1))
+    lr = np.column_stack([np.linspace(1.5, 0.5, 6), np.linspace(0.2, 1.0, 6)])
+    protocol = Protocol(shares, 3.0, lr)
+    runs = [
+        simulate(problem, protocol, dimension=40, seeds=n, seed=n, engine=e, order="random",
+                 times=[3.0])
+        for e, n in (("full", 2000), ("reduced", 8000))
+    ]  # fmt: skip
+    found, count = distance(*runs)
+    assert found < bound(count)
+    assert np.array_equal(runs[1].overlaps.V[:, -1, 1], np.tile(start.V[1], (8000, 1)))
+
+
+@pytest.mark.parametrize("mutant", ["χ 5 % long", "no rotation"])
+def test_mutants_of_the_chain_are_caught(mutant, monkeypatch):
+    """The same test fails for a wrong length of the new direction, and without the rotation."""
+    problem = make(lr=4.0)
+    full = ends(problem, "full", 50, 2000)
+    found, count = distance(full, ends(problem, "reduced", 50, 2000, seed=1))
+    assert found < bound(count)
+    plain = reduced._add_outer.py_func
+    kernel = reduced._advance.py_func
+    monkeypatch.setattr(reduced, "_turn", reduced._turn.py_func)
+
+    def add_outer(wide, push, outer):
+        if mutant == "χ 5 % long":
+            outer[-1] *= 1.05
+            plain(wide, push, outer)
+        else:
+            wide[:, :-1] += np.tril(push[:, None] * outer[:-1])
+            wide[range(len(push)), range(len(push))] += push * outer[-1]
+
+    monkeypatch.setattr(reduced, "_add_outer", add_outer)
+    monkeypatch.setattr(reduced, "_advance", kernel)
+    found, count = distance(full, ends(problem, "reduced", 50, 2000, seed=1))
+    assert found > bound(count)
+
+
+def test_the_theory_is_the_limit():
+    """Deviations fall as N^(−½), from 10² to 10⁶ dimensions."""
+    problem = make(duration=2.0)
+    sizes = np.array([100, 1000, 10_000, 100_000, 1_000_000])
+    spreads = []
+    for N in sizes:
+        run = ends(problem, "reduced", int(N), 32)
+        spreads.append(np.sqrt(np.mean(run.deviation**2)))
+    slope = np.polyfit(np.log(sizes), np.log(spreads), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.06)
+
+
+def test_alignment_stays_exact():
+    """10⁷ steps with a student that learns its teacher to a loss near 1e-6 and below."""
+    model = TeacherStudent([[1.0]], hidden=2)
+    problem = Problem(model, model.fresh(0), duration=1000.0)
+    run = simulate(problem, strategies.one_task(problem), dimension=10_000, seeds=1)
+    Q, M = run.overlaps.Q[0], run.overlaps.M[0]
+    assert run.losses[0, -1, 0] < 2e-6
+    assert run.losses.min() > -1e-14
+    assert np.array_equal(Q, np.swapaxes(Q, -1, -2))
+    joint = np.concatenate(
+        [np.concatenate([Q, M], axis=-1),
+         np.concatenate([np.swapaxes(M, -1, -2), np.ones((len(Q), 1, 1))], axis=-1)], axis=-2,
+    )  # fmt: skip
+    assert np.linalg.eigvalsh(joint).min() > -1e-13
+
+
+def test_results_do_not_depend_on_threads_and_repeat():
+    problem = make()
+    one, two, other = (
+        ends(problem, "reduced", 300, 5, seed=seed, threads=threads)
+        for seed, threads in ((3, 1), (3, 2), (4, 2))
+    )
+    assert np.array_equal(one.states, two.states)
+    assert not np.array_equal(one.states, other.states)
+
+
+def test_orders_of_the_tasks():
+    problem = make(duration=1.0)
+    protocol = strategies.focus_then_revise(problem, focus=0.4, shares=[0.3, 0.7])
+    spread = protocol.sample(200)
+    as_given = simulate(problem, protocol, dimension=200, seeds=3, order=spread)
+    assert np.array_equal(
+        as_given.states, simulate(problem, protocol, dimension=200, seeds=3).states
+    )
+    drawn = simulate(problem, protocol, dimension=200, seeds=3, order="random")
+    assert not np.array_equal(as_given.states, drawn.states)
+
+
+@pytest.mark.parametrize("engine", ["reduced", "full"])
+def test_phases_can_be_chained(engine):
+    """Two phases, with the same seed, have the law of one run through both."""
+    whole = make(duration=2.0, lr=3.0)
+    half = replace(whole, duration=1.0)
+    settings = {"dimension": 50, "seeds": 1500, "engine": engine}
+    before = simulate(half, strategies.one_task(half), times=[1.0], **settings)
+    after = simulate(half, strategies.no_replay(half), after=before, times=[0.0, 1.0], **settings)
+    np.testing.assert_allclose(after.states[:, 0], before.states[:, -1], atol=1e-12)
+    both = strategies.one_task(half).then(strategies.no_replay(half))
+    unbroken = simulate(whole, both, times=[2.0], seed=7, **settings)
+    found, count = distance(after, unbroken)
+    assert found < bound(count)
+    np.testing.assert_allclose(after.theory.final_losses, unbroken.theory.final_losses, rtol=1e-6)
+
+
+def test_what_cannot_be_gone_on_from_is_refused():
+    problem = make()
+    run = ends(problem, "reduced", 20, 2)
+    other = make(K=3)
+    with pytest.raises(ValueError, match="`after` takes a simulation of the same model"):
+        ends(other, "reduced", 20, 2, after=run)
+    with pytest.raises(ValueError, match="`after` takes a simulation with `"):
+        ends(problem, "reduced", 30, 2, after=run)
+    with pytest.raises(ValueError, match="`after` takes a simulation with `seeds` 3, got"):
+        ends(problem, "reduced", 20, 3, after=run)
+    with pytest.raises(ValueError, match="`after` takes a Simulation, got 5"):
+        ends(problem, "reduced", 20, 2, after=5)
+
+
+def test_few_dimensions_and_equal_teachers():
+    """Teachers that span one dimension only, and a single direction left over for the input."""
+    model = TeacherStudent([[1.0, 1.0], [1.0, 1.0]], hidden=3)
+    start = model.fresh(2, dimension=5, weight_variance=1.0)
+    problem = Problem(model, start, duration=3.0, lr=2.0, steps=3)
+    found, count = distance(ends(problem, "full", 5, 2000), ends(problem, "reduced", 5, 8000, 1))
+    assert found < bound(count)
+
+
+def test_the_end_is_always_looked_at_and_durations_round():
+    problem = make(duration=0.7)
+    run = simulate(problem, strategies.interleaved(problem), dimension=101, seeds=2, times=[0.1])
+    assert run.times.tolist() == [pytest.approx(10 / 101), 0.7]
+    assert "2 runs" in str(run)
+    assert run.deviation.shape == (2, 2, 2)
+
+
+def test_given_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    N = 100
+    axes = np.linalg.qr(rng.normal(size=(N, N)))[0].T * math.sqrt(N)
+    model = TeacherStudent.similar(0.0)
+    weights = 0.5 * axes[:2] + 0.2 * axes[2:4]
+    heads = np.array([[0.5, 0.1], [0.2, 0.3]])
+    start = model.from_weights(weights, heads, axes[:2])
+    problem = Problem(model, start, duration=1.0)
+    protocol = strategies.interleaved(problem)
+    run = simulate(
+        problem, protocol, dimension=N, seeds=2, engine="full", weights=(weights, axes[:2])
+    )
+    np.testing.assert_allclose(run.overlaps.Q[:, 0], np.tile(start.Q, (2, 1, 1)), atol=1e-12)
+    with pytest.raises(ValueError, match=r"`weights` takes weights with the overlaps of `problem"):
+        simulate(problem, protocol, dimension=N, engine="full", weights=(2 * weights, axes[:2]))
+    with pytest.raises(ValueError, match="`weights` takes weights only with the engine 'full'"):
+        simulate(problem, protocol, dimension=N, weights=(weights, axes[:2]))
+
+
+def test_a_diverging_run_says_when_and_the_others_stay():
+    """Task 2 has a huge learning rate: runs that draw it often diverge, others never draw it."""
+    model = TeacherStudent.similar(0.3)
+    problem = Problem(model, model.fresh(0), duration=5.0)
+    protocol = Protocol([[0.9, 0.1]], 5.0, [[0.1, 1e80]])
+    settings = {"dimension": 4, "seeds": 40, "order": "random"}
+    run = simulate(problem, protocol, **settings)
+    assert 0 < len(run.failures) < 40
+    assert simulate(problem, protocol, times=[5.0], **settings).failures == run.failures
+    for number in range(40):
+        broken = np.isnan(run.losses[number]).any(axis=1)
+        assert broken[-1] == (number in run.failures)
+        assert not broken[0]
+    first = next(iter(run.failures))
+    sample = int(run.failures[first].split("diverged at sample ")[1].split(":")[0])
+    assert np.isnan(run.losses[first]).all(axis=1).argmax() == np.argmax(run.times * 4 >= sample)
+    assert np.all(np.isfinite(run.mean[0]))
+    content = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    assert content["losses"][first] == [None, None]
+    assert content["curves"][first][0] == run.losses[first, 0].tolist()
+    assert content["failures"][str(first)] == run.failures[first]
+    calm = simulate(problem, Protocol([[0.9, 0.1]], 5.0, 0.1), **settings)
+    assert not calm.failures
+
+
+def test_files_text_and_picture(tmp_path):
+    problem = make()
+    run = simulate(problem, strategies.interleaved(problem), dimension=300, seeds=4)
+    run.save(tmp_path / "run.json")
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert np.shape(content["curves"]) == (4, 101, 2)
+    assert content["losses"] == run.final_losses.tolist()
+    assert len(content["ode_losses"]) == 2
+    assert content["dimension"] == 300
+    run.save(tmp_path / "run.csv")
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 1 + 4 * 101
+    run.plot(tmp_path / "run.png")
+    assert "N = 300" in str(run)
+    assert max(map(len, str(run).splitlines())) <= 80
+    assert run.quantiles([0.0, 1.0]).shape == (2, 101, 2)
+    assert np.all(run.quantiles([0.5])[0] <= run.quantiles([1.0])[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dimension": 3}, "`dimension` takes at least 4 dimensions"),
+        ({"seeds": 0}, "`seeds` takes an integer of at least 1, got 0"),
+        ({"engine": "fast"}, "`engine` takes one of reduced, full"),
+        ({"order": "sorted"}, "`order` takes one of spread, random"),
+        ({"order": [0, 1], "dimension": 10}, "`order` takes 40 tasks, one a sample, got 2"),
+        (
+            {"order": [2] * 40, "dimension": 10},
+            "`order` takes whole numbers from 0 to 1, got 2 to 2",
+        ),
+        ({"times": [9.0]}, "`times` takes times from 0 to 4"),
+        ({"threads": -1}, "`threads` takes an integer of at least 1"),
+    ],
+)
+def test_bad_input_is_refused(settings, message):
+    problem = make()
+    with pytest.raises(ValueError, match=message):
+        simulate(problem, strategies.interleaved(problem), **settings)
+
+
+def test_other_protocols_and_problems_are_refused():
+    problem = make()
+    with pytest.raises(ValueError, match="`protocol` takes a protocol of 2 tasks, got 3"):
+        simulate(problem, Protocol(np.ones((1, 3)) / 3, 4.0))
+    with pytest.raises(ValueError, match="`problem` takes a Problem of a TeacherStudent"):
+        simulate(3, strategies.interleaved(problem))
+
+
+def test_the_papers_statement_for_its_figure_2():
+    """Deviations from the theory stay below 1/√N after 1,000 units on task 1, for 8 seeds."""
+    model, N = TeacherStudent.similar(0.3), 20_000
+    first = Problem(model, model.fresh(1), duration=1000.0)
+    learnt = simulate(first, strategies.one_task(first), dimension=N, seeds=8, times=[1000.0])
+    problem = Problem(model, model.pretrain(seed=1), duration=25.0)
+    for protocol in (
+        strategies.no_replay(problem),
+        strategies.interleaved(problem),
+        replan.solve(problem, starts=0).protocol,
+    ):
+        runs = simulate(problem, protocol, dimension=N, seeds=8, seed=1, after=learnt)
+        assert np.abs(runs.deviation).max() < 1 / math.sqrt(N)
+
+
+def test_ctrl_c_keeps_finished_runs():
+    problem = make(duration=1.0)
+    done, heard = 0, threading.Event()
+
+    def interrupt(*_):
+        heard.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+
+    def stop_in_the_third_run(samples):
+        nonlocal done
+        done += samples
+        if done == 250:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert heard.wait(60)
+            time.sleep(0.2)  # until the main thread has passed it on
+
+    try:
+        runs = simulate(
+            problem, strategies.interleaved(problem), dimension=100, seeds=4, threads=1,
+            times=[0.5, 1.0], watch=stop_in_the_third_run,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert np.isfinite(runs.losses[:2]).all()
+    assert 3 in runs.failures  # and the third, unless the signal came late
+    assert set(runs.failures.values()) == {"stopped"}
+    assert np.isfinite(runs.mean).all()
