@@ -1,0 +1,75 @@
+"""Progress of long work, told in one form everywhere: `progress=True`, or a function."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Progress(NamedTuple):
+    """How far a long computation is: `done` of `total` (None where nobody knows) of `what`."""
+
+    what: str
+    done: int
+    total: int | None
+    note: str = ""
+
+
+Watch = bool | Callable[[Progress], object]
+
+
+class Meter:
+    """Counts progress and tells it to `watch`, from any thread; used in a `with` statement.
+
+    watch: False (nobody listens), True (a bar, on a terminal or in a notebook) or a function that
+    is called with a `Progress` now and then.
+    """
+
+    def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
+        if not isinstance(watch, bool) and not callable(watch):
+            raise ValueError(
+                f"`progress` expects True, False or a function of a Progress, got {watch!r}"
+            )
+        self.what, self.done, self.total = what, 0, total
+        self._bar = _bar(what, total) if watch is True else None
+        self._tell = watch if callable(watch) else None
+        self._lock = threading.Lock()
+
+    def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
+        """Count `count` more as done, and `expect` more as to be done in all."""
+        with self._lock:
+            self.done += count
+            if expect:
+                self.total = (self.total or 0) + expect
+            if self._bar is not None:
+                self._bar.total = self.total
+                self._bar.set_postfix_str(note, refresh=False)
+                self._bar.update(count)
+            if self._tell is not None:
+                self._tell(Progress(self.what, self.done, self.total, note))
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(what: str, total: int | None) -> Any:
+    """Return a bar that is gone at the end, shown where somebody can see it."""
+    if _in_notebook():
+        from tqdm.notebook import tqdm
+
+        return tqdm(desc=what, total=total, unit_scale=True, leave=False)
+    from tqdm import tqdm
+
+    return tqdm(desc=what, total=total, unit_scale=True, leave=False, disable=None)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config

@@ -1,0 +1,39 @@
+"""Confidence intervals of means, computed in one place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common.check import Floats
+
+
+class Interval(NamedTuple):
+    """Means and the 95 % confidence interval of each, all of one shape."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def half_width(self) -> Floats:
+        """Half of the interval: what follows ± in a table."""
+        return (self.high - self.low) / 2
+
+
+def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
+    """Return the mean over the first axis and its interval by Student's t distribution.
+
+    values: (runs, …), such as paired differences. A single run tells nothing about the spread: its
+    interval is infinite.
+    """
+    from scipy.stats import t
+
+    runs = np.asarray(values, dtype=np.float64)
+    count, mean = len(runs), runs.mean(axis=0)
+    if count < 2:
+        return Interval(mean, np.full_like(mean, -np.inf), np.full_like(mean, np.inf))
+    error = t.ppf((1 + level) / 2, count - 1) * runs.std(axis=0, ddof=1) / np.sqrt(count)
+    return Interval(mean, mean - error, mean + error)
