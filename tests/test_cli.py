@@ -136,32 +136,32 @@ def test_explicit_overlaps_in_a_file(run, tmp_path):
         ("evaluate problem.toml", "`--strategy` or `--protocol` is missing"),
         (
             "evaluate problem.toml --strategy no-replay --set shares=1,0",
-            "takes KEY=VALUE with a key",
+            "expects KEY=VALUE with a key",
         ),
         (
             "evaluate problem.toml --strategy one-task --set task=3",
-            "`task` takes a task from 1 to 2",
+            "`task` expects a task from 1 to 2",
         ),
-        ("evaluate problem.toml --strategy one-task --set task=x", "`task` takes an integer"),
+        ("evaluate problem.toml --strategy one-task --set task=x", "`task` expects an integer"),
         (
             "evaluate problem.toml --strategy interleaved --set shares=0.2,0.2",
             "sum to 1, got a sum",
         ),
         (
             "evaluate problem.toml --strategy interleaved --set shares=a",
-            "takes numbers with commas",
+            "expects numbers with commas",
         ),
-        ("evaluate problem.toml --strategy interleaved --set shares", "takes KEY=VALUE"),
+        ("evaluate problem.toml --strategy interleaved --set shares", "expects KEY=VALUE"),
         ("evaluate problem.toml --strategy one-task --set task=1 --set task=2", "each key once"),
         ("evaluate problem.toml --set task=1", "`--set` goes with `--strategy`"),
-        ("evaluate problem.toml --strategy no-replay --at 1,x", "`--at` takes numbers"),
+        ("evaluate problem.toml --strategy no-replay --at 1,x", "`--at` expects numbers"),
         (
             "evaluate problem.toml --strategy no-replay --at 11",
-            "`--at` takes a finite number of at least 0 and at most 10",
+            "`--at` expects a finite number of at least 0 and at most 10",
         ),
         ("evaluate problem.toml --strategy no-replay --json no/o.json", "a folder that exists"),
         ("evaluate problem.toml --strategy no-replay --json o.txt", "ends in .json, got 'o.txt'"),
-        ("evaluate problem.toml --strategy no-replay --rtol 7", "`rtol` takes a finite number"),
+        ("evaluate problem.toml --strategy no-replay --rtol 7", "`rtol` expects a finite number"),
         ("evaluate problem.toml --protocol problem.toml", "ends in .json or .csv"),
         ("evaluate problem.toml --protocol nope.json", "nope.json: No such file"),
         (
@@ -296,7 +296,7 @@ def test_simulate_beside_the_theory(run, tmp_path):
     assert content["settings"]["strategy"] == "interleaved"
     code, _, err = run("simulate problem.toml --strategy interleaved --dimension 3")
     assert code == 2
-    assert "`dimension` takes at least 4 dimensions" in err
+    assert "`dimension` expects at least 4 dimensions" in err
     assert len(err.strip().splitlines()) == 1
 
 
@@ -325,13 +325,16 @@ def test_a_figure_with_its_claims(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("figure similarty", "`NAME` takes one of dynamics, similarity"),
-        ("figure multitask --seeds 0", "`seeds` takes an integer of at least 1, got 0"),
-        ("figure readout --quick --workers 0", "`workers` takes an integer of at least 1, got 0"),
-        ("figure readout --set gamma=1", "`set` takes one of similarities; got 'gamma'"),
-        ("figure readout --set gamma", "`--set` takes KEY=VALUE, got 'gamma'"),
-        ("figure readout --set similarities=0.5,2 --workers 1", "`similarity` takes a number from"),
-        ("data fetch mnist", "`name` takes one of fashion-mnist, cifar10"),
+        ("figure similarty", "`NAME` expects one of dynamics, similarity"),
+        ("figure multitask --seeds 0", "`seeds` expects an integer of at least 1, got 0"),
+        ("figure readout --quick --workers 0", "`workers` expects an integer of at least 1, got 0"),
+        ("figure readout --set gamma=1", "`set` expects one of similarities; got 'gamma'"),
+        ("figure readout --set gamma", "`--set` expects KEY=VALUE, got 'gamma'"),
+        (
+            "figure readout --set similarities=0.5,2 --workers 1",
+            "`similarity` expects a number from",
+        ),
+        ("data fetch mnist", "`name` expects one of fashion-mnist, cifar10"),
     ],
 )
 def test_mistakes_in_a_figure_are_refused(run, words, message):

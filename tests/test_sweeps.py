@@ -35,7 +35,7 @@ def square(x):
 def picky(x, folder):
     if x == 3:
         wait(lambda: len(list(Path(folder).iterdir())) == 2)  # the others are done by then
-        raise ValueError("`x` takes anything but 3")
+        raise ValueError("`x` expects anything but 3")
     return {"y": x}
 
 
@@ -136,9 +136,9 @@ def test_a_changed_constant_of_the_module_is_noticed(tmp_path, monkeypatch):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="`cases` takes dicts of arguments, got 3"):
+    with pytest.raises(ValueError, match="`cases` expects dicts of arguments, got 3"):
         sweep(square, [3])
-    with pytest.raises(ValueError, match="`workers` takes an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="`workers` expects an integer of at least 1, got 0"):
         sweep(square, cases(1), workers=0)
 
 

@@ -199,7 +199,7 @@ def test_losses_at_any_time_are_integrated_there(problem):
     )
     at = [finer.losses[np.argmin(np.abs(finer.times - t))] for t in times]
     np.testing.assert_allclose(run.losses_at(times), at, rtol=1e-8)
-    with pytest.raises(ValueError, match="`times` takes times from 0 to 10"):
+    with pytest.raises(ValueError, match="`times` expects times from 0 to 10"):
         run.losses_at([10.5])
 
 
@@ -276,17 +276,17 @@ def test_files_and_text(problem, tmp_path):
 
 
 def test_protocols_for_another_problem_are_refused(problem):
-    with pytest.raises(ValueError, match="`protocol` takes a protocol of 2 tasks, got 3"):
+    with pytest.raises(ValueError, match="`protocol` expects a protocol of 2 tasks, got 3"):
         evaluate(problem, Protocol([[1, 0, 0]], 10.0))
-    with pytest.raises(ValueError, match="`protocol` takes a protocol of duration 10, got 9"):
+    with pytest.raises(ValueError, match="`protocol` expects a protocol of duration 10, got 9"):
         evaluate(problem, Protocol([[1, 0]], 9.0))
-    with pytest.raises(ValueError, match="`protocol` takes a Protocol, got 3"):
+    with pytest.raises(ValueError, match="`protocol` expects a Protocol, got 3"):
         evaluate(problem, 3)
-    with pytest.raises(ValueError, match="`problem` takes a Problem, got"):
+    with pytest.raises(ValueError, match="`problem` expects a Problem, got"):
         evaluate(strategies.interleaved(problem), problem)
-    with pytest.raises(ValueError, match="`max_steps` takes an integer"):
+    with pytest.raises(ValueError, match="`max_steps` expects an integer"):
         evaluate(problem, strategies.interleaved(problem), max_steps=0)
-    with pytest.raises(ValueError, match="`rtol` takes"):
+    with pytest.raises(ValueError, match="`rtol` expects"):
         evaluate(problem, strategies.interleaved(problem), rtol=0.0)
 
 

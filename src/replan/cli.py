@@ -69,12 +69,12 @@ def _output(endings: tuple[str, ...]) -> Callable[..., Path | None]:
     def checked(_: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
         if value is not None and value.suffix.lower() not in endings:
             raise ValueError(
-                f"`--{option.name}` takes a file name that ends in {' or '.join(endings)}, "
+                f"`--{option.name}` expects a file name that ends in {' or '.join(endings)}, "
                 f"got '{value}'"
             )
         if value is not None and not value.parent.is_dir():
             raise ValueError(
-                f"`--{option.name}` takes a file in a folder that exists, got '{value}'"
+                f"`--{option.name}` expects a file in a folder that exists, got '{value}'"
             )
         return value
 
@@ -140,7 +140,7 @@ def new(file: Path) -> None:
         with file.open("x", encoding="utf-8") as out:
             out.write(EXAMPLE)
     except FileExistsError:
-        raise ValueError(f"`FILE` takes a new file, got '{file}', which exists") from None
+        raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
     click.echo(f"wrote {file}; next: replan compare {file}")
 
 
@@ -541,7 +541,7 @@ def _setting(text: str) -> tuple[str, Any]:
     """Return the name and the value of KEY=VALUE: JSON, numbers with commas, or else a word."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"`--set` takes KEY=VALUE, got {text!r}")
+        raise ValueError(f"`--set` expects KEY=VALUE, got {text!r}")
     for attempt in (value, f"[{value}]"):
         with suppress(ValueError):
             return name, loads(attempt)
@@ -575,26 +575,26 @@ def _protocol(
         if settings:
             raise ValueError(f"`--set` goes with `--strategy`, got {settings[0]!r} without one")
         if given is None:
-            raise ValueError("`--strategy` or `--protocol` is missing, takes one of them")
+            raise ValueError("`--strategy` or `--protocol` is missing, expects one of them")
         return given
     recipe = STRATEGIES[check.one_of("--strategy", strategy, STRATEGIES)]
     known = [name for name in inspect.signature(recipe).parameters if name != "problem"]
     if given is not None and "protocol" not in known:
         raise ValueError(
-            f"`--protocol` does not go with `--strategy {strategy}`: takes one of them"
+            f"`--protocol` does not go with `--strategy {strategy}`: expects one of them"
         )
     chosen: dict[str, Any] = {} if given is None else {"protocol": given}
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.replace("-", "_")
-        takes = [key for key in known if key in _SETTINGS]
-        if not equals or name not in takes:
+        expects = [key for key in known if key in _SETTINGS]
+        if not equals or name not in expects:
             raise ValueError(
-                f"`--set` takes KEY=VALUE with a key of {strategy} ({', '.join(takes)}), "
+                f"`--set` expects KEY=VALUE with a key of {strategy} ({', '.join(expects)}), "
                 f"got {setting!r}"
             )
         if name in chosen:
-            raise ValueError(f"`--set` takes each key once, got {name} twice")
+            raise ValueError(f"`--set` expects each key once, got {name} twice")
         chosen[name] = _SETTINGS[name](name, text, problem.model.tasks)
     return recipe(problem, **chosen)
 
@@ -603,21 +603,21 @@ def _number(name: str, text: str, _: int) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"`{name}` takes a number, got {text!r}") from None
+        raise ValueError(f"`{name}` expects a number, got {text!r}") from None
 
 
 def _integer(name: str, text: str, _: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"`{name}` takes an integer, got {text!r}") from None
+        raise ValueError(f"`{name}` expects an integer, got {text!r}") from None
 
 
 def _numbers(name: str, text: str, _: int = 0) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"`{name}` takes numbers with commas between, got {text!r}") from None
+        raise ValueError(f"`{name}` expects numbers with commas between, got {text!r}") from None
 
 
 def _task(name: str, text: str, tasks: int) -> int:

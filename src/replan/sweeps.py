@@ -87,7 +87,7 @@ class Sweep:
         """Return function(**case) for every case, in their order."""
         for case in cases:
             if not isinstance(case, dict):
-                raise ValueError(f"`cases` takes dicts of arguments, got {case!r:.80}")
+                raise ValueError(f"`cases` expects dicts of arguments, got {case!r:.80}")
         paths = _paths(function, cases, self.cache)
         results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
         todo = [i for i in range(len(cases)) if i not in results]

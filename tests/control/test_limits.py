@@ -144,22 +144,22 @@ def test_projection_within_budgets(tasks):
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_share": [1.5, 1.0]}, "`max_share` takes shares from 0 to 1"),
-        ({"max_share": [0.5]}, r"`max_share` takes an array of numbers of shape \(2,\)"),
-        ({"min_share": [0.7, 0.7]}, "`min_share` takes shares that sum to at most 1, got 1.4"),
-        ({"max_share": [0.2, 0.2]}, "`max_share` takes shares that sum to at least 1, got 0.4"),
+        ({"max_share": [1.5, 1.0]}, "`max_share` expects shares from 0 to 1"),
+        ({"max_share": [0.5]}, r"`max_share` expects an array of numbers of shape \(2,\)"),
+        ({"min_share": [0.7, 0.7]}, "`min_share` expects shares that sum to at most 1, got 1.4"),
+        ({"max_share": [0.2, 0.2]}, "`max_share` expects shares that sum to at least 1, got 0.4"),
         (
             {"min_share": [0.5, 0.0], "max_share": [0.2, 1.0]},
-            "`min_share` takes at most `max_share`, got 0.5 and 0.2 for task 1",
+            "`min_share` expects at most `max_share`, got 0.5 and 0.2 for task 1",
         ),
         (
             {"min_share": [0.3, 0.0], "max_share": [0.3, 1.0]},
             "of task 1 leave no whole number of the 12 steps: take multiples of 1/12",
         ),
-        ({"min_dwell": 25.0}, "`min_dwell` takes at most the duration 24, got 25"),
-        ({"min_dwell": -1.0}, "`min_dwell` takes a finite number of at least 0"),
-        ({"max_switches": -1}, "`max_switches` takes an integer of at least 0"),
-        ({"max_switches": 1.5}, "`max_switches` takes an integer"),
+        ({"min_dwell": 25.0}, "`min_dwell` expects at most the duration 24, got 25"),
+        ({"min_dwell": -1.0}, "`min_dwell` expects a finite number of at least 0"),
+        ({"max_switches": -1}, "`max_switches` expects an integer of at least 0"),
+        ({"max_switches": 1.5}, "`max_switches` expects an integer"),
         ({"max_switches": 0, "max_share": [0.5, 0.5]}, "`limits` cannot all be kept on 12 steps"),
         ({"min_dwell": 13.0, "min_share": [0.2, 0.2]}, "`limits` cannot all be kept on 12 steps"),
     ],
@@ -173,7 +173,7 @@ def test_limits_need_free_tasks(make):
     from replan import Control
 
     free = make()
-    with pytest.raises(ValueError, match=r"`limits` takes limits only where `control\.tasks`"):
+    with pytest.raises(ValueError, match=r"`limits` expects limits only where `control\.tasks`"):
         Problem(
             free.model, free.start, duration=24.0, control=Control(tasks=False),
             limits=Limits(max_switches=1),

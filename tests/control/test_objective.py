@@ -100,13 +100,13 @@ def test_what_already_meets_its_target_pays_nothing(parts):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"running": [1.0]}, r"`running` takes an array of numbers of shape \(2,\)"),
-        ({"running": [-1.0, 0.0]}, "`running` takes numbers of at least 0"),
-        ({"weights": [0.0, 0.0]}, "`weights` takes numbers not all 0"),
-        ({"targets": [0.1]}, "`targets` takes 2 numbers or None, got 1"),
-        ({"targets": [0.0, None]}, "`targets` takes a finite number above 0"),
-        ({"targets": 0.1}, "`targets` takes a list of 2 numbers or None"),
-        ({"limits": 3}, "`limits` takes a Limits"),
+        ({"running": [1.0]}, r"`running` expects an array of numbers of shape \(2,\)"),
+        ({"running": [-1.0, 0.0]}, "`running` expects numbers of at least 0"),
+        ({"weights": [0.0, 0.0]}, "`weights` expects numbers not all 0"),
+        ({"targets": [0.1]}, "`targets` expects 2 numbers or None, got 1"),
+        ({"targets": [0.0, None]}, "`targets` expects a finite number above 0"),
+        ({"targets": 0.1}, "`targets` expects a list of 2 numbers or None"),
+        ({"limits": 3}, "`limits` expects a Limits"),
     ],
 )
 def test_bad_input_is_refused(parts, settings, message):

@@ -284,12 +284,12 @@ def test_projection_on_the_simplex():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "magic"}, "`method` takes one of relax, flips, sweep, exhaustive"),
-        ({"starts": -1}, "`starts` takes an integer of at least 0"),
-        ({"seed": 1.5}, "`seed` takes an integer"),
-        ({"max_gradients": 0}, "`max_gradients` takes an integer of at least 1"),
+        ({"method": "magic"}, "`method` expects one of relax, flips, sweep, exhaustive"),
+        ({"starts": -1}, "`starts` expects an integer of at least 0"),
+        ({"seed": 1.5}, "`seed` expects an integer"),
+        ({"max_gradients": 0}, "`max_gradients` expects an integer of at least 1"),
         ({"method": "exhaustive"}, "at most 4194304 protocols, got 2\\^40: use fewer `steps`"),
-        ({"start": Protocol([[1.0]], 10.0)}, "`start` takes a protocol of 2 tasks, got 1"),
+        ({"start": Protocol([[1.0]], 10.0)}, "`start` expects a protocol of 2 tasks, got 1"),
     ],
 )
 def test_bad_input_is_refused(problem, settings, message):

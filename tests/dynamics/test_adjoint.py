@@ -150,14 +150,14 @@ def test_auto_dynamics_refuses_what_does_not_fit():
     def rate(state, task, knob):
         return -knob * state
 
-    with pytest.raises(ValueError, match=r"`losses` takes a function that gives shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"`losses` expects a function that gives shape \(2,\)"):
         AutoDynamics(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
     auto = AutoDynamics(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
-    with pytest.raises(ValueError, match="`start` takes the structure"):
+    with pytest.raises(ValueError, match="`start` expects the structure"):
         auto.pack(Overlaps(np.eye(2), np.eye(2), np.eye(2)).Q.tolist())
-    with pytest.raises(ValueError, match="`start` takes finite numbers"):
+    with pytest.raises(ValueError, match="`start` expects finite numbers"):
         auto.pack(np.array([1.0, np.nan, 0.0]))
-    with pytest.raises(ValueError, match="`tasks` takes an integer"):
+    with pytest.raises(ValueError, match="`tasks` expects an integer"):
         AutoDynamics(rate, lambda state: state, tasks=0, like=np.ones(3))
 
 

@@ -234,13 +234,19 @@ GOOD = {"Q": np.eye(2), "M": np.zeros((2, 2)), "V": np.ones((2, 2))}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"Q": [[1, 0.5], [0, 1]]}, "`Q` takes a symmetric matrix, got entries that differ by 0.5"),
-        ({"Q": [[1, 2], [2, 1]]}, "`Q` takes a positive semi-definite matrix.*eigenvalue of -1"),
-        ({"Q": np.eye(3)}, r"`Q` takes an array of numbers of shape \(2, 2\), got shape \(3, 3\)"),
+        (
+            {"Q": [[1, 0.5], [0, 1]]},
+            "`Q` expects a symmetric matrix, got entries that differ by 0.5",
+        ),
+        ({"Q": [[1, 2], [2, 1]]}, "`Q` expects a positive semi-definite matrix.*eigenvalue of -1"),
+        (
+            {"Q": np.eye(3)},
+            r"`Q` expects an array of numbers of shape \(2, 2\), got shape \(3, 3\)",
+        ),
         ({"M": [[2, 0], [0, 2]]}, "Q, M and teacher_overlaps.*positive semi-definite"),
-        ({"V": [[1, np.nan], [1, 1]]}, r"`V` takes finite numbers, got nan at index \[0, 1\]"),
-        ({"V": [[1, 2], [1]]}, "`V` takes an array of numbers"),
-        ({"V": [["a", "b"], ["c", "d"]]}, "`V` takes an array of numbers"),
+        ({"V": [[1, np.nan], [1, 1]]}, r"`V` expects finite numbers, got nan at index \[0, 1\]"),
+        ({"V": [[1, 2], [1]]}, "`V` expects an array of numbers"),
+        ({"V": [["a", "b"], ["c", "d"]]}, "`V` expects an array of numbers"),
     ],
 )
 def test_bad_overlaps_are_refused(change, message):
@@ -253,18 +259,27 @@ def test_bad_overlaps_are_refused(change, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"teacher_overlaps": [[1, 0.3], [0.2, 1]]}, "`teacher_overlaps` takes a symmetric matrix"),
-        ({"teacher_overlaps": [[1, 2], [2, 1]]}, "`teacher_overlaps` takes a positive semi-def"),
-        ({"teacher_overlaps": [[1, 2, 3], [2, 1, 0]]}, "`teacher_overlaps` takes a square matrix"),
-        ({"teacher_overlaps": [[1, np.nan], [np.nan, 1]]}, "`teacher_overlaps` takes finite"),
-        ({"hidden": 0}, "`hidden` takes an integer of at least 1, got 0"),
-        ({"hidden": 2.0}, "`hidden` takes an integer"),
-        ({"noise": -0.1}, "`noise` takes a finite number of at least 0, got -0.1"),
-        ({"head_lr": np.nan}, "`head_lr` takes a finite number"),
-        ({"teacher_heads": [[1, 1, 1]]}, r"`teacher_heads` takes .* \(T, 2\), got shape \(1, 3\)"),
-        ({"train_heads": 0}, "`train_heads` takes a list of bools, got 0"),
-        ({"train_heads": [True]}, "`train_heads` takes .* each of 2 tasks"),
-        ({"activation": "relu"}, "`activation` takes one of erf; got 'relu'"),
+        (
+            {"teacher_overlaps": [[1, 0.3], [0.2, 1]]},
+            "`teacher_overlaps` expects a symmetric matrix",
+        ),
+        ({"teacher_overlaps": [[1, 2], [2, 1]]}, "`teacher_overlaps` expects a positive semi-def"),
+        (
+            {"teacher_overlaps": [[1, 2, 3], [2, 1, 0]]},
+            "`teacher_overlaps` expects a square matrix",
+        ),
+        ({"teacher_overlaps": [[1, np.nan], [np.nan, 1]]}, "`teacher_overlaps` expects finite"),
+        ({"hidden": 0}, "`hidden` expects an integer of at least 1, got 0"),
+        ({"hidden": 2.0}, "`hidden` expects an integer"),
+        ({"noise": -0.1}, "`noise` expects a finite number of at least 0, got -0.1"),
+        ({"head_lr": np.nan}, "`head_lr` expects a finite number"),
+        (
+            {"teacher_heads": [[1, 1, 1]]},
+            r"`teacher_heads` expects .* \(T, 2\), got shape \(1, 3\)",
+        ),
+        ({"train_heads": 0}, "`train_heads` expects a list of bools, got 0"),
+        ({"train_heads": [True]}, "`train_heads` expects .* each of 2 tasks"),
+        ({"activation": "relu"}, "`activation` expects one of erf; got 'relu'"),
     ],
 )
 def test_bad_models_are_refused(arguments, message):
@@ -274,21 +289,21 @@ def test_bad_models_are_refused(arguments, message):
 
 def test_bad_starts_are_refused():
     model = TeacherStudent.similar(0.3)
-    with pytest.raises(ValueError, match="`task` takes a task index from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="`task` expects a task index from 0 to 1, got 2"):
         model.pretrain(task=2)
-    with pytest.raises(ValueError, match=r"`weight_variance` takes .* at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"`weight_variance` expects .* at least 0, got -1"):
         model.fresh(weight_variance=-1)
-    with pytest.raises(ValueError, match="`dimension` takes an integer of at least 4, got 3"):
+    with pytest.raises(ValueError, match="`dimension` expects an integer of at least 4, got 3"):
         model.fresh(dimension=3)
-    with pytest.raises(ValueError, match="`seed` or `start`: takes one of the two"):
+    with pytest.raises(ValueError, match="`seed` or `start`: expects one of the two"):
         model.pretrain(seed=1, start=model.fresh())
-    with pytest.raises(ValueError, match=r"`lr` takes .* at least 0"):
+    with pytest.raises(ValueError, match=r"`lr` expects .* at least 0"):
         model.pretrain(lr=-1.0)
-    with pytest.raises(ValueError, match=r"`duration` takes .* above 0"):
+    with pytest.raises(ValueError, match=r"`duration` expects .* above 0"):
         model.pretrain(duration=-1.0)
-    with pytest.raises(ValueError, match="`teacher_weights` takes teachers with the model's"):
+    with pytest.raises(ValueError, match="`teacher_weights` expects teachers with the model's"):
         model.from_weights(np.ones((2, 5)), np.ones((2, 2)), np.ones((2, 5)))
-    with pytest.raises(ValueError, match=r"`similarity` takes .* at most 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"`similarity` expects .* at most 1, got 1.5"):
         TeacherStudent.similar(1.5)
     with pytest.raises(replan.IntegrationError, match="pretraining: the trajectory diverged"):
         model.pretrain(lr=1e7, duration=10.0)

@@ -206,29 +206,32 @@ def test_without_task_labels():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: PolicyReplayPlugin("focus"), "`policy` takes a policy of replan.policies"),
-        (lambda: PolicyReplayPlugin(Fixed([0.5, 0.5]), 3), "`mem_size` takes an integer of at lea"),
+        (lambda: PolicyReplayPlugin("focus"), "`policy` expects a policy of replan.policies"),
+        (
+            lambda: PolicyReplayPlugin(Fixed([0.5, 0.5]), 3),
+            "`mem_size` expects an integer of at lea",
+        ),
         (
             lambda: PolicyReplayPlugin(Fixed([0.5, 0.5]), 30, probe_size=30),
-            "`probe_size` takes an integer of at least 2 and at most 29, got 30",
+            "`probe_size` expects an integer of at least 2 and at most 29, got 30",
         ),
         (
             lambda: PolicyReplayPlugin(Fixed([1.0]), 30, batch_size=0),
-            "`batch_size` takes an integer of at least 1",
+            "`batch_size` expects an integer of at least 1",
         ),
         (
             lambda: PolicyReplayPlugin(
                 Fixed([0.5, 0.5]), 30, storage_policy=ExperienceBalancedBuffer(30)
             ),
-            "`storage_policy` takes one of size 27, what `mem_size` 30 and `probe_size` 3 leave",
+            "`storage_policy` expects one of size 27, what `mem_size` 30 and `probe_size` 3 leave",
         ),
         (
             lambda: PolicyReplayPlugin(Fixed([1.0]), 30, storage_policy="reservoir"),
-            "`storage_policy` takes a buffer of Avalanche or None, got 'reservoir'",
+            "`storage_policy` expects a buffer of Avalanche or None, got 'reservoir'",
         ),
         (
             lambda: PolicyReplayPlugin(FocusThenReplay(1, [0], tasks=3)),
-            r"`policy` takes one for which experience 0 is new .* got tasks \[0, 1\] from",
+            r"`policy` expects one for which experience 0 is new .* got tasks \[0, 1\] from",
         ),
     ],
 )
@@ -239,11 +242,15 @@ def test_bad_input_is_refused(call, message):
 
 def test_an_experience_too_many_or_too_small_is_refused():
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 12))
-    with pytest.raises(ValueError, match="`policy` takes one of as many tasks as there are exper"):
+    with pytest.raises(
+        ValueError, match="`policy` expects one of as many tasks as there are exper"
+    ):
         for experience in stream():
             run.train(experience)
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 100, probe_size=40))
-    with pytest.raises(ValueError, match="`probe_size` takes less than an experience has, got 40"):
+    with pytest.raises(
+        ValueError, match="`probe_size` expects less than an experience has, got 40"
+    ):
         run.train(next(iter(stream())))
 
 

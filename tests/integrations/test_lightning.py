@@ -208,9 +208,9 @@ def test_a_callback_that_was_forgotten_is_noticed(tmp_path):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="`sampler` takes a ReplayBatchSampler, got 3"):
+    with pytest.raises(ValueError, match="`sampler` expects a ReplayBatchSampler, got 3"):
         ReplayCallback(3)
-    with pytest.raises(ValueError, match="`probe` takes a LossProbe or None, got 3"):
+    with pytest.raises(ValueError, match="`probe` expects a LossProbe or None, got 3"):
         ReplayCallback(make()[0], 3)
 
 

@@ -146,16 +146,16 @@ def test_without_tensorboard_there_are_no_events(fashion, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--pairs", "00"], "`pairs` takes pairs of different classes like 01, got '00'"),
-        (["--pairs", "0,1"], "`pairs` takes pairs of different classes like 01, got '0'"),
-        (["--pairs", "02,52"], "`pairs` takes each class once, got 02, 52"),
-        (["--pairs", "02,89"], "`pairs` takes classes that there are, got '89'"),
+        (["--pairs", "00"], "`pairs` expects pairs of different classes like 01, got '00'"),
+        (["--pairs", "0,1"], "`pairs` expects pairs of different classes like 01, got '0'"),
+        (["--pairs", "02,52"], "`pairs` expects each class once, got 02, 52"),
+        (["--pairs", "02,89"], "`pairs` expects classes that there are, got '89'"),
         (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
-        (["--memory", "3"], "`memory` takes an integer of at least"),
-        (["--strategies", "no-replay,no-replay"], "`strategies` takes each once"),
-        (["--lr", "0"], "`lr` takes a finite number above 0"),
-        (["--lr", "1e30", "--pairs", "02"], "`lr` takes a smaller number"),
-        (["--seeds", "0"], "`seeds` takes an integer of at least 1, got 0"),
+        (["--memory", "3"], "`memory` expects an integer of at least"),
+        (["--strategies", "no-replay,no-replay"], "`strategies` expects each once"),
+        (["--lr", "0"], "`lr` expects a finite number above 0"),
+        (["--lr", "1e30", "--pairs", "02"], "`lr` expects a smaller number"),
+        (["--seeds", "0"], "`seeds` expects an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_refused(fashion, tmp_path, options, message):

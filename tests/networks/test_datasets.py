@@ -130,7 +130,7 @@ def test_an_incomplete_set_is_no_set(tmp_path, fashion):
 def test_a_wrong_digest_is_an_error(tmp_path, fashion):
     fashion["t10k-images-idx3-ubyte"] = fashion["t10k-images-idx3-ubyte"][:-1] + b"x"
     put(tmp_path, fashion)
-    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte in .* takes that of fashion"):
+    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte in .* expects that of fashion"):
         fashion_mnist(tmp_path)
 
 
@@ -247,5 +247,5 @@ def test_cifar_from_rows_of_pixels(tmp_path, monkeypatch, cifar):
 def test_a_failing_command_says_why(tmp_path):
     with pytest.raises(OSError, match="`false now` failed"):
         download._call(["false", "now"], str(tmp_path))
-    with pytest.raises(ValueError, match="`name` takes one of fashion-mnist, cifar10"):
+    with pytest.raises(ValueError, match="`name` expects one of fashion-mnist, cifar10"):
         fetch("mnist", tmp_path)

@@ -249,29 +249,38 @@ def test_a_divergence_is_an_error_that_says_what_to_do(images):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda im: mixed_tasks(im, 1.2), "`similarity` takes a finite number of at least 0 and"),
+        (lambda im: mixed_tasks(im, 1.2), "`similarity` expects a finite number of at least 0 and"),
         (
             lambda im: mixed_tasks(im, 0.5, upstream=(0, 0)),
-            "`upstream` takes two different classes",
+            "`upstream` expects two different classes",
         ),
-        (lambda im: mixed_tasks(im, 0.5, auxiliary=(0, 2)), "`auxiliary` takes other classes than"),
-        (lambda im: mixed_tasks(im, 0.5, upstream=(1, 3)), "`images` takes images of"),
+        (
+            lambda im: mixed_tasks(im, 0.5, auxiliary=(0, 2)),
+            "`auxiliary` expects other classes than",
+        ),
+        (lambda im: mixed_tasks(im, 0.5, upstream=(1, 3)), "`images` expects images of"),
         (
             lambda im: mixed_tasks(im, 0.5, normalise="no"),
-            "`normalise` takes one of unit",
+            "`normalise` expects one of unit",
         ),
-        (lambda im: experiment(mixed_tasks(im, 0.5), []), "`looks` takes steps"),
-        (lambda im: experiment(mixed_tasks(im, 0.5), [-20_000, 5]), "`looks` takes an integer of"),
-        (lambda im: experiment(mixed_tasks(im, 0.5), [5], realisations=0), "`realisations` takes"),
-        (lambda im: experiment(im, [5]), "`tasks` takes ImageTasks, two of them, got Images"),
+        (lambda im: experiment(mixed_tasks(im, 0.5), []), "`looks` expects steps"),
+        (
+            lambda im: experiment(mixed_tasks(im, 0.5), [-20_000, 5]),
+            "`looks` expects an integer of",
+        ),
+        (
+            lambda im: experiment(mixed_tasks(im, 0.5), [5], realisations=0),
+            "`realisations` expects",
+        ),
+        (lambda im: experiment(im, [5]), "`tasks` expects ImageTasks, two of them, got Images"),
         (
             lambda im: experiment(mixed_tasks(im, 0.5), 100),
-            "takes a list of steps",
+            "expects a list of steps",
         ),
         (lambda im: experiment(mixed_tasks(im, 0.5), [5], realisations=[1, 1]), "none twice"),
         (lambda im: mixed_tasks(im, 0.5, upstream=(0, 12)), "two different classes from 0 to 9"),
-        (lambda im: Training(hidden=0), "`hidden` takes an integer of at least 1, got 0"),
-        (lambda im: Training(lr=-1.0), "`lr` takes a finite number of at least 0, got -1.0"),
+        (lambda im: Training(hidden=0), "`hidden` expects an integer of at least 1, got 0"),
+        (lambda im: Training(lr=-1.0), "`lr` expects a finite number of at least 0, got -1.0"),
     ],
 )
 def test_bad_input_is_refused(images, call, message):

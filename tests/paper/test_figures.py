@@ -312,12 +312,12 @@ def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
     )
     assert content["settings"]["similarities"] == [0.2, 0.8]
     assert content["unconverged"] == made.unconverged
-    with pytest.raises(ValueError, match=r"`set` takes one of .*did you mean `steps`"):
+    with pytest.raises(ValueError, match=r"`set` expects one of .*did you mean `steps`"):
         list(make(["multitask"], tmp_path, changes={"stepz": 3}))
 
 
 def test_a_foreign_claims_file_is_refused_before_any_work(tmp_path):
     (tmp_path / "claims.json").write_text('{"hello": 1}')
-    with pytest.raises(ValueError, match="takes a file that `replan figure` wrote"):
+    with pytest.raises(ValueError, match="expects a file that `replan figure` wrote"):
         list(make(["readout"], tmp_path, quick=True, workers=1))
     assert not (tmp_path / "cache").exists()

@@ -115,7 +115,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing():
     other = Fixed([0.5, 0.5])
     other.next_tasks(7)
     for state in (other.state_dict(), {}, 3):
-        with pytest.raises(ValueError, match="`state_dict` takes what a FocusThenReplay gave"):
+        with pytest.raises(ValueError, match="`state_dict` expects what a FocusThenReplay gave"):
             policy.load_state_dict(state)
     assert policy.step == 0
 
@@ -260,7 +260,7 @@ def test_a_policy_without_phases_takes_no_note_of_new_tasks():
     before = policy.state_dict()
     policy.begin(1)
     assert policy.state_dict() == before
-    with pytest.raises(ValueError, match="`new_task` takes a task index from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="`new_task` expects a task index from 0 to 1, got 2"):
         policy.begin(2)
 
 
@@ -308,24 +308,39 @@ def test_what_happens_is_told_to_a_hook():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: FocusThenReplay(1, [1]), "`old_tasks` takes tasks other than the new one, got 1"),
-        (lambda: FocusThenReplay(1, 0), "`old_tasks` takes a list of tasks, got 0"),
-        (lambda: FocusThenReplay(3, [0], tasks=2), "`new_task` takes a task index from 0 to 1"),
-        (lambda: FocusThenReplay(1, [0], smoothing=1.0), "`smoothing` takes a number from 0 to"),
-        (lambda: FocusThenReplay(1, [0], patience=0), "`patience` takes an integer of at least 1"),
-        (lambda: FocusThenReplay(1, [0], min_focus=5, max_focus=4), "`max_focus` takes an integer"),
-        (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` takes one of loss"),
-        (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` takes an array of numbers of"),
-        (lambda: FocusThenReplay(1, [0], shares=1.5), "`shares` takes a finite number of at least"),
-        (lambda: Fixed([0.5, 0.5]).next_tasks(1, among=[2]), "`among` takes a task index from 0"),
-        (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` takes a task index from 0"),
-        (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` takes a dict of losses"),
-        (lambda: FocusThenReplay(1, [0]).observe({0: None}), "`losses` takes a number for each"),
-        (lambda: FocusThenReplay(1, [0]).next_tasks(-1), "`count` takes an integer of at least 0"),
-        (lambda: Fixed([0.5, 0.6]), "`shares` takes shares that sum to 1"),
-        (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` takes one of spread, random"),
-        (lambda: Follow(3, 10), "`protocol` takes a Protocol, got 3"),
-        (lambda: Alternate(0), "`tasks` takes an integer of at least 1, got 0"),
+        (
+            lambda: FocusThenReplay(1, [1]),
+            "`old_tasks` expects tasks other than the new one, got 1",
+        ),
+        (lambda: FocusThenReplay(1, 0), "`old_tasks` expects a list of tasks, got 0"),
+        (lambda: FocusThenReplay(3, [0], tasks=2), "`new_task` expects a task index from 0 to 1"),
+        (lambda: FocusThenReplay(1, [0], smoothing=1.0), "`smoothing` expects a number from 0 to"),
+        (
+            lambda: FocusThenReplay(1, [0], patience=0),
+            "`patience` expects an integer of at least 1",
+        ),
+        (
+            lambda: FocusThenReplay(1, [0], min_focus=5, max_focus=4),
+            "`max_focus` expects an integer",
+        ),
+        (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` expects one of loss"),
+        (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` expects an array of numbers of"),
+        (
+            lambda: FocusThenReplay(1, [0], shares=1.5),
+            "`shares` expects a finite number of at least",
+        ),
+        (lambda: Fixed([0.5, 0.5]).next_tasks(1, among=[2]), "`among` expects a task index from 0"),
+        (lambda: FocusThenReplay(1, [0]).observe({5: 1.0}), "`losses` expects a task index from 0"),
+        (lambda: FocusThenReplay(1, [0]).observe([0.3, 0.1]), "`losses` expects a dict of losses"),
+        (lambda: FocusThenReplay(1, [0]).observe({0: None}), "`losses` expects a number for each"),
+        (
+            lambda: FocusThenReplay(1, [0]).next_tasks(-1),
+            "`count` expects an integer of at least 0",
+        ),
+        (lambda: Fixed([0.5, 0.6]), "`shares` expects shares that sum to 1"),
+        (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` expects one of spread, random"),
+        (lambda: Follow(3, 10), "`protocol` expects a Protocol, got 3"),
+        (lambda: Alternate(0), "`tasks` expects an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -123,7 +123,10 @@ def test_describe_gives_the_same_problem_back(problem):
             MODEL + START + TRAINING + "[objectiv]\n",
             "`objectiv` is not .* did you mean `objective`",
         ),
-        (MODEL + START + TRAINING + "zzz = 1\n", "`training.zzz` is not .* takes duration, steps"),
+        (
+            MODEL + START + TRAINING + "zzz = 1\n",
+            "`training.zzz` is not .* expects duration, steps",
+        ),
         (
             MODEL + "[start]\npretrain = { tsk = 1 }\n" + TRAINING,
             r"`start\.pretrain\.tsk` is not a known key, did you mean `task`",
@@ -142,33 +145,36 @@ def test_describe_gives_the_same_problem_back(problem):
         (MODEL + START + TRAINING + "steps = 2.5\n", r"`training\.steps` .* got 2.5"),
         (
             "[model]\nhidden = 2\n" + START + TRAINING,
-            "`model` takes either `similarity` or `teacher_overlaps`",
+            "`model` expects either `similarity` or `teacher_overlaps`",
         ),
-        (MODEL + "teacher_overlaps = [[1.0]]\n" + START + TRAINING, "`model` takes either"),
+        (MODEL + "teacher_overlaps = [[1.0]]\n" + START + TRAINING, "`model` expects either"),
         (
             "[model]\nhidden = 2\nteacher_overlaps = [[1, 0.5], [0.4, 1]]\n" + START + TRAINING,
-            "`teacher_overlaps` takes a symmetric matrix",
+            "`teacher_overlaps` expects a symmetric matrix",
         ),
         (
             "[model]\nhidden = 2\nteacher_overlaps = [[1, 2], [2, 1]]\n" + START + TRAINING,
-            "`teacher_overlaps` takes a positive semi-definite matrix",
+            "`teacher_overlaps` expects a positive semi-definite matrix",
         ),
         (MODEL + "noise = -1\n" + START + TRAINING, r"`model\.noise` .* got -1"),
         (MODEL + 'activation = "relu"\n' + START + TRAINING, r"`model\.activation` .* got 'relu'"),
-        (MODEL + "train_heads = 3\n" + START + TRAINING, r"`model\.train_heads` takes true, false"),
-        (MODEL + "[start]\n" + TRAINING, "`start` takes one of `pretrain`, `fresh`, or all of"),
-        (MODEL + "[start]\nQ = [[1.0]]\n" + TRAINING, "`start` takes one of"),
+        (
+            MODEL + "train_heads = 3\n" + START + TRAINING,
+            r"`model\.train_heads` expects true, false",
+        ),
+        (MODEL + "[start]\n" + TRAINING, "`start` expects one of `pretrain`, `fresh`, or all of"),
+        (MODEL + "[start]\nQ = [[1.0]]\n" + TRAINING, "`start` expects one of"),
         (
             MODEL + "[start]\nQ = [[1, 0]]\nM = [[0, 0]]\nV = [[0, 0]]\n" + TRAINING,
-            r"`Q` takes an array of numbers of shape \(2, 2\), got shape \(1, 2\)",
+            r"`Q` expects an array of numbers of shape \(2, 2\), got shape \(1, 2\)",
         ),
         (
             MODEL + "[start]\nQ = [[1, 0], [0]]\nM = [[0, 0]]\nV = [[0, 0]]\n" + TRAINING,
-            "`Q` takes an array of numbers",
+            "`Q` expects an array of numbers",
         ),
         (
             MODEL + "[start]\npretrain = { task = 3 }\n" + TRAINING,
-            r"`start\.pretrain\.task` takes a task from 1 to 2, got 3",
+            r"`start\.pretrain\.task` expects a task from 1 to 2, got 3",
         ),
         (
             MODEL + "[start]\npretrain = { task = 0 }\n" + TRAINING,
@@ -180,18 +186,24 @@ def test_describe_gives_the_same_problem_back(problem):
         ),
         (
             MODEL + START + TRAINING + "[control]\nlr = { min = 3.0, max = 1.0 }\n",
-            "`lr` takes min ≤ max, got min 3 and max 1",
+            "`lr` expects min ≤ max, got min 3 and max 1",
         ),
-        (MODEL + START + TRAINING + "[control]\nlr = 3\n", r"`control\.lr` takes false or \{ min"),
+        (
+            MODEL + START + TRAINING + "[control]\nlr = 3\n",
+            r"`control\.lr` expects false or \{ min",
+        ),
         (
             MODEL + START + TRAINING + "[objective]\nweights = [1.0]\n",
-            r"`weights` takes an array of numbers of shape \(2,\), got shape \(1,\)",
+            r"`weights` expects an array of numbers of shape \(2,\), got shape \(1,\)",
         ),
         (
             MODEL + START + TRAINING + "[objective]\nweights = [-1.0, 2.0]\n",
-            "`weights` takes numbers of at least 0",
+            "`weights` expects numbers of at least 0",
         ),
-        (MODEL + "[start]\nfresh = 3\n" + TRAINING, r"`start\.fresh` takes a table of keys, got 3"),
+        (
+            MODEL + "[start]\nfresh = 3\n" + TRAINING,
+            r"`start\.fresh` expects a table of keys, got 3",
+        ),
         ("[model", "not a TOML file"),
     ],
 )
@@ -218,21 +230,23 @@ def test_the_example_mentions_every_key():
 def test_bad_problems_are_refused():
     model = TeacherStudent.similar(0.3)
     start = model.fresh()
-    with pytest.raises(ValueError, match="`model` takes a dynamics"):
+    with pytest.raises(ValueError, match="`model` expects a dynamics"):
         Problem("model", start, duration=1.0)
-    with pytest.raises(ValueError, match="`control` takes a Control"):
+    with pytest.raises(ValueError, match="`control` expects a Control"):
         Problem(model, start, duration=1.0, control=3)
-    with pytest.raises(ValueError, match=r"`lr` takes a rate within `control\.lr`, 2 to 3, got 1"):
+    with pytest.raises(
+        ValueError, match=r"`lr` expects a rate within `control\.lr`, 2 to 3, got 1"
+    ):
         Problem(model, start, duration=1.0, lr=1.0, control=Control(lr=(2.0, 3.0)))
-    with pytest.raises(ValueError, match="`start` takes Overlaps"):
+    with pytest.raises(ValueError, match="`start` expects Overlaps"):
         Problem(model, None, duration=1.0)
-    with pytest.raises(ValueError, match="`duration` takes a finite number above 0, got nan"):
+    with pytest.raises(ValueError, match="`duration` expects a finite number above 0, got nan"):
         Problem(model, start, duration=np.nan)
     with pytest.raises(
-        ValueError, match="`steps` takes an integer of at least 1 and at most 1000000, got 0"
+        ValueError, match="`steps` expects an integer of at least 1 and at most 1000000, got 0"
     ):
         Problem(model, start, duration=1.0, steps=0)
-    with pytest.raises(ValueError, match=r"`Q` takes .* shape \(2, 2\), got shape \(1, 1\)"):
+    with pytest.raises(ValueError, match=r"`Q` expects .* shape \(2, 2\), got shape \(1, 1\)"):
         Problem(model, Overlaps([[1.0]], [[0.0, 0.0]], [[1.0], [1.0]]), duration=1.0)
 
 
@@ -260,8 +274,8 @@ def test_limits_running_costs_and_targets_from_a_file(tmp_path):
     ("old", "new", "message"),
     [
         ("# targets = { 1 = 0.01 }", "targets = { 3 = 0.01 }", "a task from 1 to 2, got 3"),
-        ("# targets = { 1 = 0.01 }", "targets = { one = 0.01 }", "takes tasks as keys"),
-        ("# targets = { 1 = 0.01 }", "targets = { 1 = -1.0 }", "`targets` takes a finite number"),
+        ("# targets = { 1 = 0.01 }", "targets = { one = 0.01 }", "expects tasks as keys"),
+        ("# targets = { 1 = 0.01 }", "targets = { 1 = -1.0 }", "`targets` expects a finite number"),
         ("# [limits]", "[limits]\nmax_switch = 3\n#", "did you mean `?max_switches"),
         ("# [limits]", "[limits]\nmax_share = [0.2, 0.2]\n#", "sum to at least 1, got 0.4"),
         ("# [limits]", "[limits]\nmin_dwell = 30.0\n#", "at most the duration 25, got 30"),

@@ -185,30 +185,36 @@ def test_text_fits_a_screen():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Protocol([[0.5, 0.4]], 1.0), "`shares` takes shares that sum to 1, got .* 0.9"),
-        (lambda: Protocol([[1.5, -0.5]], 1.0), "`shares` takes shares of at least 0, got -0.5"),
-        (lambda: Protocol([[np.nan, 1.0]], 1.0), "`shares` takes finite numbers, got nan"),
-        (lambda: Protocol([0.5, 0.5], 1.0), r"`shares` takes .* shape \(steps, T\)"),
-        (lambda: Protocol([[1.0]], -1.0), "`duration` takes a finite number above 0, got -1"),
-        (lambda: Protocol([[1.0]]), "`duration` or `edges`: takes one of the two"),
-        (lambda: Protocol([[1.0]], 1.0, -2.0), "`lr` takes .* at least 0, got -2"),
-        (lambda: Protocol([[1.0]], 1.0, [1.0, 2.0]), r"`lr` takes .* shape \(1,\)"),
-        (lambda: Protocol([[1.0]] * 2, 1.0, [1.0, -2.0]), "`lr` takes learning rates of at"),
-        (lambda: Protocol([[1.0]], edges=[0.0, 0.0]), "`edges` takes increasing times from 0"),
-        (lambda: Protocol.from_sequence([2], 2, 1.0), "`sequence` takes a task index from 0 to 1"),
-        (lambda: Protocol.from_segments([(0.0, 1)], 2), "`segments` takes .* above 0, got 0"),
-        (lambda: Protocol.from_segments([(1.0, 2)], 2), "`segments` takes a task index .* got 2"),
+        (lambda: Protocol([[0.5, 0.4]], 1.0), "`shares` expects shares that sum to 1, got .* 0.9"),
+        (lambda: Protocol([[1.5, -0.5]], 1.0), "`shares` expects shares of at least 0, got -0.5"),
+        (lambda: Protocol([[np.nan, 1.0]], 1.0), "`shares` expects finite numbers, got nan"),
+        (lambda: Protocol([0.5, 0.5], 1.0), r"`shares` expects .* shape \(steps, T\)"),
+        (lambda: Protocol([[1.0]], -1.0), "`duration` expects a finite number above 0, got -1"),
+        (lambda: Protocol([[1.0]]), "`duration` or `edges`: expects one of the two"),
+        (lambda: Protocol([[1.0]], 1.0, -2.0), "`lr` expects .* at least 0, got -2"),
+        (lambda: Protocol([[1.0]], 1.0, [1.0, 2.0]), r"`lr` expects .* shape \(1,\)"),
+        (lambda: Protocol([[1.0]] * 2, 1.0, [1.0, -2.0]), "`lr` expects learning rates of at"),
+        (lambda: Protocol([[1.0]], edges=[0.0, 0.0]), "`edges` expects increasing times from 0"),
+        (
+            lambda: Protocol.from_sequence([2], 2, 1.0),
+            "`sequence` expects a task index from 0 to 1",
+        ),
+        (lambda: Protocol.from_segments([(0.0, 1)], 2), "`segments` expects .* above 0, got 0"),
+        (lambda: Protocol.from_segments([(1.0, 2)], 2), "`segments` expects a task index .* got 2"),
         (lambda: Protocol.from_segments([(1.0, [1.0])], 2), r"`segments` .* shape \(2,\)"),
-        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "`segments` takes pairs"),
-        (lambda: Protocol.from_segments(5, 2), "`segments` takes a list of"),
-        (lambda: Protocol.from_sequence(3, 2, 1.0), "`sequence` takes a list of tasks, got 3"),
-        (lambda: Protocol([[1.0]], 1.0).then(3), "`other` takes a protocol of 1 tasks, got 3"),
-        (lambda: Protocol([[1.0]], 1.0).deviation(3), "`other` takes a protocol"),
+        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "`segments` expects pairs"),
+        (lambda: Protocol.from_segments(5, 2), "`segments` expects a list of"),
+        (lambda: Protocol.from_sequence(3, 2, 1.0), "`sequence` expects a list of tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).then(3), "`other` expects a protocol of 1 tasks, got 3"),
+        (lambda: Protocol([[1.0]], 1.0).deviation(3), "`other` expects a protocol"),
         (lambda: Protocol([[0.5, 0.5]], 1.0).sequence, "`sequence` .* call `round` first"),
-        (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "`order` takes one of spread"),
+        (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "`order` expects one of spread"),
         (lambda: Protocol([[1.0]], 1.0).save("p.txt"), "`path` .* ends in .json or .csv"),
-        (lambda: Protocol([[1.0]], 1.0).then(Protocol([[1, 0]], 1.0)), "`other` takes .* 1 tasks"),
-        (lambda: Protocol([[1.0]], 1.0).refine(0), "`factor` takes an integer of at least 1"),
+        (
+            lambda: Protocol([[1.0]], 1.0).then(Protocol([[1, 0]], 1.0)),
+            "`other` expects .* 1 tasks",
+        ),
+        (lambda: Protocol([[1.0]], 1.0).refine(0), "`factor` expects an integer of at least 1"),
     ],
 )
 def test_bad_input_is_refused(build, message):
@@ -251,7 +257,7 @@ def test_tables_with_a_gap_are_refused(tmp_path):
 def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
     path = tmp_path / "p.json"
     path.write_text('{"duration": 4, "edges": [0, 3], "shares": [[1]], "lr": [1]}')
-    with pytest.raises(ValueError, match="`duration` takes the last of `edges`, 3, got 4"):
+    with pytest.raises(ValueError, match="`duration` expects the last of `edges`, 3, got 4"):
         Protocol.load(path)
 
 

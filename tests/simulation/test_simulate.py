@@ -186,13 +186,13 @@ def test_what_cannot_be_gone_on_from_is_refused():
     problem = make()
     run = ends(problem, "reduced", 20, 2)
     other = make(K=3)
-    with pytest.raises(ValueError, match="`after` takes a simulation of the same model"):
+    with pytest.raises(ValueError, match="`after` expects a simulation of the same model"):
         ends(other, "reduced", 20, 2, after=run)
-    with pytest.raises(ValueError, match="`after` takes a simulation with `"):
+    with pytest.raises(ValueError, match="`after` expects a simulation with `"):
         ends(problem, "reduced", 30, 2, after=run)
-    with pytest.raises(ValueError, match="`after` takes a simulation with `seeds` 3, got"):
+    with pytest.raises(ValueError, match="`after` expects a simulation with `seeds` 3, got"):
         ends(problem, "reduced", 20, 3, after=run)
-    with pytest.raises(ValueError, match="`after` takes a Simulation, got 5"):
+    with pytest.raises(ValueError, match="`after` expects a Simulation, got 5"):
         ends(problem, "reduced", 20, 2, after=5)
 
 
@@ -227,9 +227,11 @@ def test_given_weights(tmp_path):
         problem, protocol, dimension=N, seeds=2, engine="full", weights=(weights, axes[:2])
     )
     np.testing.assert_allclose(run.overlaps.Q[:, 0], np.tile(start.Q, (2, 1, 1)), atol=1e-12)
-    with pytest.raises(ValueError, match=r"`weights` takes weights with the overlaps of `problem"):
+    with pytest.raises(
+        ValueError, match=r"`weights` expects weights with the overlaps of `problem"
+    ):
         simulate(problem, protocol, dimension=N, engine="full", weights=(2 * weights, axes[:2]))
-    with pytest.raises(ValueError, match="`weights` takes weights only with the engine 'full'"):
+    with pytest.raises(ValueError, match="`weights` expects weights only with the engine 'full'"):
         simulate(problem, protocol, dimension=N, weights=(weights, axes[:2]))
 
 
@@ -279,17 +281,17 @@ def test_files_text_and_picture(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dimension": 3}, "`dimension` takes at least 4 dimensions"),
-        ({"seeds": 0}, "`seeds` takes an integer of at least 1, got 0"),
-        ({"engine": "fast"}, "`engine` takes one of reduced, full"),
-        ({"order": "sorted"}, "`order` takes one of spread, random"),
-        ({"order": [0, 1], "dimension": 10}, "`order` takes 40 tasks, one a sample, got 2"),
+        ({"dimension": 3}, "`dimension` expects at least 4 dimensions"),
+        ({"seeds": 0}, "`seeds` expects an integer of at least 1, got 0"),
+        ({"engine": "fast"}, "`engine` expects one of reduced, full"),
+        ({"order": "sorted"}, "`order` expects one of spread, random"),
+        ({"order": [0, 1], "dimension": 10}, "`order` expects 40 tasks, one a sample, got 2"),
         (
             {"order": [2] * 40, "dimension": 10},
-            "`order` takes whole numbers from 0 to 1, got 2 to 2",
+            "`order` expects whole numbers from 0 to 1, got 2 to 2",
         ),
-        ({"times": [9.0]}, "`times` takes times from 0 to 4"),
-        ({"threads": -1}, "`threads` takes an integer of at least 1"),
+        ({"times": [9.0]}, "`times` expects times from 0 to 4"),
+        ({"threads": -1}, "`threads` expects an integer of at least 1"),
     ],
 )
 def test_bad_input_is_refused(settings, message):
@@ -300,9 +302,9 @@ def test_bad_input_is_refused(settings, message):
 
 def test_other_protocols_and_problems_are_refused():
     problem = make()
-    with pytest.raises(ValueError, match="`protocol` takes a protocol of 2 tasks, got 3"):
+    with pytest.raises(ValueError, match="`protocol` expects a protocol of 2 tasks, got 3"):
         simulate(problem, Protocol(np.ones((1, 3)) / 3, 4.0))
-    with pytest.raises(ValueError, match="`problem` takes a Problem of a TeacherStudent"):
+    with pytest.raises(ValueError, match="`problem` expects a Problem of a TeacherStudent"):
         simulate(3, strategies.interleaved(problem))
 
 

@@ -133,7 +133,7 @@ def test_schedules_keep_to_the_range_of_the_problem(problem):
     bounded = Problem(
         problem.model, problem.start, duration=10.0, steps=40, control=Control(lr=(0.5, 1.5))
     )
-    with pytest.raises(ValueError, match=r"`lr` takes .* at least 0.5 and at most 1.5, got 2"):
+    with pytest.raises(ValueError, match=r"`lr` expects .* at least 0.5 and at most 1.5, got 2"):
         strategies.constant_lr(bounded, lr=2.0)
     lr = strategies.exponential_lr(bounded, initial=3.0, scale=2.0).lr
     assert (lr.min(), lr.max()) == (0.5, 1.5)
@@ -200,33 +200,36 @@ def test_grid_search_with_nothing_but_divergence_says_so(problem):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: strategies.one_task(p, task=2), "`task` takes a task index from 0 to 1, got 2"),
-        (lambda p: strategies.no_replay(p, new_task=-1), "`new_task` takes a task index"),
-        (lambda p: strategies.interleaved(p, shares=[1.0]), r"`shares` takes .* \(2,\)"),
+        (
+            lambda p: strategies.one_task(p, task=2),
+            "`task` expects a task index from 0 to 1, got 2",
+        ),
+        (lambda p: strategies.no_replay(p, new_task=-1), "`new_task` expects a task index"),
+        (lambda p: strategies.interleaved(p, shares=[1.0]), r"`shares` expects .* \(2,\)"),
         (
             lambda p: strategies.random_order(p, shares=[0.5, 0.6]),
             "`shares` .* sum to 1, got .*1.1",
         ),
-        (lambda p: strategies.alternating(p, order=[]), "`order` takes at least one task"),
-        (lambda p: strategies.sequential(p, order=[0, 5]), "`order` takes a task index"),
-        (lambda p: strategies.focus_then_revise(p, focus=11.0), "`focus` takes .* at most 10"),
-        (lambda p: strategies.shuffled(p, after=11.0), "`after` takes .* at most 10"),
+        (lambda p: strategies.alternating(p, order=[]), "`order` expects at least one task"),
+        (lambda p: strategies.sequential(p, order=[0, 5]), "`order` expects a task index"),
+        (lambda p: strategies.focus_then_revise(p, focus=11.0), "`focus` expects .* at most 10"),
+        (lambda p: strategies.shuffled(p, after=11.0), "`after` expects .* at most 10"),
         (
             lambda p: strategies.shuffled(p, protocol=Protocol([[1, 0]], 9.0)),
-            "`protocol` takes a protocol of duration 10, got 9",
+            "`protocol` expects a protocol of duration 10, got 9",
         ),
         (
             lambda p: strategies.constant_lr(p, lr=1.0, protocol=Protocol([[1.0]], 10.0)),
-            "`protocol` takes a protocol of 2 tasks, got 1",
+            "`protocol` expects a protocol of 2 tasks, got 1",
         ),
-        (lambda p: strategies.alternating(p, order=1), "`order` takes a list of tasks, got 1"),
-        (lambda p: strategies.shuffled(p, seed=-1), "`seed` takes an integer of at least 0"),
-        (lambda p: strategies.exponential_lr(p, initial=-1.0, scale=1.0), "`initial` takes"),
-        (lambda p: strategies.exponential_lr(p, initial=1.0, scale=0.0), "`scale` takes"),
-        (lambda p: strategies.power_law_lr(p, initial=1.0, exponent=-1.0), "`exponent` takes"),
+        (lambda p: strategies.alternating(p, order=1), "`order` expects a list of tasks, got 1"),
+        (lambda p: strategies.shuffled(p, seed=-1), "`seed` expects an integer of at least 0"),
+        (lambda p: strategies.exponential_lr(p, initial=-1.0, scale=1.0), "`initial` expects"),
+        (lambda p: strategies.exponential_lr(p, initial=1.0, scale=0.0), "`scale` expects"),
+        (lambda p: strategies.power_law_lr(p, initial=1.0, exponent=-1.0), "`exponent` expects"),
         (
             lambda p: strategies.grid_search(p, strategies.constant_lr, lr=[]),
-            "`lr` takes at least one value to try",
+            "`lr` expects at least one value to try",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Checks of arguments on entry: each names the argument, what it got and what it takes."""
+"""Checks of arguments on entry: each names the argument, what it got and what it expects."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def number(
     at_most: float | None = None,
 ) -> float:
     """Return `value` as a finite float within the given bounds."""
-    takes = "a finite number"
+    expects = "a finite number"
     if at_least is not None:
-        takes += f" of at least {at_least:g}"
+        expects += f" of at least {at_least:g}"
     if above is not None:
-        takes += f" above {above:g}"
+        expects += f" above {above:g}"
     if at_most is not None:
-        takes += (" and" if at_least is not None or above is not None else " of") + (
+        expects += (" and" if at_least is not None or above is not None else " of") + (
             f" at most {at_most:g}"
         )
     try:
@@ -43,7 +43,7 @@ def number(
         and (at_most is None or x <= at_most)
     )
     if not good:
-        raise ValueError(f"`{name}` takes {takes}, got {value!r}")
+        raise ValueError(f"`{name}` expects {expects}, got {value!r}")
     return x
 
 
@@ -51,33 +51,33 @@ def integer(name: str, value: object, *, at_least: int = 0, at_most: int | None 
     """Return `value` as an int within the given bounds."""
     good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= at_least
     if not good or (at_most is not None and int(value) > at_most):  # type: ignore[call-overload]
-        takes = f"of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
-        raise ValueError(f"`{name}` takes an integer {takes}, got {value!r}")
+        expects = f"of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
+        raise ValueError(f"`{name}` expects an integer {expects}, got {value!r}")
     return int(value)  # type: ignore[call-overload]
 
 
 def task(name: str, value: object, tasks: int) -> int:
     """Return `value` as the index (from 0) of one of `tasks` tasks."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) < tasks:
-        takes = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
-        raise ValueError(f"`{name}` takes {takes}, got {value!r}")
+        expects = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
+        raise ValueError(f"`{name}` expects {expects}, got {value!r}")
     return int(value)
 
 
-def items(name: str, value: Any, takes: str) -> list[Any]:
-    """Return the items of a list, tuple or array; `takes` says what they should be."""
+def items(name: str, value: Any, expects: str) -> list[Any]:
+    """Return the items of a list, tuple or array; `expects` says what they should be."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(f"`{name}` takes a list of {takes}, got {value!r}")
+        raise ValueError(f"`{name}` expects a list of {expects}, got {value!r}")
     return list(value)
 
 
 def array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = None) -> Floats:
     """Return a new float64 array of the given shape; a letter in `shape` stands for any length."""
-    takes = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
+    expects = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
     try:
         a = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"`{name}` takes {takes}, got {value!r}") from None
+        raise ValueError(f"`{name}` expects {expects}, got {value!r}") from None
     fits = shape is None or (
         a.ndim == len(shape)
         and all(
@@ -85,10 +85,10 @@ def array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = Non
         )
     )
     if not fits:
-        raise ValueError(f"`{name}` takes {takes}, got shape {_show_shape(a.shape)}")
+        raise ValueError(f"`{name}` expects {expects}, got shape {_show_shape(a.shape)}")
     if not np.all(np.isfinite(a)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
-        raise ValueError(f"`{name}` takes finite numbers, got {a[where]} at index {list(where)}")
+        raise ValueError(f"`{name}` expects finite numbers, got {a[where]} at index {list(where)}")
     return a
 
 
@@ -96,12 +96,12 @@ def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> F
     """Return an array whose last axis holds non-negative shares that sum to 1 (to 1e-9)."""
     a = array(name, value, shape)
     if a.size and a.min() < -1e-12:
-        raise ValueError(f"`{name}` takes shares of at least 0, got {a.min():g}")
+        raise ValueError(f"`{name}` expects shares of at least 0, got {a.min():g}")
     a = np.maximum(a, 0.0)
     sums = a.sum(axis=-1)
     worst = float(sums.flat[np.argmax(np.abs(sums - 1.0))]) if sums.size else 1.0
     if abs(worst - 1.0) > 1e-9:
-        raise ValueError(f"`{name}` takes shares that sum to 1, got a sum of {worst:.12g}")
+        raise ValueError(f"`{name}` expects shares that sum to 1, got a sum of {worst:.12g}")
     return np.asarray(a / sums[..., None])
 
 
@@ -110,7 +110,7 @@ def symmetric(name: str, a: Floats) -> Floats:
     gap = float(np.max(np.abs(a - a.T), initial=0.0))
     if gap > 1e-9 * max(1.0, float(np.max(np.abs(a), initial=0.0))):
         raise ValueError(
-            f"`{name}` takes a symmetric matrix, got entries that differ by {gap:g} "
+            f"`{name}` expects a symmetric matrix, got entries that differ by {gap:g} "
             "from their mirror image"
         )
     return (a + a.T) / 2
@@ -121,7 +121,7 @@ def positive_semidefinite(name: str, a: Floats) -> None:
     lowest = float(np.linalg.eigvalsh(a)[0])
     if lowest < -1e-8 * max(1.0, float(np.max(np.abs(a)))):
         raise ValueError(
-            f"`{name}` takes a positive semi-definite matrix, got a smallest eigenvalue "
+            f"`{name}` expects a positive semi-definite matrix, got a smallest eigenvalue "
             f"of {lowest:.3g}"
         )
 
@@ -131,7 +131,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     known = list(known)
     if value not in known:
         raise ValueError(
-            f"`{name}` takes one of {', '.join(known)}; got {value!r}{hint(value, known)}"
+            f"`{name}` expects one of {', '.join(known)}; got {value!r}{hint(value, known)}"
         )
     return value
 

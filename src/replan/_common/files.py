@@ -30,7 +30,7 @@ def read_json(path: FilePath) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a JSON file ({error})") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{os.fspath(path)}: takes a JSON object, got {type(content).__name__}")
+        raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content
 
 
@@ -62,7 +62,7 @@ def suffix(path: FilePath, known: Sequence[str]) -> str:
     ending = Path(path).suffix.lower()
     if ending not in known:
         raise ValueError(
-            f"`path` takes a file name that ends in {' or '.join(known)}, got {os.fspath(path)!r}"
+            f"`path` expects a file name that ends in {' or '.join(known)}, got {os.fspath(path)!r}"
         )
     return ending
 

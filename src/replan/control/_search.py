@@ -110,7 +110,7 @@ class Search:
         self.problem.accept(start, "start")
         if start.lr.min() < low * (1 - 1e-9) or start.lr.max() > high * (1 + 1e-9):
             raise ValueError(
-                f"`start` takes learning rates from {low:g} to {high:g}, got {start.lr_text()}"
+                f"`start` expects learning rates from {low:g} to {high:g}, got {start.lr_text()}"
             )
         return start
 
@@ -244,7 +244,7 @@ class Search:
     def exhaustive(self) -> Status:
         """Try every protocol."""
         if not self.free_tasks or self.free_lr:
-            raise ValueError("`method` takes 'exhaustive' where the tasks alone are controlled")
+            raise ValueError("`method` expects 'exhaustive' where the tasks alone are controlled")
         solver = Exhaustive(self.fine, self._best().controls)
         try:
             self._descend(solver, solver.tasks**4)

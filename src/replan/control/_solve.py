@@ -54,7 +54,7 @@ def solve(
 
     if not problem.control.tasks and problem.control.lr is None:
         raise ValueError(
-            "`problem` takes a control of tasks, of the learning rate, or both, got neither"
+            "`problem` expects a control of tasks, of the learning rate, or both, got neither"
         )
     search = Search(problem, seed, max_gradients, watch)
     begin = time.perf_counter()

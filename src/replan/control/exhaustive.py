@@ -22,7 +22,7 @@ class Exhaustive(Solver):
         self.tasks = start.shares.shape[1]
         if self.tasks**objective.steps > _MOST:
             raise ValueError(
-                f"`method` takes 'exhaustive' for at most {_MOST} protocols, got "
+                f"`method` expects 'exhaustive' for at most {_MOST} protocols, got "
                 f"{self.tasks}^{objective.steps}: use fewer `steps`"
             )
         self.controls, self.value = start, objective.value(start)

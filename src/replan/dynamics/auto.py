@@ -55,7 +55,9 @@ class AutoDynamics(Dynamics):
             self._pull_all_losses = jax.jit(jax.vmap(self._pull_flat_losses))
             given = np.shape(self._flat_losses(flat))
         if given != (tasks,):
-            raise ValueError(f"`losses` takes a function that gives shape ({tasks},), got {given}")
+            raise ValueError(
+                f"`losses` expects a function that gives shape ({tasks},), got {given}"
+            )
 
     # One step, and what JAX makes of it
 
@@ -105,7 +107,7 @@ class AutoDynamics(Dynamics):
         """Return a state of the structure of `like` as a vector (n,)."""
         structure: Any = jax.tree_util.tree_structure(start)
         if structure != self._structure:
-            raise ValueError(f"`start` takes the structure {self._structure}, got {structure}")
+            raise ValueError(f"`start` expects the structure {self._structure}, got {structure}")
         with jax.enable_x64(True):
             flat = np.array(ravel_pytree(_doubles(start))[0])
         return check.array("start", flat, (self.size,))

@@ -75,15 +75,15 @@ class PolicyReplayPlugin(SupervisedPlugin):
     ) -> None:
         super().__init__()
         if not isinstance(policy, ReplayPolicy):
-            raise ValueError(f"`policy` takes a policy of replan.policies, got {policy!r}")
+            raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
         if isinstance(policy, FocusThenReplay) and policy.seen != [0]:
             raise ValueError(
-                "`policy` takes one for which experience 0 is new and the others are to come, "
+                "`policy` expects one for which experience 0 is new and the others are to come, "
                 f"FocusThenReplay(0, [], tasks=...), got tasks {policy.seen} from the start"
             )
         if not isinstance(storage_policy, ExemplarsBuffer | None):
             raise ValueError(
-                f"`storage_policy` takes a buffer of Avalanche or None, got {storage_policy!r}"
+                f"`storage_policy` expects a buffer of Avalanche or None, got {storage_policy!r}"
             )
         self.policy = policy
         self.mem_size = check.integer("mem_size", mem_size, at_least=2 * policy.tasks)
@@ -100,7 +100,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         replayed = self.mem_size - self.probe_size
         if storage_policy is not None and storage_policy.max_size != replayed:
             raise ValueError(
-                f"`storage_policy` takes one of size {replayed}, what `mem_size` {mem_size} and "
+                f"`storage_policy` expects one of size {replayed}, what `mem_size` {mem_size} and "
                 f"`probe_size` {self.probe_size} leave, got size {storage_policy.max_size}"
             )
         self.storage_policy = storage_policy or ExperienceBalancedBuffer(replayed)
@@ -119,13 +119,13 @@ class PolicyReplayPlugin(SupervisedPlugin):
         data, task = strategy.adapted_dataset, len(self.held_out)
         if task == self.policy.tasks:
             raise ValueError(
-                f"`policy` takes one of as many tasks as there are experiences (`tasks=`), got "
+                f"`policy` expects one of as many tasks as there are experiences (`tasks=`), got "
                 f"{self.policy!r} and an experience more"
             )
         room = self.probe_size // (task + 1)
         if len(data) <= room:
             raise ValueError(
-                f"`probe_size` takes less than an experience has, got {room} of {len(data)}"
+                f"`probe_size` expects less than an experience has, got {room} of {len(data)}"
             )
         order = np.random.default_rng([self.seed, task]).permutation(len(data)).tolist()
         self.held_out = [

@@ -28,16 +28,16 @@ class ReplayCallback(Callback):
     What the policy logs goes to the trainer's loggers, as `replay/...`, unless it has a hook of its
     own.
 
-    - `sampler`: the one in the training data loader. With several devices, the trainer takes
+    - `sampler`: the one in the training data loader. With several devices, the trainer expects
       `use_distributed_sampler=False`: the sampler knows its rank.
     - `probe`: estimates losses; none, for policies which need none, such as a plan's.
     """
 
     def __init__(self, sampler: ReplayBatchSampler, probe: LossProbe | None = None) -> None:
         if not isinstance(sampler, ReplayBatchSampler):
-            raise ValueError(f"`sampler` takes a ReplayBatchSampler, got {sampler!r}")
+            raise ValueError(f"`sampler` expects a ReplayBatchSampler, got {sampler!r}")
         if not isinstance(probe, LossProbe | None):
-            raise ValueError(f"`probe` takes a LossProbe or None, got {probe!r}")
+            raise ValueError(f"`probe` expects a LossProbe or None, got {probe!r}")
         self.sampler, self.probe = sampler, probe
         self._log: Log | None = None
 

@@ -60,7 +60,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
     **Main arguments**
 
     - `sizes`: (T,) samples of each task, one after the other in the data set, as `ConcatDataset`
-      has them. `from_labels` takes tasks in any order.
+      has them. `from_labels` expects tasks in any order.
     - `policy`: a `replan.policies` policy of as many tasks. Tasks without samples leave their
       shares to the others.
     - `batch_size`: samples in a batch of one rank.
@@ -91,14 +91,14 @@ class ReplayBatchSampler(Sampler[list[int]]):
         ends = np.cumsum(counts, dtype=np.int64)
         members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         if not isinstance(policy, ReplayPolicy):
-            raise ValueError(f"`policy` takes a policy of replan.policies, got {policy!r}")
+            raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
         if len(members) != policy.tasks:
             raise ValueError(
-                f"`sizes` takes one size for each of the policy's {policy.tasks} tasks, got "
+                f"`sizes` expects one size for each of the policy's {policy.tasks} tasks, got "
                 f"{len(members)}"
             )
         if not sum(counts):
-            raise ValueError(f"`sizes` takes at least one sample, got {list(sizes)}")
+            raise ValueError(f"`sizes` expects at least one sample, got {list(sizes)}")
         self.policy, self.mixed = policy, mixed
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
@@ -126,7 +126,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         """Make a sampler from the task (n,), from 0, of each sample of the data set."""
         which = np.asarray(labels)
         if which.ndim != 1 or not np.issubdtype(which.dtype, np.integer):
-            raise ValueError(f"`labels` takes a list of tasks, one a sample, got {labels!r:.80}")
+            raise ValueError(f"`labels` expects a list of tasks, one a sample, got {labels!r:.80}")
         for task in np.unique(which):
             check.task("labels", int(task), policy.tasks)
         members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
@@ -274,11 +274,11 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on, to the sample, from where another sampler with the same arguments was."""
         if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
-            raise ValueError(f"`state_dict` takes what a sampler gave, got {state!r:.80}")
+            raise ValueError(f"`state_dict` expects what a sampler gave, got {state!r:.80}")
         for name, here in self._settings().items():
             if state[name] != here:
                 raise ValueError(
-                    f"`state_dict` takes what a sampler with {name} = {here} gave, got one with "
+                    f"`state_dict` expects what a sampler with {name} = {here} gave, got one with "
                     f"{state[name]}"
                 )
         self.policy.load_state_dict(state["policy"])
@@ -338,17 +338,17 @@ class LossProbe:
         seed: int = 0,
     ) -> None:
         if not isinstance(data, Mapping | list | tuple):
-            raise ValueError(f"`data` takes a list of data sets, one a task, got {data!r:.80}")
+            raise ValueError(f"`data` expects a list of data sets, one a task, got {data!r:.80}")
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
         sizes = {
             t: len(part) if hasattr(part, "__len__") else part for t, part in self.data.items()
         }
         if not sizes or not all(isinstance(size, int) and size for size in sizes.values()):
             raise ValueError(
-                f"`data` takes samples of at least one task, of each some, got {sizes}"
+                f"`data` expects samples of at least one task, of each some, got {sizes}"
             )
         if not callable(loss) or isinstance(loss, torch.nn.Module):
-            raise ValueError(f"`loss` takes a function of a model and a batch, got {loss!r}")
+            raise ValueError(f"`loss` expects a function of a model and a batch, got {loss!r}")
         self.loss, self.collate = loss, collate
         self.every = check.integer("every", every, at_least=1)
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
@@ -367,7 +367,7 @@ class LossProbe:
         for loss in losses.values():
             if torch.as_tensor(loss).numel() != 1:
                 raise ValueError(
-                    f"`loss` takes a function that gives a scalar, got shape {tuple(loss.shape)}"
+                    f"`loss` expects a function that gives a scalar, got shape {tuple(loss.shape)}"
                 )
         return {task: float(loss) for task, loss in losses.items()}
 
@@ -385,7 +385,7 @@ class LossProbe:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from where another probe was."""
         if set(state) != {"steps"}:
-            raise ValueError(f"`state_dict` takes what a probe gave, got {', '.join(state)}")
+            raise ValueError(f"`state_dict` expects what a probe gave, got {', '.join(state)}")
         self.steps = check.integer("steps", state["steps"])
 
 
@@ -423,7 +423,7 @@ class PlannedLR(LRScheduler):
         if not isinstance(sampler, ReplayBatchSampler) or not isinstance(sampler.policy, Follow):
             got = getattr(sampler, "policy", sampler)
             raise ValueError(
-                f"`sampler` takes a ReplayBatchSampler whose policy is a Follow, got {got!r}"
+                f"`sampler` expects a ReplayBatchSampler whose policy is a Follow, got {got!r}"
             )
         self.sampler, self.first = sampler, sampler.steps
         super().__init__(optimizer, last_epoch)

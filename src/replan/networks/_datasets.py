@@ -99,7 +99,7 @@ def checked(name: str, file: str, payload: bytes, where: object) -> bytes:
     found, wanted = hashlib.md5(payload, usedforsecurity=False).hexdigest(), DATASETS[name][file]
     if found != wanted:
         raise ValueError(
-            f"{file} in {where}: takes that of {name} with MD5 {wanted}, got {found} "
+            f"{file} in {where}: expects that of {name} with MD5 {wanted}, got {found} "
             f"({len(payload)} bytes), a damaged or other file: try `replan data fetch {name}`"
         )
     return payload

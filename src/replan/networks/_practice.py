@@ -57,10 +57,12 @@ class SplitTraining:
     def __post_init__(self) -> None:
         for pair in self.pairs:
             if not isinstance(pair, str) or len(set(pair)) != 2 or not pair.isdecimal():
-                raise ValueError(f"`pairs` takes pairs of different classes like 01, got {pair!r}")
+                raise ValueError(
+                    f"`pairs` expects pairs of different classes like 01, got {pair!r}"
+                )
         classes = "".join(self.pairs)
         if len(set(classes)) != len(classes) or not classes:
-            raise ValueError(f"`pairs` takes each class once, got {', '.join(self.pairs)}")
+            raise ValueError(f"`pairs` expects each class once, got {', '.join(self.pairs)}")
         for name in ("batch_size", "every", "hidden"):
             check.integer(name, getattr(self, name), at_least=1)
         check.integer("samples", self.samples, at_least=LOOKS * self.batch_size)
@@ -97,7 +99,7 @@ class Pairs:
             ):
                 where = np.flatnonzero(np.isin(labels, [int(c) for c in pair]))
                 if set(labels[where].tolist()) != {int(c) for c in pair}:
-                    raise ValueError(f"`pairs` takes classes that there are, got {pair!r}")
+                    raise ValueError(f"`pairs` expects classes that there are, got {pair!r}")
                 where = rng.permutation(where)
                 part.append(_batch(pixels[where], labels[where] == int(pair[1]), task))
 
@@ -192,7 +194,7 @@ class _Run:
                 output = self.network(x, which)
             loss = torch.nn.functional.cross_entropy(output, y).item()
             if not np.isfinite(loss):
-                raise ValueError(f"`lr` takes a smaller number: at {self.options.lr} it diverges")
+                raise ValueError(f"`lr` expects a smaller number: at {self.options.lr} it diverges")
             look = {
                 "newest": self.options.pairs[newest],
                 "samples": int(samples.sum()),
@@ -245,7 +247,7 @@ def side_by_side(
     for strategy in check.items("strategies", strategies, "strategies"):
         check.one_of("strategies", strategy, STRATEGIES)
     if len(set(strategies)) != len(strategies) or not strategies:
-        raise ValueError(f"`strategies` takes each once, got {', '.join(strategies)}")
+        raise ValueError(f"`strategies` expects each once, got {', '.join(strategies)}")
     check.integer("seeds", seeds, at_least=1)
     check.integer("seed", seed)
     _datasets.fashion_mnist(root)  # is it there?

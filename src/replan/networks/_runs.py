@@ -77,7 +77,7 @@ class Learning:
         """Return the index of a step in `steps`."""
         found = np.flatnonzero(self.steps == step)
         if found.size == 0:
-            raise ValueError(f"`step` takes one of {self.steps.tolist()}, got {step}")
+            raise ValueError(f"`step` expects one of {self.steps.tolist()}, got {step}")
         return int(found[0])
 
     def __repr__(self) -> str:
@@ -152,24 +152,24 @@ def experiment(
     """
     training = Training() if training is None else training
     if not isinstance(tasks, ImageTasks) or tasks.tasks != 2:
-        raise ValueError(f"`tasks` takes ImageTasks, two of them, got {type(tasks).__name__}")
+        raise ValueError(f"`tasks` expects ImageTasks, two of them, got {type(tasks).__name__}")
     given = check.items("looks", looks, "steps")
     steps = sorted({check.integer("looks", x, at_least=-training.first) for x in given})
     if not steps or steps[-1] < 1:
-        raise ValueError(f"`looks` takes steps of which the last is at least 1, got {steps}")
+        raise ValueError(f"`looks` expects steps of which the last is at least 1, got {steps}")
     if isinstance(realisations, Integral):
         realisations = range(check.integer("realisations", realisations, at_least=1))
     items = check.items("realisations", realisations, "numbers")
     which = [check.integer("realisations", x) for x in items]
     seed = check.integer("seed", seed)
     if len(which) == 0 or len(set(which)) < len(which):
-        raise ValueError(f"`realisations` takes at least one, none twice, got {which}")
+        raise ValueError(f"`realisations` expects at least one, none twice, got {which}")
     protocols = dict(protocols or {})
     for name, protocol in protocols.items():
         if not isinstance(protocol, Protocol) or protocol.tasks != 2 or name in NAMES:
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(
-                f"`protocols` takes protocols of two tasks under new names, got {name} "
+                f"`protocols` expects protocols of two tasks under new names, got {name} "
                 f"{protocol!r}{hint}"
             )
     threads = (os.cpu_count() or 1) if threads is None else threads

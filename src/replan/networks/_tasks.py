@@ -66,7 +66,7 @@ def mixed_tasks(
     gamma = check.number("similarity", similarity, at_least=0, at_most=1)
     pairs = [_classes("upstream", upstream), _classes("auxiliary", auxiliary)]
     if set(pairs[0]) & set(pairs[1]):
-        raise ValueError(f"`auxiliary` takes other classes than `upstream`, got {pairs[1]}")
+        raise ValueError(f"`auxiliary` expects other classes than `upstream`, got {pairs[1]}")
     sign = np.zeros(10, np.float32)
     for first, second in pairs:
         sign[first], sign[second] = 1.0, -1.0
@@ -111,7 +111,7 @@ def _classes(name: str, pair: Sequence[int]) -> list[int]:
     classes = check.items(name, pair, "classes")
     good = all(isinstance(x, Integral) and 0 <= int(x) < 10 for x in classes)
     if not good or len(classes) != 2 or classes[0] == classes[1]:
-        raise ValueError(f"`{name}` takes two different classes from 0 to 9, got {classes}")
+        raise ValueError(f"`{name}` expects two different classes from 0 to 9, got {classes}")
     return [int(x) for x in classes]
 
 
@@ -133,7 +133,7 @@ def _build(
         missing = [label for label in needed if label not in labels]
         if missing:
             raise ValueError(
-                f"`images` takes images of the classes {needed}, got none of {missing}"
+                f"`images` expects images of the classes {needed}, got none of {missing}"
             )
     pixels = images.train_images[chosen].reshape(np.count_nonzero(chosen), -1)
     labels = images.train_labels[chosen].astype(np.int64)

@@ -124,7 +124,7 @@ class _Record:
             return {}
         content = files.read_json(self.path)
         if "figures" not in content:
-            raise ValueError(f"{self.path}: takes a file that `replan figure` wrote, got another")
+            raise ValueError(f"{self.path}: expects a file that `replan figure` wrote, got another")
         found: dict[str, Any] = content["figures"]
         return found
 

@@ -41,11 +41,11 @@ class Decision:
 def checked_losses(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return losses by task as floats; not finite ones are taken, too."""
     if not isinstance(losses, Mapping):
-        raise ValueError(f"`losses` takes a dict of losses by task, got {losses!r}")
+        raise ValueError(f"`losses` expects a dict of losses by task, got {losses!r}")
     try:
         return {check.task("losses", t, tasks): float(x) for t, x in losses.items()}
     except TypeError:
-        raise ValueError(f"`losses` takes a number for each task, got {dict(losses)}") from None
+        raise ValueError(f"`losses` expects a number for each task, got {dict(losses)}") from None
 
 
 def focus_lengths(decisions: Sequence[Decision], end: int) -> list[int]:
@@ -141,7 +141,7 @@ class ReplayPolicy(ABC):
         """Go on from where another policy with the same arguments was."""
         if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
             raise ValueError(
-                f"`state_dict` takes what a {type(self).__name__} gave, with "
+                f"`state_dict` expects what a {type(self).__name__} gave, with "
                 f"{', '.join(self.state_dict())}, got {state!r:.80}"
             )
         lag = check.array("state_dict", state["lag"], (self.tasks,))
@@ -192,7 +192,7 @@ class Follow(ReplayPolicy):
 
     def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:
         if not isinstance(protocol, Protocol):
-            raise ValueError(f"`protocol` takes a Protocol, got {protocol!r}")
+            raise ValueError(f"`protocol` expects a Protocol, got {protocol!r}")
         super().__init__(protocol.tasks, **settings)
         self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
 
@@ -256,7 +256,9 @@ class FocusThenReplay(ReplayPolicy):
         count = (self.tasks,)
         self.weights = check.array("weights", np.ones(count) if weights is None else weights, count)
         if self.weights.min() < 0:
-            raise ValueError(f"`weights` takes numbers of at least 0, got {self.weights.tolist()}")
+            raise ValueError(
+                f"`weights` expects numbers of at least 0, got {self.weights.tolist()}"
+            )
         if isinstance(shares, str):
             check.one_of("shares", shares, ["loss"])
         elif isinstance(shares, Real):
@@ -268,7 +270,7 @@ class FocusThenReplay(ReplayPolicy):
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
-            raise ValueError(f"`smoothing` takes a number from 0 to below 1, got {smoothing!r}")
+            raise ValueError(f"`smoothing` expects a number from 0 to below 1, got {smoothing!r}")
         self.min_focus = check.integer("min_focus", min_focus)
         self.max_focus = (
             None if max_focus is None
@@ -287,7 +289,7 @@ class FocusThenReplay(ReplayPolicy):
         self.new_task = check.task("new_task", new_task, self.tasks)
         self.old_tasks = sorted({check.task("old_tasks", t, self.tasks) for t in old_tasks})
         if self.new_task in self.old_tasks:
-            raise ValueError(f"`old_tasks` takes tasks other than the new one, got {new_task}")
+            raise ValueError(f"`old_tasks` expects tasks other than the new one, got {new_task}")
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
         self._lag = np.zeros(self.tasks)  # what lags behind is not made up for in a focus phase

@@ -79,13 +79,13 @@ def _all_or_each(value: Any) -> Any:
         isinstance(value, list) and all(isinstance(flag, bool) for flag in value)
     )
     if not good:
-        raise ValueError("takes true, false or a list of them, one a task")
+        raise ValueError("expects true, false or a list of them, one a task")
     return value
 
 
 def _range_or_false(value: Any) -> Any:
     if value is not False and not isinstance(value, dict):
-        raise ValueError("takes false or { min = …, max = … }")
+        raise ValueError("expects false or { min = …, max = … }")
     return None if value is False else value
 
 
@@ -103,7 +103,7 @@ class _Model(_Section):
     @model_validator(mode="after")
     def _one_of_two(self) -> _Model:
         if (self.similarity is None) == (self.teacher_overlaps is None):
-            raise ValueError("takes either `similarity` or `teacher_overlaps`")
+            raise ValueError("expects either `similarity` or `teacher_overlaps`")
         if "tasks" in self.model_fields_set and self.similarity is None:
             raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` says it already")
         return self
@@ -142,7 +142,7 @@ class _Start(_Section):
         given = [self.Q is not None, self.M is not None, self.V is not None]
         ways = [self.pretrain is not None, self.fresh is not None, any(given)]
         if sum(ways) != 1 or any(given) != all(given):
-            raise ValueError("takes one of `pretrain`, `fresh`, or all of `Q`, `M` and `V`")
+            raise ValueError("expects one of `pretrain`, `fresh`, or all of `Q`, `M` and `V`")
         return self
 
     def build(self, model: TeacherStudent) -> Overlaps:
@@ -185,7 +185,9 @@ class _Objective(_Section):
         listed: list[float | None] = [None] * tasks
         for name, target in self.targets.items():
             if not name.isdigit():
-                raise ValueError(f"`objective.targets` takes tasks as keys, such as 1, got {name}")
+                raise ValueError(
+                    f"`objective.targets` expects tasks as keys, such as 1, got {name}"
+                )
             listed[task_from_one("objective.targets", int(name), tasks)] = target
         return listed
 
@@ -256,8 +258,8 @@ def from_dict(content: dict[str, Any]) -> Problem:
 def task_from_one(name: str, value: int, tasks: int) -> int:
     """Return the index from 0 of a task that people count from 1."""
     if not 1 <= value <= tasks:
-        takes = "1, the only task" if tasks == 1 else f"a task from 1 to {tasks}"
-        raise ValueError(f"`{name}` takes {takes}, got {value}")
+        expects = "1, the only task" if tasks == 1 else f"a task from 1 to {tasks}"
+        raise ValueError(f"`{name}` expects {expects}, got {value}")
     return value - 1
 
 
@@ -269,13 +271,13 @@ def _one_line(error: ValidationError) -> str:
     name = ".".join(location)
     if first["type"] == "extra_forbidden":
         known = list(_SECTIONS[location[:-1]].model_fields)
-        near = check.hint(location[-1], known) or f", takes {', '.join(known)}"
+        near = check.hint(location[-1], known) or f", expects {', '.join(known)}"
         return f"`{name}` is not a known key{near}"
     if first["type"] == "missing":
         return f"`{name}` is missing"
     message = first["msg"].removeprefix("Value error, ")
-    message = message.replace("Input should be greater", "takes a number greater")
-    message = message.replace("Input should be", "takes")
+    message = message.replace("Input should be greater", "expects a number greater")
+    message = message.replace("Input should be", "expects")
     message = re.sub(r"a valid dictionary or instance of \w+", "a table of keys", message)
     message = message.replace("a valid list", "a list of numbers, one a task")
     message = message.replace("a valid dictionary", "a table such as { 1 = 0.01 }")

@@ -61,16 +61,20 @@ class Limits:
         for t in range(tasks):
             if least[t] > most[t]:
                 raise ValueError(
-                    f"`min_share` takes at most `max_share`, got {least[t]:g} and {most[t]:g} "
+                    f"`min_share` expects at most `max_share`, got {least[t]:g} and {most[t]:g} "
                     f"for task {t + 1}"
                 )
         if least.sum() > 1 + 1e-9:
-            raise ValueError(f"`min_share` takes shares that sum to at most 1, got {least.sum():g}")
+            raise ValueError(
+                f"`min_share` expects shares that sum to at most 1, got {least.sum():g}"
+            )
         if most.sum() < 1 - 1e-9:
-            raise ValueError(f"`max_share` takes shares that sum to at least 1, got {most.sum():g}")
+            raise ValueError(
+                f"`max_share` expects shares that sum to at least 1, got {most.sum():g}"
+            )
         if self.min_dwell > duration * (1 + 1e-9):
             raise ValueError(
-                f"`min_dwell` takes at most the duration {duration:g}, got {self.min_dwell:g}"
+                f"`min_dwell` expects at most the duration {duration:g}, got {self.min_dwell:g}"
             )
         low = np.ceil(least * steps - 1e-6).astype(np.int64)
         high = np.floor(most * steps + 1e-6).astype(np.int64)
@@ -94,7 +98,7 @@ class Limits:
     def _shares(name: str, given: ArrayLike | None, default: float, tasks: int) -> Any:
         shares = check.array(name, np.full(tasks, default) if given is None else given, (tasks,))
         if shares.min() < 0 or shares.max() > 1:
-            raise ValueError(f"`{name}` takes shares from 0 to 1, got {shares.tolist()}")
+            raise ValueError(f"`{name}` expects shares from 0 to 1, got {shares.tolist()}")
         return shares
 
     def describe(self) -> dict[str, Any]:

@@ -35,12 +35,12 @@ class Control:
 
     def __post_init__(self) -> None:
         if not isinstance(self.tasks, bool):
-            raise ValueError(f"`tasks` takes true or false, got {self.tasks!r}")
+            raise ValueError(f"`tasks` expects true or false, got {self.tasks!r}")
         if self.lr is not None:
             low, high = check.array("lr", self.lr, (2,))
             check.number("lr min", low, at_least=0)
             if low > high:
-                raise ValueError(f"`lr` takes min ≤ max, got min {low:g} and max {high:g}")
+                raise ValueError(f"`lr` expects min ≤ max, got min {low:g} and max {high:g}")
             object.__setattr__(self, "lr", (float(low), float(high)))
 
 
@@ -83,16 +83,18 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Dynamics):
-            raise ValueError(f"`model` takes a dynamics such as TeacherStudent, got {self.model!r}")
+            raise ValueError(
+                f"`model` expects a dynamics such as TeacherStudent, got {self.model!r}"
+            )
         if not isinstance(self.control, Control):
-            raise ValueError(f"`control` takes a Control(tasks=…, lr=…), got {self.control!r}")
+            raise ValueError(f"`control` expects a Control(tasks=…, lr=…), got {self.control!r}")
         if not isinstance(self.limits, Limits):
-            raise ValueError(f"`limits` takes a Limits(max_share=…, …), got {self.limits!r}")
+            raise ValueError(f"`limits` expects a Limits(max_share=…, …), got {self.limits!r}")
         tasks = self.model.tasks
         weights = self._weights("weights", np.full(tasks, 1 / tasks))
         running = self._weights("running", np.zeros(tasks))
         if weights.max() == 0 and running.max() == 0:
-            raise ValueError(f"`weights` takes numbers not all 0, got {weights.tolist()}")
+            raise ValueError(f"`weights` expects numbers not all 0, got {weights.tolist()}")
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
             "lr": self._lr(),
@@ -106,7 +108,7 @@ class Problem:
         limits = self.limits.on_grid(tasks, self.steps, self.duration)
         if limits.binding and not self.control.tasks:
             raise ValueError(
-                f"`limits` takes limits only where `control.tasks` is true, got {self.limits}"
+                f"`limits` expects limits only where `control.tasks` is true, got {self.limits}"
             )
         object.__setattr__(self, "step_limits", limits)
 
@@ -115,7 +117,7 @@ class Problem:
         if self.control.lr is not None and not self.control.lr[0] <= lr <= self.control.lr[1]:
             low, high = self.control.lr
             raise ValueError(
-                f"`lr` takes a rate within `control.lr`, {low:g} to {high:g}, got {lr:g}"
+                f"`lr` expects a rate within `control.lr`, {low:g} to {high:g}, got {lr:g}"
             )
         return lr
 
@@ -123,20 +125,20 @@ class Problem:
         given = getattr(self, name)
         weights = check.array(name, default if given is None else given, default.shape)
         if weights.min() < 0:
-            raise ValueError(f"`{name}` takes numbers of at least 0, got {weights.tolist()}")
+            raise ValueError(f"`{name}` expects numbers of at least 0, got {weights.tolist()}")
         return weights
 
     def _targets(self, tasks: int) -> Floats:
         """Return the targets (T,), infinite where there is none."""
         if self.targets is None:
             return np.full(tasks, np.inf)
-        takes = f"{tasks} numbers or None"
+        expects = f"{tasks} numbers or None"
         if isinstance(self.targets, Mapping):
-            raise ValueError(f"`targets` takes a list of {takes}, got {self.targets!r}")
-        given = check.items("targets", self.targets, takes)
+            raise ValueError(f"`targets` expects a list of {expects}, got {self.targets!r}")
+        given = check.items("targets", self.targets, expects)
         values = [np.inf if x is None or x == np.inf else x for x in given]
         if len(values) != tasks:
-            raise ValueError(f"`targets` takes {tasks} numbers or None, got {len(values)}")
+            raise ValueError(f"`targets` expects {tasks} numbers or None, got {len(values)}")
         return np.array([x if x == np.inf else check.number("targets", x, above=0) for x in values])
 
     def objective(self, final: Floats, average: Floats) -> float:
@@ -178,13 +180,13 @@ class Problem:
         """Return the protocol if it is one for this problem; refuse any other by its name."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
-            raise ValueError(f"`{name}` takes a Protocol, got {protocol!r}{hint}")
+            raise ValueError(f"`{name}` expects a Protocol, got {protocol!r}{hint}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
-            raise ValueError(f"`{name}` takes a protocol of {tasks} tasks, got {protocol.tasks}")
+            raise ValueError(f"`{name}` expects a protocol of {tasks} tasks, got {protocol.tasks}")
         if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
             raise ValueError(
-                f"`{name}` takes a protocol of duration {self.duration:g}, "
+                f"`{name}` expects a protocol of duration {self.duration:g}, "
                 f"got {protocol.duration:g}"
             )
         return protocol

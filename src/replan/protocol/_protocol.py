@@ -43,10 +43,12 @@ class Protocol:
         self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
         steps, tasks = self.shares.shape
         if steps == 0 or tasks == 0:
-            raise ValueError(f"`shares` takes at least one step and task, got {steps} and {tasks}")
+            raise ValueError(
+                f"`shares` expects at least one step and task, got {steps} and {tasks}"
+            )
         if (duration is None) == (edges is None):
             raise ValueError(
-                f"`duration` or `edges`: takes one of the two, got {duration!r} and {edges!r}"
+                f"`duration` or `edges`: expects one of the two, got {duration!r} and {edges!r}"
             )
         if edges is None:
             end = check.number("duration", duration, above=0)
@@ -54,7 +56,7 @@ class Protocol:
         else:
             self.edges = check.array("edges", edges, (steps + 1,))
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
-                raise ValueError(f"`edges` takes increasing times from 0, got {edges!r}")
+                raise ValueError(f"`edges` expects increasing times from 0, got {edges!r}")
         self.lr = _rates(lr, steps, tasks)
 
     @classmethod
@@ -82,7 +84,7 @@ class Protocol:
         tasks = check.integer("tasks", tasks, at_least=1)
         pairs = check.items("segments", segments, "(length, task or shares)")
         if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-            raise ValueError(f"`segments` takes pairs (length, task or shares), got {segments!r}")
+            raise ValueError(f"`segments` expects pairs (length, task or shares), got {segments!r}")
         lengths = [check.number("segments", length, above=0) for length, _ in pairs]
         rows = [
             check.array("segments", what, (tasks,))
@@ -135,7 +137,7 @@ class Protocol:
         """The task of every step (steps,), from 0; only if one task a step is trained."""
         if not self.is_discrete:
             raise ValueError(
-                "`sequence` takes a protocol with one task a step, got mixed shares: "
+                "`sequence` expects a protocol with one task a step, got mixed shares: "
                 "call `round` first"
             )
         return np.argmax(self.shares, axis=1)
@@ -154,7 +156,7 @@ class Protocol:
         """Return max over tasks and times of |∫ (shares − other shares)|."""
         self._check_other(other)
         if abs(other.duration - self.duration) > _SAME * self.duration:
-            raise ValueError(f"`other` takes duration {self.duration:g}, got {other.duration:g}")
+            raise ValueError(f"`other` expects duration {self.duration:g}, got {other.duration:g}")
         mine = self.split(other.edges)
         middles = (mine.edges[1:] + mine.edges[:-1]) / 2
         gaps = mine.shares - other.shares[other.step_at(middles)]
@@ -175,7 +177,7 @@ class Protocol:
 
     def _check_other(self, other: Protocol) -> None:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
-            raise ValueError(f"`other` takes a protocol of {self.tasks} tasks, got {other!r}")
+            raise ValueError(f"`other` expects a protocol of {self.tasks} tasks, got {other!r}")
 
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal ones."""
@@ -260,7 +262,7 @@ class Protocol:
             protocol = cls(content["shares"], lr=content["lr"], edges=edges)
             if abs(protocol.duration - duration) > _SAME * protocol.duration:
                 raise ValueError(
-                    f"`duration` takes the last of `edges`, {edges[-1]}, got {duration}"
+                    f"`duration` expects the last of `edges`, {edges[-1]}, got {duration}"
                 )
             return protocol
         except KeyError as error:
@@ -276,7 +278,7 @@ class Protocol:
         header, *rows = lines or [[]]
         if "share_1" not in header or not rows:
             raise ValueError(
-                "takes columns start, end, share_1, … and lr, and a row a step, "
+                "expects columns start, end, share_1, … and lr, and a row a step, "
                 f"got {len(rows)} rows of {header}"
             )
         for row in rows:
@@ -289,7 +291,7 @@ class Protocol:
         rates = np.stack([column[name] for name in names], axis=1)
         lr = rates[:, 0] if "lr" in column else rates
         if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
-            raise ValueError("takes steps that start where the one before ends, got a gap")
+            raise ValueError("expects steps that start where the one before ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
 
     def plot(self, path: files.FilePath) -> None:
@@ -353,5 +355,5 @@ def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:
         return np.full(shape, check.number("lr", lr, at_least=0))
     rates = check.array("lr", lr, shape)
     if rates.min() < 0:
-        raise ValueError(f"`lr` takes learning rates of at least 0, got {rates.min():g}")
+        raise ValueError(f"`lr` expects learning rates of at least 0, got {rates.min():g}")
     return rates

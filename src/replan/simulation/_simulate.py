@@ -48,7 +48,7 @@ def simulate(
     **Main arguments**
 
     - `problem`: of a `TeacherStudent`; `protocol`: one for it.
-    - `dimension`: N. A protocol of duration α takes α N samples.
+    - `dimension`: N. A protocol of duration α expects α N samples.
     - `seeds`: how many runs. `seed`: of all of them together.
 
     **Other arguments**
@@ -69,14 +69,14 @@ def simulate(
     ends there; the others go on. Ctrl-C keeps the runs that are finished.
     """
     if not isinstance(problem, Problem) or not isinstance(problem.model, TeacherStudent):
-        raise ValueError(f"`problem` takes a Problem of a TeacherStudent, got {problem!r}")
+        raise ValueError(f"`problem` expects a Problem of a TeacherStudent, got {problem!r}")
     problem.accept(protocol)
     model = problem.model
     check.one_of("engine", engine, ENGINES)
     dimension = check.integer("dimension", dimension)
     if dimension < model.hidden + model.teacher_units:
         raise ValueError(
-            f"`dimension` takes at least {model.hidden + model.teacher_units} dimensions, room for "
+            f"`dimension` expects at least {model.hidden + model.teacher_units} dimensions, room for "
             f"{model.hidden} hidden units and {model.teacher_units} teachers, got {dimension}"
         )
     seeds = check.integer("seeds", seeds, at_least=1)
@@ -85,18 +85,18 @@ def simulate(
     threads = check.integer("threads", threads, at_least=1)
     samples = round(protocol.duration * dimension)
     if samples == 0:
-        raise ValueError(f"`dimension` takes enough dimensions for a sample, got {dimension}")
+        raise ValueError(f"`dimension` expects enough dimensions for a sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
     tasks = _order(order, samples, model.tasks)
     if weights is not None and (not isinstance(weights, tuple) or len(weights) != 2):
         raise ValueError(
-            "`weights` takes a tuple of students (K, N) and teachers (P, N), "
+            "`weights` expects a tuple of students (K, N) and teachers (P, N), "
             f"got {type(weights).__name__}"
         )
     if weights is not None and engine != "full":
-        raise ValueError("`weights` takes weights only with the engine 'full'")
+        raise ValueError("`weights` expects weights only with the engine 'full'")
     if after is not None and weights is not None:
-        raise ValueError("`weights` takes None where `after` is given")
+        raise ValueError("`weights` expects None where `after` is given")
     if after is not None:
         _accept(after, model, dimension, seeds, engine)
         if after.theory.status != "ok":
@@ -225,12 +225,12 @@ def _begins(
     student, teachers = (np.array(part, dtype=np.float64) for part in weights)
     if student.shape[1] != dimension:
         raise ValueError(
-            f"`weights` takes weights of dimension {dimension}, got {student.shape[1]}"
+            f"`weights` expects weights of dimension {dimension}, got {student.shape[1]}"
         )
     gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
     if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # as of float32
         raise ValueError(
-            f"`weights` takes weights with the overlaps of `problem.start`, got overlaps that "
+            f"`weights` expects weights with the overlaps of `problem.start`, got overlaps that "
             f"differ by {gap:.3g}"
         )
     return [(student, heads, teachers)] * seeds
@@ -241,17 +241,17 @@ def _accept(
 ) -> None:
     """Refuse an earlier simulation that runs cannot go on from."""
     if not isinstance(after, Simulation):
-        raise ValueError(f"`after` takes a Simulation, got {after!r}")
+        raise ValueError(f"`after` expects a Simulation, got {after!r}")
     if after.problem.model.describe() != model.describe():
-        raise ValueError("`after` takes a simulation of the same model, got another one")
+        raise ValueError("`after` expects a simulation of the same model, got another one")
     for name, wanted in (("engine", engine), ("dimension", dimension), ("seeds", seeds)):
         if after.settings[name] != wanted:
             raise ValueError(
-                f"`after` takes a simulation with `{name}` {wanted}, got {after.settings[name]}"
+                f"`after` expects a simulation with `{name}` {wanted}, got {after.settings[name]}"
             )
     if after.failures:
         raise ValueError(
-            f"`after` takes finished runs, got {len(after.failures)} of {seeds} that diverged "
+            f"`after` expects finished runs, got {len(after.failures)} of {seeds} that diverged "
             "or were stopped"
         )
 
@@ -278,7 +278,7 @@ def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: in
         times = np.linspace(0.0, duration, _POINTS)
     wanted = check.array("times", times, ("m",))
     if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
-        raise ValueError(f"`times` takes times from 0 to {duration:g}, got {wanted.tolist()}")
+        raise ValueError(f"`times` expects times from 0 to {duration:g}, got {wanted.tolist()}")
     looks = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
     return np.unique(np.append(looks, samples))
 
@@ -289,8 +289,8 @@ def _order(order: str | Sequence[int], samples: int, tasks: int) -> str | Ints:
         return check.one_of("order", order, ORDERS)
     given = np.asarray(check.items("order", order, "tasks"))
     if given.shape != (samples,):
-        raise ValueError(f"`order` takes {samples} tasks, one a sample, got {given.size}")
+        raise ValueError(f"`order` expects {samples} tasks, one a sample, got {given.size}")
     if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tasks:
         found = f"{given.min()} to {given.max()}"
-        raise ValueError(f"`order` takes whole numbers from 0 to {tasks - 1}, got {found}")
+        raise ValueError(f"`order` expects whole numbers from 0 to {tasks - 1}, got {found}")
     return given.astype(np.int64)

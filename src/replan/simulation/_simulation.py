@@ -76,7 +76,7 @@ class Simulation:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
         wanted = check.array("levels", levels, ("n",))
         if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
-            raise ValueError(f"`levels` takes numbers from 0 to 1, got {wanted.tolist()}")
+            raise ValueError(f"`levels` expects numbers from 0 to 1, got {wanted.tolist()}")
         if len(self.finished) == 0:
             return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
         return np.quantile(self.finished, wanted, axis=0)

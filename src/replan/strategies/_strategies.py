@@ -199,7 +199,7 @@ def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch
     ]
     for name, values in zip(grid, lists, strict=True):
         if not values:
-            raise ValueError(f"`{name}` takes at least one value to try, got none")
+            raise ValueError(f"`{name}` expects at least one value to try, got none")
     tried = []
     for combination in product(*lists):
         settings = dict(zip(grid, combination, strict=True))
@@ -299,7 +299,7 @@ def _new_task(problem: Problem, task: int | None) -> int:
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:
     chosen = check.items("order", range(problem.model.tasks) if order is None else order, "tasks")
     if not chosen:
-        raise ValueError("`order` takes at least one task, got none")
+        raise ValueError("`order` expects at least one task, got none")
     return [_task(problem, "order", task) for task in chosen]
 
 

@@ -81,7 +81,7 @@ class TeacherStudent(Dynamics):
         self.hidden = check.integer("hidden", hidden, at_least=1)
         S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
         if S.shape[0] != S.shape[1] or S.shape[0] == 0:
-            raise ValueError(f"`teacher_overlaps` takes a square matrix, got shape {S.shape}")
+            raise ValueError(f"`teacher_overlaps` expects a square matrix, got shape {S.shape}")
         S = check.symmetric("teacher_overlaps", S)
         check.positive_semidefinite("teacher_overlaps", S)
         self.teacher_overlaps = S
@@ -184,7 +184,7 @@ class TeacherStudent(Dynamics):
         It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given.
         """
         if seed is not None and start is not None:
-            raise ValueError("`seed` or `start`: takes one of the two, got both")
+            raise ValueError("`seed` or `start`: expects one of the two, got both")
         task = check.task("task", task, self.tasks)
         duration = check.number("duration", duration, above=0)
         lr = check.number("lr", lr, at_least=0)
@@ -209,7 +209,7 @@ class TeacherStudent(Dynamics):
         gap = float(np.max(np.abs(B @ B.T / N - self.teacher_overlaps)))
         if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # as of float32
             raise ValueError(
-                "`teacher_weights` takes teachers with the model's `teacher_overlaps` "
+                "`teacher_weights` expects teachers with the model's `teacher_overlaps` "
                 f"(wᵀw/N), got overlaps that differ by {gap:.3g}"
             )
         V = check.array("heads", heads, (self.tasks, self.hidden))
@@ -220,7 +220,7 @@ class TeacherStudent(Dynamics):
     def pack(self, start: Overlaps) -> Floats:
         """Return checked overlaps as a state [Q, M, V] of length K² + KP + TK."""
         if not isinstance(start, Overlaps):
-            raise ValueError(f"`start` takes Overlaps(Q=…, M=…, V=…), got {start!r}")
+            raise ValueError(f"`start` expects Overlaps(Q=…, M=…, V=…), got {start!r}")
         K, P, T = self.hidden, self.teacher_units, self.tasks
         Q = check.symmetric("Q", check.array("Q", start.Q, (K, K)))
         M = check.array("M", start.M, (K, P))
@@ -344,6 +344,6 @@ def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, .
     flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(
-            f"`{name}` takes true, false or one of them for each of {tasks} tasks, got {value!r}"
+            f"`{name}` expects true, false or one of them for each of {tasks} tasks, got {value!r}"
         )
     return tuple(bool(flag) for flag in flags)

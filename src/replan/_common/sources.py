@@ -1,0 +1,19 @@
+"""Digests of source code: what was computed by other code is not taken for new."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@cache
+def package_digest() -> str:
+    """Return a digest of all of replan's own sources, as they were when first asked for."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
