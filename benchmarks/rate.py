@@ -15,15 +15,17 @@ from numba import njit
 
 import replan
 from common import best_times, compile_peer, pointers, save
-from replan.dynamics.teacher_student import _kernels as kernels
+from replan.dynamics import Pieces
+from replan.dynamics.teacher_student._kernels import rate
+from replan.dynamics.teacher_student._work import make_work
 
 
 @njit
-def repeat_rate(calls, state, shares, lr, noise, head_lr, K, S, A, out):
+def repeat_rate(calls, parameters, state, shares, lr, out):
     """Loop as rate.c does: every call is fed a state that depends on the last."""
-    work = kernels.make_work(S, A, K)
+    work = make_work(parameters)
     for _ in range(calls):
-        kernels.rate(state, shares, lr, noise, head_lr, K, work, out)
+        rate(work, state, shares, lr, out)
         for i in range(state.size):
             state[i] += 1e-12 * out[i]
 
@@ -43,7 +45,7 @@ def rate_against_c(peer: ctypes.CDLL, K: int, mixed: bool) -> dict:
     ours, theirs = np.empty_like(x), np.empty_like(x)
 
     def run_numba():
-        repeat_rate(calls, x.copy(), shares, ones, 0.1, ones, K, S, A, ours)
+        repeat_rate(calls, model.parameters, x.copy(), shares, ones, ours)
 
     def run_c():
         start = x.copy()
@@ -71,8 +73,8 @@ def roll_out_by_steps(steps: int) -> dict:
     """Microseconds a step of the roll-out (one RK4 step each), K = T = 2, equal shares."""
     model, start = instance(2)
     x, lengths = model.pack(start), np.full(steps, 0.1)
-    shares, lr, once = np.full((steps, 2), 0.5), np.ones((steps, 2)), np.ones(steps, np.int64)
-    [best] = best_times(lambda: model.roll_out(x, shares, lr, lengths, once))
+    pieces = Pieces.whole(np.full((steps, 2), 0.5), np.ones((steps, 2)), lengths)
+    [best] = best_times(lambda: model.roll_out(x, pieces))
     return {"steps": steps, "ms": 1e3 * best, "µs a step": 1e6 * best / steps}
 
 

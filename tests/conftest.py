@@ -1,25 +1,17 @@
-import hashlib
 import json
-import os
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
+import replan
+from replan import networks
 
-# numba checks only the file of a cached function, not the files of what it calls: a cache for
-# every state of the sources keeps an old kernel out of the tests.
-_sources = sorted((ROOT / "src").rglob("*.py"))
-_digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
-os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / f"numba-{_digest}"))
+ROOT = Path(__file__).parents[1]
 
 # A shell starts background jobs with Ctrl-C ignored; tests of it want it heeded.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-import replan  # noqa: E402  numba reads the environment when it loads
-from replan import networks  # noqa: E402
 
 
 @pytest.fixture(params=["two_tasks_k2", "two_tasks_k4"])

@@ -119,7 +119,7 @@ def test_explicit_overlaps_in_a_file(run, tmp_path):
     start = model.fresh(5, weight_variance=0.2)
     text = PROBLEM.replace(
         "pretrain = { task = 1, duration = 60.0, seed = 1 }",
-        "\n".join(f"{key} = {value}" for key, value in model.describe_start(start).items()),
+        "\n".join(f"{key} = {value}" for key, value in model.start_to_dict(start).items()),
     )
     (tmp_path / "explicit.toml").write_text(text)
     assert run("evaluate explicit.toml --strategy no-replay --json o.json")[0] == 0

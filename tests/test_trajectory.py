@@ -11,6 +11,7 @@ from scipy.integrate import solve_ivp
 
 import replan
 from replan import Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
+from replan.dynamics import Pieces
 
 sys.path.insert(0, str(Path(__file__).parent / "dynamics"))
 import plain
@@ -75,8 +76,8 @@ def test_the_integrator_has_order_four(reference):
 
     def final(substeps):
         counts = np.full(3, substeps)
-        args = rough.shares, rough.lr_by_task, rough.lengths, counts
-        return problem.model.roll_out(problem.state, *args)[-1]
+        pieces = Pieces(rough.shares, rough.lr_by_task, rough.lengths, counts)
+        return problem.model.roll_out(problem.state, pieces)[-1]
 
     counts = np.array([8, 12, 16, 24, 32])
     exact = final(1024)

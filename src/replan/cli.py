@@ -19,16 +19,17 @@ from tqdm import tqdm
 from replan import __version__
 from replan._common import check, files
 from replan._common.interrupt import interrupted
+from replan._common.sections import task_from_one
 from replan.comparison import compare
 from replan.control import METHODS, solve
 from replan.dynamics import IntegrationError
-from replan.dynamics.base import RTOL
+from replan.dynamics._integrate import RTOL
 from replan.paper import FIGURES, IMAGE_FIGURES, make
 from replan.problem import Problem
-from replan.problem._file import EXAMPLE, task_from_one
+from replan.problem._file import example
 from replan.protocol import Protocol
 from replan.protocol._samples import ORDERS
-from replan.simulation import ENGINES, simulate
+from replan.simulation import simulate
 from replan.strategies import STRATEGIES
 from replan.trajectory import evaluate
 
@@ -138,7 +139,7 @@ def new(file: Path) -> None:
     """
     try:
         with file.open("x", encoding="utf-8") as out:
-            out.write(EXAMPLE)
+            out.write(example())
     except FileExistsError:
         raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
     click.echo(f"wrote {file}; next: replan compare {file}")
@@ -428,9 +429,7 @@ def evaluate_command(
 @click.option("--seeds", default=8, show_default=True, help="How many runs.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all runs together.")
 @click.option("--order", default="spread", show_default=True, help=f"One of {', '.join(ORDERS)}.")
-@click.option(
-    "--engine", default="reduced", show_default=True, help=f"One of {', '.join(ENGINES)}."
-)
+@click.option("--engine", default="reduced", show_default=True, help="One of reduced, full.")
 @_json
 @_curves_csv
 @_curves_plot
@@ -469,7 +468,7 @@ def simulate_command(
             seed=seed,
             order=order,
             engine=engine,
-            watch=bar.update,
+            progress=True,
         )
     click.echo(result)
     if json is not None:

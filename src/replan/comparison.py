@@ -54,7 +54,7 @@ class Comparison:
             for run in runs.values():
                 del run["problem"]  # the same for all
             content = {
-                "problem": self.problem.describe(),
+                "problem": self.problem.to_dict(),
                 "strategies": runs,
                 "failures": self.failures,
             }

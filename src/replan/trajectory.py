@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
-from replan.dynamics.base import MAX_STEPS, RTOL, IntegrationError, Status
+from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, require
+from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
 from replan.problem import Problem
 from replan.protocol import Protocol
 
@@ -77,14 +78,19 @@ class Trajectory:
         return {"final": final, "running": running, "targets": self.loss - final - running}
 
     @property
-    def overlaps(self) -> Any:
-        """The states in the user's form: for a TeacherStudent, `Overlaps` with time in front."""
+    def unpacked(self) -> Any:
+        """The states in the model's own form, with time in front."""
         return self.problem.model.unpack(self.states)
 
     @property
+    def overlaps(self) -> Any:
+        """The overlaps, with time in front, of a model that has them."""
+        return require(self.problem.model, HasOverlaps, "overlaps").overlaps(self.states)
+
+    @property
     def cosines(self) -> Floats:
-        """Cosine similarities of hidden units and teachers, |M_kp| / √Q_kk for unit teachers."""
-        return np.asarray(self.problem.model.cosines(self.overlaps))  # type: ignore[attr-defined]
+        """Cosine similarities (n, K, P) of hidden units and teachers, of a model that has them."""
+        return require(self.problem.model, HasOverlaps, "cosines").cosines(self.overlaps)
 
     def losses_at(self, times: ArrayLike) -> Floats:
         """Return the losses (m, T) at any times (m,), integrated there rather than interpolated."""
@@ -102,14 +108,13 @@ class Trajectory:
         if self.times[i] == time:
             return self.losses[i]
         step = self.protocol.step_at([(time + self.times[i]) / 2])
-        states = self.problem.model.roll_out(
-            self.states[i],
+        piece = Pieces(
             self.protocol.shares[step],
             self.protocol.lr_by_task[step],
             np.array([time - self.times[i]]),
             self.substeps[i : i + 1],
         )
-        return self.problem.model.losses(states[-1])
+        return self.problem.model.losses(self.problem.model.roll_out(self.states[i], piece)[-1])
 
     def _require_ok(self) -> None:
         if self.status != "ok":
@@ -129,9 +134,9 @@ class Trajectory:
             **self.protocol.to_dict(),
             "times": self.times.tolist(),
             "curves": self.losses.tolist(),
-            "end": self.problem.model.describe_start(self.problem.model.unpack(self.states[-1])),
+            "end": self.problem.model.start_to_dict(self.problem.model.unpack(self.states[-1])),
             "rtol": self.rtol,
-            "problem": self.problem.describe(),
+            "problem": self.problem.to_dict(),
         }
 
     def save(self, path: files.FilePath) -> None:
@@ -219,29 +224,22 @@ def evaluate(
         raise ValueError(f"`problem` expects a Problem, got {problem!r}")
     steps = problem.accept(protocol).split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
-    pieces = 4 if np.any(problem.running) else 2
-    rows = np.repeat(np.arange(steps.steps), pieces)
-    run = problem.model.integrate(
-        problem.state,
-        steps.shares[rows],
-        steps.lr_by_task[rows],
-        steps.lengths[rows] / pieces,
-        rtol=rtol,
-        max_steps=max_steps,
-    )
+    parts = 4 if np.any(problem.running) else 2
+    pieces = Pieces.whole(steps.shares, steps.lr_by_task, steps.lengths).cut(parts)
+    run = integrate(problem.model, problem.state, pieces, rtol=rtol, max_steps=max_steps)
     if throw and run.status != "ok":
         raise IntegrationError(run.advice)
-    last = (len(run.states) - 1) // pieces + 1
-    whole = pieces * (last - 1)
+    last = (len(run.states) - 1) // parts + 1
+    whole = parts * (last - 1)
     averages, average_errors = _averages(run.losses[: whole + 1], steps.lengths[: last - 1])
     return Trajectory(
         problem,
         protocol,
         times=steps.edges[:last],
-        states=run.states[: whole + 1 : pieces],
-        losses=run.losses[: whole + 1 : pieces],
-        errors=run.errors[: whole + 1 : pieces],
-        substeps=run.substeps[:whole].reshape(-1, pieces).sum(axis=1),
+        states=run.states[: whole + 1 : parts],
+        losses=run.losses[: whole + 1 : parts],
+        errors=run.errors[: whole + 1 : parts],
+        substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
         average_losses=averages,
         average_errors=average_errors,
         rtol=rtol,

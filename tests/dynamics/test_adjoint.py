@@ -6,7 +6,7 @@ import pytest
 from test_teacher_student import random_model
 
 from replan import Overlaps
-from replan.dynamics.auto import AutoDynamics
+from replan.dynamics import AutoDynamics, Pieces
 
 SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K, P, T
 
@@ -64,7 +64,7 @@ def instance(shape):
     shares[1] = np.eye(T)[T - 1]
     lr = 0.3 + rng.random((4, T))
     lengths, substeps = 0.05 + 0.3 * rng.random(4), np.array([1, 2, 3, 1])
-    controls = (shares, lr, lengths, substeps)
+    controls = Pieces(shares, lr, lengths, substeps)
     cotangents = rng.normal(size=(5, K * K + K * P + T * K))
     symmetric = cotangents[:, : K * K].reshape(5, K, K)
     symmetric += np.swapaxes(symmetric, 1, 2).copy()
@@ -86,11 +86,11 @@ def test_hand_written_gradients_match_autodiff(shape):
         return np.concatenate([part.reshape(*lead, -1) for part in (x.M, x.Q, x.V)], axis=-1)
 
     x = model.pack(start)
-    states = model.roll_out(x, *controls)
-    auto_states = auto.roll_out(to_auto(x), *controls)
+    states = model.roll_out(x, controls)
+    auto_states = auto.roll_out(to_auto(x), controls)
     np.testing.assert_allclose(to_auto(states), auto_states, rtol=1e-11, atol=1e-13)
-    ours = model.pull_back(states, cotangents, *controls)
-    theirs = auto.pull_back(auto_states, to_auto(cotangents), *controls)
+    ours = model.pull_back(states, cotangents, controls)
+    theirs = auto.pull_back(auto_states, to_auto(cotangents), controls)
     scale = max(np.abs(part).max() for part in theirs)
     for mine, other in zip((to_auto(ours[0]), *ours[1:]), theirs, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-10 * scale)
@@ -109,10 +109,10 @@ def test_hand_written_gradients_match_finite_differences(shape):
     K = model.hidden
 
     def value(x, shares, lr):
-        return np.sum(model.roll_out(x, shares, lr, *grid) * cotangents)
+        return np.sum(model.roll_out(x, Pieces(shares, lr, *grid)) * cotangents)
 
-    states = model.roll_out(x, *controls)
-    by_state, by_shares, by_lr = model.pull_back(states, cotangents, *controls)
+    states = model.roll_out(x, controls)
+    by_state, by_shares, by_lr = model.pull_back(states, cotangents, controls)
     step = 1e-6
 
     def difference(dx, dshares, dlr):
@@ -138,19 +138,18 @@ def test_hand_written_gradients_match_finite_differences(shape):
 
 
 def test_the_adjoint_of_a_later_edge_is_the_gradient_by_its_state():
-    model, start, (shares, lr, lengths, substeps), cotangents = instance((2, 2, 2))
-    states = model.roll_out(model.pack(start), shares, lr, lengths, substeps)
-    whole = model.pull_back(states, cotangents, shares, lr, lengths, substeps)[0]
-    rest = (shares[2:], lr[2:], lengths[2:], substeps[2:])
-    tail = model.pull_back(states[2:], cotangents[2:], *rest)[0]
+    model, start, pieces, cotangents = instance((2, 2, 2))
+    states = model.roll_out(model.pack(start), pieces)
+    whole = model.pull_back(states, cotangents, pieces).adjoints
+    tail = model.pull_back(states[2:], cotangents[2:], pieces.only(2, 4)).adjoints
     np.testing.assert_allclose(whole[2:], tail, rtol=1e-13)
 
 
 def test_auto_dynamics_refuses_what_does_not_fit():
-    def rate(state, task, knob):
-        return -knob * state
+    def rate(state, task, lr):
+        return -lr * state
 
-    with pytest.raises(ValueError, match=r"`losses` expects a function that gives shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"`losses` expects .* of shape \(2,\), got \(1,\)"):
         AutoDynamics(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
     auto = AutoDynamics(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
     with pytest.raises(ValueError, match="`start` expects the structure"):
@@ -162,9 +161,33 @@ def test_auto_dynamics_refuses_what_does_not_fit():
 
 
 def test_auto_dynamics_stops_where_it_diverges():
-    auto = AutoDynamics(lambda x, task, knob: knob * x * x, lambda x: x, tasks=1, like=np.ones(1))
+    auto = AutoDynamics(lambda x, task, lr: lr * x * x, lambda x: x, tasks=1, like=np.ones(1))
     ones = np.ones((20, 1))
-    states = auto.roll_out(np.ones(1), ones, ones, np.full(20, 1.0), np.ones(20, np.int64))
+    states = auto.roll_out(np.ones(1), Pieces.whole(ones, ones, np.full(20, 1.0)))
     assert 1 < len(states) < 21
     assert np.all(np.isfinite(states))
     assert auto.unpack(states).shape == (len(states), 1)
+
+
+LIKE = {"M": np.ones((2, 1)), "Q": np.eye(2)}
+
+
+@pytest.mark.parametrize(
+    ("rate", "got"),
+    [
+        (lambda x, task, lr: (x["Q"], x["M"]), r"\(\(2, 2\), \(2, 1\)\) for task 0"),
+        (lambda x, task, lr: {"Q": 0.0, "M": x["M"]}, r"'Q': \(\)"),
+        (lambda x, task, lr: {"Q": x["Q"][:, 0], "M": x["M"]}, r"'Q': \(2,\)"),
+        (lambda x, task, lr: {"Q": x["Q"]}, r"got \{'Q': \(2, 2\)\}"),
+        (lambda x, task, lr: x if task == 0 else x["Q"], r"got \(2, 2\) for task 1"),
+    ],
+)
+def test_the_structure_and_shapes_of_a_rate_are_checked_when_the_model_is_made(rate, got):
+    with pytest.raises(ValueError, match=rf"`rate` expects .*'M': \(2, 1\).*{got}"):
+        AutoDynamics(rate, lambda x: x["M"][:, 0], tasks=2, like=LIKE)
+
+
+def test_losses_that_broadcast_are_refused():
+    for losses in (lambda x: 0.0, lambda x: x["M"], lambda x: (x["M"][0, 0], x["M"][1, 0])):
+        with pytest.raises(ValueError, match=r"`losses` expects .* of shape \(2,\), got"):
+            AutoDynamics(lambda x, task, lr: x, losses, tasks=2, like=LIKE)

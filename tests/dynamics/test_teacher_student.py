@@ -9,7 +9,8 @@ from scipy.special import erf
 
 import replan
 from replan import Overlaps, TeacherStudent
-from replan.dynamics.teacher_student import _kernels as kernels
+from replan.dynamics.teacher_student._kernels import rate
+from replan.dynamics.teacher_student._work import make_work
 
 jax.config.update("jax_enable_x64", True)
 
@@ -54,10 +55,8 @@ def test_mixed_shares_add_up_the_tasks(shape):
     rng = np.random.default_rng(1)
     shares, lr = rng.dirichlet(np.ones(model.tasks)), rng.random(model.tasks) * 2
     state = model.pack(x)
-    work = kernels.make_work(model.teacher_overlaps, model.teacher_heads, model.hidden)
     mixed = np.empty_like(state)
-    ones = np.ones(model.tasks)
-    kernels.rate(state, shares, lr, model.noise, ones, model.hidden, work, mixed)
+    rate(make_work(model.parameters), state, shares, lr, mixed)
     parts = [model.rate(x, t, lr[t]) for t in range(model.tasks)]
     total = sum(
         share * np.concatenate([p.Q.ravel(), p.M.ravel(), p.V.ravel()])

@@ -5,7 +5,8 @@ import pytest
 
 import replan
 from replan import TeacherStudent, measure_readout_timescale, readout_timescale
-from replan.dynamics.teacher_student import _kernels as kernels
+from replan.dynamics.teacher_student import _kernels
+from replan.dynamics.teacher_student._work import make_work
 
 
 @pytest.mark.parametrize("similarity", [0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95])
@@ -19,12 +20,12 @@ def slowest_mode(similarity):
     model = TeacherStudent.similar(similarity)
     S = model.teacher_overlaps
     x = np.concatenate([S.ravel(), S.ravel(), np.eye(2).ravel()])
-    work = kernels.make_work(S, model.teacher_heads, 2)
+    work = make_work(model.parameters)
     ones, shares = np.ones(2), np.array([1.0, 0.0])
 
     def rate(x):
         out = np.empty_like(x)
-        kernels.rate(x, shares, ones, 0.0, ones, 2, work, out)
+        _kernels.rate(work, x, shares, ones, out)
         return out
 
     steps = 1e-5 * np.eye(len(x))

@@ -100,7 +100,7 @@ def test_one_task_with_several_teacher_units(tmp_path):
     assert problem.start.V.tolist() == [[1, 1]]
 
 
-def test_describe_gives_the_same_problem_back(problem):
+def test_to_dict_gives_the_same_problem_back(problem):
     model = TeacherStudent(
         np.eye(3), hidden=2, teacher_heads=[[1, 0.5, 0], [0, 1, 1]], noise=0.2,
         train_heads=[True, False], head_lr=0.3,
@@ -110,9 +110,9 @@ def test_describe_gives_the_same_problem_back(problem):
         control=Control(tasks=False, lr=(0.5, 3.0)),
     )  # fmt: skip
     for one in (problem, rich):
-        again = from_dict(one.describe())
+        again = from_dict(one.to_dict())
         assert again.state.tolist() == one.state.tolist()
-        assert again.describe() == one.describe()
+        assert again.to_dict() == one.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_limits_running_costs_and_targets_from_a_file(tmp_path):
     limits = problem.step_limits
     assert limits.high.tolist() == [50, 250]
     assert (limits.dwell, limits.switches) == (5, 10)
-    described = problem.describe()
+    described = problem.to_dict()
     assert described["limits"]["max_switches"] == 10
     assert described["objective"]["targets"] == {"1": 0.01}
     again = from_dict(described)
-    assert again.describe() == described
+    assert again.to_dict() == described
 
 
 @pytest.mark.parametrize(

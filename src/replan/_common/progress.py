@@ -60,13 +60,14 @@ class Meter:
 
 def _bar(what: str, total: int | None) -> Any:
     """Return a bar that is gone at the end, shown where somebody can see it."""
+    look: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
     if _in_notebook():
-        from tqdm.notebook import tqdm
+        from tqdm.notebook import tqdm_notebook
 
-        return tqdm(desc=what, total=total, unit_scale=True, leave=False)
+        return tqdm_notebook(**look)
     from tqdm import tqdm
 
-    return tqdm(desc=what, total=total, unit_scale=True, leave=False, disable=None)
+    return tqdm(**look, disable=None)
 
 
 def _in_notebook() -> bool:

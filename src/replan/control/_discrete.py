@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats, Ints
+from replan._common.compiled import compiled
 from replan.problem._limits import StepLimits
 from replan.protocol._rounding import sum_up
 
@@ -72,7 +72,7 @@ def _counted(limits: StepLimits, steps: int) -> Ints:
     return np.asarray(sizes)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _shortest_path(
     costs: Floats, low: Ints, high: Ints, dwell: int, switches: int, sizes: Ints
 ) -> Ints:
@@ -145,7 +145,7 @@ def _shortest_path(
     return sequence
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _within(c: int, steps: int, low: Ints, high: Ints, sizes: Ints, strides: Ints) -> bool:
     """Whether final counts keep the budgets."""
     rest = steps

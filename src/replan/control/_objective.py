@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replan._common.check import Floats, Ints
+from replan.dynamics import DifferentiableDynamics, Pieces
 from replan.problem import Problem
 from replan.trajectory import simpson_weights
 
@@ -52,7 +53,13 @@ class Objective:
     def __init__(
         self, problem: Problem, steps: int, max_gradients: int, accuracy: float = 1e-6
     ) -> None:
+        if not isinstance(problem.model, DifferentiableDynamics):
+            raise ValueError(
+                "`problem` expects a model that can be differentiated, got one of kind "
+                f"{problem.model.kind!r}, which only rolls out"
+            )
         self.problem, self.steps, self.max_gradients = problem, steps, max_gradients
+        self.model = problem.model
         self.lengths = np.full(steps, problem.duration / steps)
         self.pieces = 2 if np.any(problem.running) else 1
         self.gradients = self.roll_outs = 0
@@ -74,16 +81,12 @@ class Objective:
                 self.substeps //= 2
                 return
 
-    def _rows(
-        self, controls: Controls, first: int, last: int
-    ) -> tuple[Floats, Floats, Floats, Ints]:
-        """Return shares, learning rates, lengths and substeps of the pieces of some steps."""
-        shares, lr = controls.shares[first:last], controls.lr[first:last]
+    def _pieces(self, controls: Controls, first: int, last: int) -> Pieces:
+        """Return the pieces of some steps."""
         lengths = self.lengths[first:last]
-        if self.pieces > 1:
-            shares, lr = (np.repeat(rows, self.pieces, axis=0) for rows in (shares, lr))
-            lengths = np.repeat(lengths / self.pieces, self.pieces)
-        return shares, lr, lengths, np.full(len(lengths), self.substeps)
+        substeps = np.full(len(lengths), self.substeps)
+        whole = Pieces(controls.shares[first:last], controls.lr[first:last], lengths, substeps)
+        return whole if self.pieces == 1 else whole.cut(self.pieces)
 
     def roll_out(
         self,
@@ -96,7 +99,7 @@ class Objective:
         self.roll_outs += 1
         state = self.problem.state if state is None else state
         last = self.steps if last is None else last
-        return self.problem.model.roll_out(state, *self._rows(controls, first, last))
+        return self.problem.model.roll_out(state, self._pieces(controls, first, last))
 
     def value(self, controls: Controls) -> float:
         """Return the objective, infinity where the training diverges."""
@@ -129,7 +132,7 @@ class Objective:
         if self.gradients >= self.max_gradients:
             raise LimitError
         self.gradients += 1
-        model = self.problem.model
+        model = self.model
         states = self.roll_out(controls)
         value = self.value_of(states)
         if value == np.inf:
@@ -141,6 +144,7 @@ class Objective:
         if self.pieces > 1:
             running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
             cotangents += model.pull_losses(states, running)
-        adjoints, *by = model.pull_back(states, cotangents, *self._rows(controls, 0, self.steps))
+        pieces = self._pieces(controls, 0, self.steps)
+        adjoints, *by = model.pull_back(states, cotangents, pieces)
         by_shares, by_lr = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
         return Gradient(value, by_shares, by_lr, states, adjoints)

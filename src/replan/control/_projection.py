@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats
-
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
+from replan._common.compiled import compiled
 
 _CYCLES = 200
 _EXACT = 1e-13
@@ -26,7 +24,7 @@ class Domain(NamedTuple):
     high: Floats
 
 
-@_compiled
+@compiled
 def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
     """Write the nearest point of the simplex to every row minus `shift`; all (steps, T) or (T,).
 
@@ -49,13 +47,13 @@ def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
             out[i, t] = max(rows[i, t] - shift[t] - level, 0.0)
 
 
-@_compiled
+@compiled
 def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> float:
     project_rows(rows, shift, out)
     return float(np.mean(out[:, t]))
 
 
-@_compiled
+@compiled
 def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
     """Find the price `shift` of each task in turn at which its budget is kept, by bisection.
 
@@ -90,13 +88,13 @@ def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) 
     project_rows(rows, shift, out)
 
 
-@_compiled
+@compiled
 def _mean_at(rows: Floats, shift: Floats, t: int, price: float, out: Floats) -> float:
     shift[t] = price
     return _mean(rows, shift, t, out)
 
 
-@_compiled
+@compiled
 def project(x: Floats, domain: Domain) -> Floats:
     """Return the nearest vector of the domain."""
     T = domain.low.size

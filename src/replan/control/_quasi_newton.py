@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats
+from replan._common.compiled import compiled
 from replan.control._projection import Domain, project
 
 Function = Callable[[Floats], tuple[float, Floats]]
@@ -81,7 +81,7 @@ class QuasiNewton:
         return _model_minimum(self.x, self.gradient, moves, changes, self.domain, least)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _model_minimum(
     x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
 ) -> Floats:

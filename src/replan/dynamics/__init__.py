@@ -1,6 +1,50 @@
-"""What evolves: one file a model, and one for the Gaussian moments they share."""
+"""What evolves in training: interfaces, the registry of kinds, the integrator and the models."""
 
-from replan.dynamics.base import Dynamics, Integration, IntegrationError
+from typing import TYPE_CHECKING, Any
+
+from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable, require
+from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, Pulled
+from replan.dynamics._integrate import Integration, IntegrationError, integrate
+from replan.dynamics._kernels import Kernels
+from replan.dynamics._registry import find, register
 from replan.dynamics.teacher_student import Overlaps, TeacherStudent
 
-__all__ = ["Dynamics", "Integration", "IntegrationError", "Overlaps", "TeacherStudent"]
+if TYPE_CHECKING:
+    from replan._common.compiled import compiled
+    from replan.dynamics.auto import AutoDynamics
+
+__all__ = [
+    "AutoDynamics",
+    "Chain",
+    "CompiledDynamics",
+    "DifferentiableDynamics",
+    "Dynamics",
+    "HasOverlaps",
+    "Integration",
+    "IntegrationError",
+    "Kernels",
+    "Overlaps",
+    "Pieces",
+    "Pulled",
+    "Simulable",
+    "TeacherStudent",
+    "compiled",
+    "find",
+    "integrate",
+    "register",
+    "require",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs numba or JAX only when it is asked for."""
+    if name == "compiled":
+        from replan._common.compiled import compiled
+
+        return compiled
+    if name == "AutoDynamics":
+        from replan.dynamics.auto import AutoDynamics
+
+        return AutoDynamics
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

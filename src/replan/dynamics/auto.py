@@ -6,14 +6,14 @@ differentiating the unrolled scan costs several times as much to run and to comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from replan._common import check
-from replan._common.check import Floats, Ints
-from replan.dynamics.base import Dynamics
+from replan._common import check, sections
+from replan._common.check import Floats
+from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 
 try:
     import jax
@@ -23,17 +23,20 @@ except ImportError as error:
     raise ImportError("AutoDynamics needs JAX: pip install 'replan[jax]'") from error
 
 
-class AutoDynamics(Dynamics):
+class AutoDynamics(DifferentiableDynamics):
     """A dynamics given by two functions on states of any structure (a pytree of arrays).
 
-    - `rate(state, task, knob)`: d(state)/dα while training on `task` (an int from 0) with the knob
-      (the learning rate) at a value; JAX code, the same structure as the state.
+    - `rate(state, task, lr)`: d(state)/dα while training on `task` (an int from 0) at a learning
+      rate; JAX code that gives the structure and the shapes of the state.
     - `losses(state)`: the loss of every task, an array (T,).
     - `tasks`: T.
     - `like`: a state, for its structure and shapes.
 
-    All numbers are float64.
+    All numbers are float64. No file can hold the functions: results of such a model are loaded
+    with the model given, or as far as they go without it.
     """
+
+    kind = "auto"
 
     def __init__(
         self,
@@ -46,53 +49,62 @@ class AutoDynamics(Dynamics):
         self.tasks = check.integer("tasks", tasks, at_least=1)
         self._rate, self._losses = rate, losses
         with jax.enable_x64(True):
-            flat, self._unravel = ravel_pytree(_doubles(like))
+            state = _doubles(like)
+            flat, self._unravel = ravel_pytree(state)
             self._structure = jax.tree_util.tree_structure(like)
             self.size = int(flat.size)
             self._forward = jax.jit(self._scan_forward)
             self._backward = jax.jit(self._scan_backward)
             self._all_losses = jax.jit(jax.vmap(self._flat_losses))
             self._pull_all_losses = jax.jit(jax.vmap(self._pull_flat_losses))
-            given = np.shape(self._flat_losses(flat))
-        if given != (tasks,):
+            for task in range(self.tasks):
+                given = jax.eval_shape(lambda x, lr, t=task: rate(x, t, lr), state, 1.0)
+                if _show(given) != _show(state):
+                    raise ValueError(
+                        "`rate` expects a function that gives the structure and shapes of the "
+                        f"state, {_show(state)}, got {_show(given)} for task {task}"
+                    )
+            given = jax.eval_shape(losses, state)
+        if _show(given) != f"({self.tasks},)":
             raise ValueError(
-                f"`losses` expects a function that gives shape ({tasks},), got {given}"
+                f"`losses` expects a function that gives an array of shape ({self.tasks},), "
+                f"got {_show(given)}"
             )
 
     # One step, and what JAX makes of it
 
-    def _slope(self, x: Any, shares: Any, knobs: Any) -> Any:
+    def _slope(self, x: Any, shares: Any, lr: Any) -> Any:
         state = self._unravel(x)
         parts = [
-            shares[t] * ravel_pytree(self._rate(state, t, knobs[t]))[0] for t in range(self.tasks)
+            shares[t] * ravel_pytree(self._rate(state, t, lr[t]))[0] for t in range(self.tasks)
         ]
         return sum(parts[1:], parts[0])
 
-    def _step(self, x: Any, shares: Any, knobs: Any, length: Any) -> Any:
-        k1 = self._slope(x, shares, knobs)
-        k2 = self._slope(x + 0.5 * length * k1, shares, knobs)
-        k3 = self._slope(x + 0.5 * length * k2, shares, knobs)
-        k4 = self._slope(x + length * k3, shares, knobs)
+    def _step(self, x: Any, shares: Any, lr: Any, length: Any) -> Any:
+        k1 = self._slope(x, shares, lr)
+        k2 = self._slope(x + 0.5 * length * k1, shares, lr)
+        k3 = self._slope(x + 0.5 * length * k2, shares, lr)
+        k4 = self._slope(x + length * k3, shares, lr)
         return x + length / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
 
-    def _scan_forward(self, start: Any, shares: Any, knobs: Any, lengths: Any) -> Any:
+    def _scan_forward(self, start: Any, shares: Any, lr: Any, lengths: Any) -> Any:
         def move(x: Any, row: Any) -> tuple[Any, Any]:
             x = self._step(x, *row)
             return x, x
 
-        return jax.lax.scan(move, start, (shares, knobs, lengths))[1]
+        return jax.lax.scan(move, start, (shares, lr, lengths))[1]
 
     def _scan_backward(
-        self, states: Any, cotangents: Any, shares: Any, knobs: Any, lengths: Any
+        self, states: Any, cotangents: Any, shares: Any, lr: Any, lengths: Any
     ) -> Any:
         def move(back: Any, row: Any) -> tuple[Any, Any]:
-            x, cotangent, share, knob, length = row
+            x, cotangent, share, rate, length = row
             back = back + cotangent
-            _, pull = jax.vjp(lambda a, b, c: self._step(a, b, c, length), x, share, knob)
-            before, by_share, by_knob = pull(back)
-            return before, (before, by_share, by_knob)
+            _, pull = jax.vjp(lambda a, b, c: self._step(a, b, c, length), x, share, rate)
+            before, by_share, by_lr = pull(back)
+            return before, (before, by_share, by_lr)
 
-        rows = (states, cotangents, shares, knobs, lengths)
+        rows = (states, cotangents, shares, lr, lengths)
         return jax.lax.scan(move, jnp.zeros_like(states[0]), rows, reverse=True)[1]
 
     def _flat_losses(self, x: Any) -> Any:
@@ -133,30 +145,20 @@ class AutoDynamics(Dynamics):
             )
         return np.array(pulled).reshape(states.shape)
 
-    def roll_out(
-        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
-    ) -> Floats:
+    def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
-        rows = _single_steps(shares, lr, lengths, substeps)
+        rows = _single_steps(pieces)
         with jax.enable_x64(True):
             ends = np.array(self._forward(start, *rows))
-        states = np.vstack([start, ends[np.cumsum(substeps) - 1]])
+        states = np.vstack([start, ends[np.cumsum(pieces.substeps) - 1]])
         bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
         return states[: bad[0]] if bad.size else states
 
-    def pull_back(
-        self,
-        states: Floats,
-        cotangents: Floats,
-        shares: Floats,
-        lr: Floats,
-        lengths: Floats,
-        substeps: Ints,
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return the exact gradients of a roll-out; see `Dynamics.pull_back`."""
-        rows = _single_steps(shares, lr, lengths, substeps)
-        last = np.cumsum(substeps) - 1
-        first = last - substeps + 1
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+        """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`."""
+        rows = _single_steps(pieces)
+        last = np.cumsum(pieces.substeps) - 1
+        first = last - pieces.substeps + 1
         after = np.zeros((len(rows[2]), self.size))
         after[last] = cotangents[1:]
         with jax.enable_x64(True):
@@ -164,13 +166,21 @@ class AutoDynamics(Dynamics):
             before = np.vstack([states[:1], ends[:-1]])
             adjoints, by_shares, by_lr = map(np.array, self._backward(before, after, *rows))
         used = last[-1] + 1
-        return (
+        return Pulled(
             np.vstack([adjoints[first], np.zeros(self.size)]) + cotangents,
             np.add.reduceat(by_shares[:used], first),
             np.add.reduceat(by_lr[:used], first),
         )
 
-    def describe(self) -> dict[str, Any]:
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> AutoDynamics:
+        """Refuse: its functions cannot be put in a file."""
+        raise ValueError(
+            "`model.kind` expects a model that a file can describe, got 'auto', which is made of "
+            "functions: give the model itself"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
         """Return the names of the functions: they cannot be put in a file."""
         return {
             "rate": getattr(self._rate, "__name__", "rate"),
@@ -178,7 +188,14 @@ class AutoDynamics(Dynamics):
             "tasks": self.tasks,
         }
 
-    def describe_start(self, start: Any) -> dict[str, Any]:
+    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
+        """Return the start that a flat list under the key `state` describes."""
+        return sections.call(self._start, content, "start")
+
+    def _start(self, state: list[float]) -> Any:
+        return self.unpack(check.array("state", state, (self.size,)))
+
+    def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return the start as a flat list."""
         return {"state": self.pack(start).tolist()}
 
@@ -187,16 +204,23 @@ def _doubles(state: Any) -> Any:
     return jax.tree_util.tree_map(lambda a: jnp.asarray(a, dtype=jnp.float64), state)
 
 
-def _single_steps(
-    shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
-) -> tuple[Floats, Floats, Floats]:
+def _show(state: Any) -> str:
+    """Return the structure of a state with the shape of each of its arrays."""
+    return str(jax.tree_util.tree_map(lambda a: _Shape(np.shape(a)), state))
+
+
+class _Shape(tuple[int, ...]):
+    """The shape of an array, a leaf of a structure."""
+
+
+def _single_steps(pieces: Pieces) -> tuple[Floats, Floats, Floats]:
     """Return shares, lr and lengths of every single RK4 step, filled up with steps of length 0.
 
     Their number is a power of two, so that few sizes are ever compiled.
     """
-    rows = np.repeat(np.arange(len(lengths)), substeps)
+    rows = np.repeat(np.arange(len(pieces.lengths)), pieces.substeps)
     filled = np.zeros(1 << int(len(rows) - 1).bit_length(), dtype=np.int64)
     filled[: len(rows)] = rows
-    steps = (lengths / substeps)[filled]
+    steps = (pieces.lengths / pieces.substeps)[filled]
     steps[len(rows) :] = 0.0
-    return shares[filled], lr[filled], steps
+    return pieces.shares[filled], pieces.lr[filled], steps

@@ -17,34 +17,32 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats
+from replan._common.compiled import compiled
 
 TWO_OVER_PI = 2.0 / math.pi
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
 
-
-@_compiled
+@compiled
 def norm(variance: float) -> float:
     """(1 + C_aa)^(−½); E[g′(λ_a)] is √(2/π) times this."""
     return 1.0 / math.sqrt(1.0 + variance)
 
 
-@_compiled
+@compiled
 def tilted(c_ab: float, c_ak: float, c_bk: float, inverse: float) -> float:
     """Entry (a, b) of C^k, with inverse = 1 / (1 + C_kk)."""
     return c_ab - c_ak * c_bk * inverse
 
 
-@_compiled
+@compiled
 def i2(c_ab: float, norm_a: float, norm_b: float) -> float:
     """E[g(λ_a) g(λ_b)]."""
     return TWO_OVER_PI * math.asin(c_ab * norm_a * norm_b)
 
 
-@_compiled
+@compiled
 def tilt(cov: Floats, k: int) -> Floats:
     """C^k as a new matrix."""
     out = np.empty_like(cov)
@@ -55,14 +53,14 @@ def tilt(cov: Floats, k: int) -> Floats:
     return out
 
 
-@_compiled
+@compiled
 def i3(cov: Floats, n: int, k: int, h: int) -> float:
     """E[g(λ_n) g′(λ_k) λ_h]: the index order of the equations of motion."""
     once = tilt(cov, k)
     return TWO_OVER_PI * norm(cov[k, k]) * norm(once[n, n]) * once[n, h]
 
 
-@_compiled
+@compiled
 def i4(cov: Floats, n: int, m: int, k: int, h: int) -> float:
     """E[g(λ_n) g(λ_m) g′(λ_k) g′(λ_h)]."""
     once = tilt(cov, k)

@@ -7,22 +7,21 @@ K hidden units, D pixels, T tasks, C outputs. Hidden units h_k = Σ_d w_kd x_d /
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from replan._common.check import Ints
+from replan._common.compiled import compiled
 
 Singles = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 # sums in any order, so that they are vectorised; but NaN stays NaN
-_compiled: Any = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+_fast = compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
-@_compiled
+@_fast
 def train(
     weights: Singles,
     heads: Singles,
@@ -80,7 +79,7 @@ def train(
                     weights[k, d] -= pace * x[d]
 
 
-@_compiled
+@_fast
 def mean_loss(weights: Singles, head: Singles, inputs: Singles, targets: Singles) -> float:
     """Return the mean loss of one task: head (C, K), inputs (n, D) over √D, targets (n, C)."""
     K, D = weights.shape

@@ -101,7 +101,7 @@ class Limits:
             raise ValueError(f"`{name}` expects shares from 0 to 1, got {shares.tolist()}")
         return shares
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the limits that are set, as the `[limits]` section of a problem file."""
         content = {
             name: np.asarray(value).tolist() if name.endswith("share") else value

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats
-from replan.dynamics.base import Dynamics
+from replan.dynamics import Dynamics
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
 
@@ -194,33 +194,37 @@ class Problem:
     @classmethod
     def load(cls, path: files.FilePath) -> Problem:
         """Read a problem file (TOML); see docs/problem-file.md."""
-        from replan.problem._file import read
+        from replan.problem._file import load
 
-        return read(path)
+        return load(path)
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Problem:
-        """Return the problem that the sections of a problem file, as dicts, describe."""
+    def from_dict(cls, content: Mapping[str, Any], *, model: Dynamics | None = None) -> Problem:
+        """Return the problem that the sections of a problem file, as dicts, describe.
+
+        `model`: the model itself, instead of the `[model]` section, as for one that no file can
+        describe.
+        """
         from replan.problem._file import from_dict
 
-        return from_dict(content)
+        return from_dict(content, model)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the problem as the sections of a problem file, its start as overlaps."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the problem as the sections of a problem file, its start as a state."""
         lr = self.control.lr
         return {
-            "model": self.model.describe(),
-            "start": self.model.describe_start(self.start),
+            "model": {"kind": self.model.kind} | self.model.to_dict(),
+            "start": self.model.start_to_dict(self.start),
             "training": {"duration": self.duration, "steps": self.steps, "lr": self.lr},
             "control": {
                 "tasks": self.control.tasks,
                 "lr": False if lr is None else {"min": lr[0], "max": lr[1]},
             },
-            "objective": self._describe_objective(),
-            "limits": self.limits.describe(),
+            "objective": self._objective_to_dict(),
+            "limits": self.limits.to_dict(),
         }
 
-    def _describe_objective(self) -> dict[str, Any]:
+    def _objective_to_dict(self) -> dict[str, Any]:
         content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}
         if np.any(self.running):
             content["running"] = np.asarray(self.running).tolist()

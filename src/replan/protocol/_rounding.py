@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats, Ints
+from replan._common.compiled import compiled
 
 _TIE = 1e-9  # differences below this, in steps, are rounding errors: the first task wins
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Ints:
     """Go on with `sum_up` where the tasks lag by `lag` (T,); it is updated."""
     steps, tasks = shares.shape
@@ -28,7 +28,7 @@ def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Int
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
     """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
 

@@ -1,6 +1,6 @@
 """simulate(problem, protocol) → Simulation: SGD at finite N, exact in law."""
 
-from replan.simulation._simulate import ENGINES, simulate
+from replan.simulation._simulate import simulate
 from replan.simulation._simulation import Simulation
 
-__all__ = ["ENGINES", "Simulation", "simulate"]
+__all__ = ["Simulation", "simulate"]

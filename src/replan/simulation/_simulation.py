@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats
+from replan.dynamics import HasOverlaps, require
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -47,8 +48,8 @@ class Simulation:
 
     @property
     def overlaps(self) -> Any:
-        """The states in the user's form, with seeds and times in front."""
-        return self.problem.model.unpack(self.states)
+        """The overlaps, with seeds and times in front, of a model that has them."""
+        return require(self.problem.model, HasOverlaps, "overlaps").overlaps(self.states)
 
     @property
     def finished(self) -> Floats:
@@ -111,7 +112,7 @@ class Simulation:
             "failures": {str(run): text for run, text in self.failures.items()},
             **self.settings,
             "protocol": self.protocol.to_dict(),
-            "problem": self.problem.describe(),
+            "problem": self.problem.to_dict(),
         }
 
     def save(self, path: files.FilePath) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import erf
 
 from replan._common.check import Floats, Ints
+from replan.dynamics._capabilities import Chain
 from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
-from replan.dynamics.teacher_student._reduced import LARGE
+from replan.dynamics.teacher_student._reduced import LARGE, coordinates
 
 _BLOCK = 2**20  # numbers drawn at once
 
 
-class Full:
+class Full(Chain):
     """One run of SGD with weights (K, N), heads (T, K) and teachers (P, N)."""
 
     def __init__(
@@ -27,6 +29,25 @@ class Full:
     ) -> None:
         self.model, self.rng = model, rng
         self.weights, self.heads, self.teachers = weights.copy(), heads.copy(), teachers
+
+    @classmethod
+    def begin(
+        cls,
+        model: TeacherStudent,
+        start: Overlaps,
+        dimension: int,
+        weights: tuple[ArrayLike, ArrayLike] | None,
+    ) -> Full:
+        """Return a run at a start; from given weights (K, N) and teachers (P, N), or from any."""
+        if weights is None:
+            student, teachers = _embed(model, start, dimension)
+        else:
+            student, teachers = _checked(model, start, dimension, weights)
+        return cls(model, student, start.V, teachers, np.random.default_rng(0))
+
+    def resume(self, rng: np.random.Generator) -> Full:
+        """Return a copy that goes on from here with random numbers of its own."""
+        return Full(self.model, self.weights, self.heads, self.teachers, rng)
 
     def advance(self, tasks: Ints, lr: Floats) -> int:
         """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
@@ -55,8 +76,53 @@ class Full:
         self.weights -= push[:, None] * x
         return True
 
-    def overlaps(self) -> Overlaps:
-        """Return the overlaps now."""
+    def state(self) -> Floats:
+        """Return the overlaps now, as a state."""
         N = self.weights.shape[1]
         w, B = self.weights, self.teachers
-        return Overlaps(w @ w.T / N, w @ B.T / N, self.heads.copy())
+        parts = (w @ w.T / N, w @ B.T / N, self.heads)
+        return np.concatenate([np.ravel(part) for part in parts])
+
+
+def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:
+    """Return weights (K, N) and teachers (P, N) with these overlaps, along the first axes.
+
+    Inputs look the same from all sides: which weights they are does not matter.
+    """
+    frame = model.teacher_frame
+    along, rest = coordinates(start, frame)
+    K, r = along.shape
+    weights, teachers = np.zeros((K, dimension)), np.zeros((len(frame), dimension))
+    weights[:, :r], weights[:, r : r + K] = along, rest
+    teachers[:, :r] = frame
+    return weights * np.sqrt(dimension), teachers * np.sqrt(dimension)
+
+
+def _checked(
+    model: TeacherStudent,
+    start: Overlaps,
+    dimension: int,
+    weights: tuple[ArrayLike, ArrayLike],
+) -> tuple[Floats, Floats]:
+    """Return given weights (K, N) and teachers (P, N) if they have the overlaps of the start."""
+    if not isinstance(weights, tuple) or len(weights) != 2:
+        raise ValueError(
+            "`weights` expects a tuple of students (K, N) and teachers (P, N), "
+            f"got {type(weights).__name__}"
+        )
+    try:
+        found = model.from_weights(weights[0], start.V, weights[1])
+    except ValueError as error:
+        raise ValueError(f"`weights`: {error}") from None
+    student, teachers = (np.array(part, dtype=np.float64) for part in weights)
+    if student.shape[1] != dimension:
+        raise ValueError(
+            f"`weights` expects weights of dimension {dimension}, got {student.shape[1]}"
+        )
+    gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
+    if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # as of float32
+        raise ValueError(
+            f"`weights` expects weights with the overlaps of `problem.start`, got overlaps that "
+            f"differ by {gap:.3g}"
+        )
+    return student, teachers

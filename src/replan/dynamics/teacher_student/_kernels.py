@@ -1,4 +1,4 @@
-"""Compiled kernels of the teacher-student dynamics: the rate of change and its RK4 roll-out.
+"""Compiled kernels of the teacher-student model: the rate of change and the losses.
 
 Notation: K hidden units, P teacher units, T tasks, U = K + P units in all. The state is one
 vector [Q (K×K), M (K×P), V (T×K)]. Task t's error is Δ_t = Σ_n w_tn g(λ_n), w_t = (V_t, −A_t).
@@ -15,58 +15,13 @@ evaluated once for all tasks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numba import njit
-
-from replan._common.check import Floats, Ints
+from replan._common.check import Floats
+from replan._common.compiled import compiled, inlined
 from replan.dynamics.moments import TWO_OVER_PI, i2, norm, tilted
-
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
-# The parts of `rate` are pasted into it: as calls they would cost as much as they compute.
-_inlined = njit(inline="always", error_model="numpy")
+from replan.dynamics.teacher_student._work import Work
 
 
-class Work(NamedTuple):
-    """Scratch arrays of `rate`, made once per roll-out; teacher entries are filled in once."""
-
-    cov: Floats  # (U, U) joint covariance C
-    once: Floats  # (U, U) C tilted by one unit
-    weights: Floats  # (T, U) w
-    norms: Floats  # (U,) of C
-    norms_once: Floats  # (U,) of C tilted once
-    norms_twice: Floats  # (U,) of C tilted twice
-    push: Floats  # (U,)
-    coefficients: Floats  # (T,)
-    units: Ints  # (U,) the units that matter to the tasks trained now
-    active: Ints  # (T,) the tasks trained now
-
-
-@_compiled
-def make_work(teacher_overlaps: Floats, teacher_heads: Floats, K: int) -> Work:
-    """Allocate the scratch arrays and fill in what the teachers fix."""
-    T, P = teacher_heads.shape
-    U = K + P
-    cov = np.zeros((U, U))
-    cov[K:, K:] = teacher_overlaps
-    weights = np.zeros((T, U))
-    weights[:, K:] = -teacher_heads
-    return Work(
-        cov,
-        np.zeros((U, U)),
-        weights,
-        np.zeros(U),
-        np.zeros(U),
-        np.zeros(U),
-        np.zeros(U),
-        np.zeros(T),
-        np.zeros(U, np.int64),
-        np.zeros(T, np.int64),
-    )
-
-
-@_inlined
+@inlined
 def _unpack(state: Floats, K: int, work: Work) -> None:
     """Fill the covariance and the weights from the state."""
     cov, weights = work.cov, work.weights
@@ -90,7 +45,7 @@ def _unpack(state: Floats, K: int, work: Work) -> None:
         work.norms[a] = norm(cov[a, a])
 
 
-@_inlined
+@inlined
 def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
     """List the tasks with a share and the units that enter their errors; return both counts."""
     T, U = work.weights.shape
@@ -111,7 +66,7 @@ def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
     return tasks, units
 
 
-@_inlined
+@inlined
 def _add_head_rate(
     shares: Floats,
     lr: Floats,
@@ -137,7 +92,7 @@ def _add_head_rate(
                     out[heads + t * K + n] -= pace * weights[t, k]
 
 
-@_inlined
+@inlined
 def _add_drift(
     shares: Floats, lr: Floats, k: int, K: int, tasks: int, units: int, work: Work, out: Floats
 ) -> None:
@@ -164,7 +119,7 @@ def _add_drift(
             out[K * K + k * P + h - K] -= drift
 
 
-@_inlined
+@inlined
 def _add_diffusion(
     shares: Floats,
     lr: Floats,
@@ -208,22 +163,14 @@ def _add_diffusion(
         out[h * K + k] += total
 
 
-@_compiled
-def rate(
-    state: Floats,
-    shares: Floats,
-    lr: Floats,
-    noise: float,
-    head_lr: Floats,
-    K: int,
-    work: Work,
-    out: Floats,
-) -> None:
-    """Write Σ_t shares[t] f_t(state, lr[t]) to `out`; shares, lr and head_lr have shape (T,)."""
+@compiled
+def rate(work: Work, state: Floats, shares: Floats, lr: Floats, out: Floats) -> None:
+    """Write Σ_t shares[t] f_t(state, lr[t]) to `out` (n,); shares and lr are (T,)."""
+    K = work.K
     _unpack(state, K, work)
     tasks, units = _select(shares, K, work)
     out[:] = 0.0
-    _add_head_rate(shares, lr, head_lr, K, tasks, units, work, out)
+    _add_head_rate(shares, lr, work.head_lr, K, tasks, units, work, out)
     cov, once = work.cov, work.once
     U = cov.shape[0]
     for k in range(K):
@@ -234,74 +181,20 @@ def rate(
             work.norms_once[a] = norm(once[a, a])
         _add_drift(shares, lr, k, K, tasks, units, work, out)
         for h in range(k, K):
-            _add_diffusion(shares, lr, noise, k, h, K, tasks, units, work, out)
+            _add_diffusion(shares, lr, work.noise, k, h, K, tasks, units, work, out)
 
 
-@_compiled
-def roll_out(
-    start: Floats,
-    shares: Floats,
-    lr: Floats,
-    lengths: Floats,
-    substeps: Ints,
-    teacher_overlaps: Floats,
-    teacher_heads: Floats,
-    noise: float,
-    head_lr: Floats,
-    K: int,
-) -> tuple[Floats, int]:
-    """Classical RK4 with `substeps[i]` equal steps on piece i.
-
-    `shares` and `lr` are (pieces, T), `lengths` and `substeps` (pieces,). Returns the states
-    (pieces + 1, n) at the ends of the pieces and how many pieces ended in finite numbers.
-    """
-    pieces, n = lengths.size, start.size
-    work = make_work(teacher_overlaps, teacher_heads, K)
-    states = np.empty((pieces + 1, n))
-    states[0] = start
-    x, stage, slope, total = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-    x[:] = start
-    for piece in range(pieces):
-        step = lengths[piece] / substeps[piece]
-        share, pace = shares[piece], lr[piece]
-        for _ in range(substeps[piece]):
-            rate(x, share, pace, noise, head_lr, K, work, slope)
-            for i in range(n):
-                total[i] = slope[i]
-                stage[i] = x[i] + 0.5 * step * slope[i]
-            rate(stage, share, pace, noise, head_lr, K, work, slope)
-            for i in range(n):
-                total[i] += 2.0 * slope[i]
-                stage[i] = x[i] + 0.5 * step * slope[i]
-            rate(stage, share, pace, noise, head_lr, K, work, slope)
-            for i in range(n):
-                total[i] += 2.0 * slope[i]
-                stage[i] = x[i] + step * slope[i]
-            rate(stage, share, pace, noise, head_lr, K, work, slope)
-            size = 0.0
-            for i in range(n):
-                x[i] += step / 6.0 * (total[i] + slope[i])
-                size += abs(x[i])
-            if not np.isfinite(size):
-                return states, piece
-        states[piece + 1] = x
-    return states, pieces
-
-
-@_compiled
-def losses(states: Floats, teacher_overlaps: Floats, teacher_heads: Floats, K: int) -> Floats:
-    """Return ε_t = ½ E[Δ_t²] = ½ Σ_nm w_tn w_tm I₂(n, m), (m, T), of states (m, n)."""
-    work = make_work(teacher_overlaps, teacher_heads, K)
+@compiled
+def losses(work: Work, state: Floats, out: Floats) -> None:
+    """Write ε_t = ½ E[Δ_t²] = ½ Σ_nm w_tn w_tm I₂(n, m) to `out` (T,)."""
+    _unpack(state, work.K, work)
     cov, weights, norms = work.cov, work.weights, work.norms
     T, U = weights.shape
-    out = np.zeros((states.shape[0], T))
-    for row in range(states.shape[0]):
-        _unpack(states[row], K, work)
-        for n in range(U):
-            for m in range(n + 1):
-                moment = i2(cov[n, m], norms[n], norms[m])
-                if n == m:
-                    moment *= 0.5
-                for t in range(T):
-                    out[row, t] += weights[t, n] * weights[t, m] * moment
-    return out
+    out[:] = 0.0
+    for n in range(U):
+        for m in range(n + 1):
+            moment = i2(cov[n, m], norms[n], norms[m])
+            if n == m:
+                moment *= 0.5
+            for t in range(T):
+                out[t] += weights[t, n] * weights[t, m] * moment

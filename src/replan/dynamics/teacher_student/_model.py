@@ -7,16 +7,23 @@ Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
-from replan._common.check import Floats, Ints
-from replan.dynamics.base import Dynamics, IntegrationError
+from replan._common.check import Floats
+from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable
+from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dynamics import Pieces
+from replan.dynamics._integrate import MAX_STEPS, RTOL, IntegrationError, integrate
+from replan.dynamics._kernels import Kernels
+from replan.dynamics._registry import register
+from replan.dynamics.teacher_student._example import EXAMPLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +53,8 @@ class Overlaps:
         )
 
 
-class TeacherStudent(Dynamics):
+@register
+class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     """A two-layer student with K hidden units that learns T tasks set by P teacher units.
 
     **Main arguments**
@@ -66,6 +74,10 @@ class TeacherStudent(Dynamics):
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
     in Goldt et al. 2019.
     """
+
+    kind = "teacher-student"
+    engines = ("reduced", "full")
+    example = EXAMPLE
 
     def __init__(
         self,
@@ -178,10 +190,13 @@ class TeacherStudent(Dynamics):
         lr: float = 1.0,
         seed: int | None = None,
         start: Overlaps | None = None,
+        rtol: float = RTOL,
+        max_steps: int = MAX_STEPS,
     ) -> Overlaps:
         """Return the overlaps after training on one task alone.
 
-        It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given.
+        It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given. `rtol` and
+        `max_steps` are those of `evaluate`.
         """
         if seed is not None and start is not None:
             raise ValueError("`seed` or `start`: expects one of the two, got both")
@@ -189,9 +204,10 @@ class TeacherStudent(Dynamics):
         duration = check.number("duration", duration, above=0)
         lr = check.number("lr", lr, at_least=0)
         x = self.pack(self.fresh(seed or 0) if start is None else start)
-        shares = np.eye(self.tasks)[[task]]
-        rates = np.full((1, self.tasks), lr)
-        run = self.integrate(x, shares, rates, np.array([duration]))
+        lengths = np.diff(_edges(duration))
+        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
+        pieces = Pieces.whole(shares, np.full_like(shares, lr), lengths)
+        run = integrate(self, x, pieces, rtol=rtol, max_steps=max_steps)
         if run.status != "ok":
             raise IntegrationError(f"pretraining: {run.advice}")
         return self.unpack(run.states[-1])
@@ -237,36 +253,47 @@ class TeacherStudent(Dynamics):
         lead = states.shape[:-1]
         return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
 
+    @classmethod
+    def kernels(cls) -> Kernels:
+        """Return the compiled functions; see `Kernels`."""
+        from replan.dynamics.teacher_student import _kernels, _reverse, _work
+
+        return Kernels(
+            _work.Parameters,
+            _kernels.rate,
+            _kernels.losses,
+            _reverse.pull_rate,
+            _reverse.pull_losses,
+            _work.make_work,
+            _work.make_pull_work,
+        )
+
+    @cached_property
+    def parameters(self) -> Any:
+        """What the kernels know of this model."""
+        from replan.dynamics.teacher_student._work import Parameters
+
+        S, A = self.teacher_overlaps, self.teacher_heads
+        return Parameters(S, A, self.noise, self.head_rates, self.hidden)
+
+    @property
+    def head_rates(self) -> Floats:
+        """The heads' learning-rate factor (T,), zero where a head is fixed."""
+        return np.where(self.train_heads, self.head_lr, 0.0)
+
     def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
         """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
-        from replan.dynamics.teacher_student import _kernels as kernels
-
-        x = self.pack(overlaps)
+        kernels, x = self.kernels(), self.pack(overlaps)
         shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
         rates = np.full(self.tasks, check.number("lr", lr, at_least=0))
-        work = kernels.make_work(self.teacher_overlaps, self.teacher_heads, self.hidden)
+        assert kernels.make_work is not None
         out = np.empty_like(x)
-        kernels.rate(x, shares, rates, self.noise, self.head_rates, self.hidden, work, out)
+        kernels.rate(kernels.make_work(self.parameters), x, shares, rates, out)
         return self.unpack(out)
 
-    def losses(self, states: Floats | Overlaps) -> Floats:
-        """Return ε_t = ½ E[Δ_t²] (…, T), at states (…, n) or at overlaps."""
-        from replan.dynamics.teacher_student import _kernels as kernels
-
-        x = self.pack(states) if isinstance(states, Overlaps) else states
-        rows = kernels.losses(x.reshape(-1, x.shape[-1]), *self._teachers)
-        return np.asarray(rows.reshape(*x.shape[:-1], self.tasks))
-
-    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients (…, n) of Σ_t cotangents[…, t] ε_t; see `Dynamics.pull_losses`."""
-        from replan.dynamics.teacher_student import _reverse as adjoint
-
-        rows = adjoint.pull_losses(
-            states.reshape(-1, states.shape[-1]),
-            cotangents.reshape(-1, self.tasks),
-            *self._teachers,
-        )
-        return np.asarray(rows.reshape(states.shape))
+    def overlaps(self, states: Floats) -> Overlaps:
+        """Return states (…, n) as overlaps with the same leading axes."""
+        return self.unpack(states)
 
     def cosines(self, overlaps: Overlaps) -> Floats:
         """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
@@ -279,51 +306,40 @@ class TeacherStudent(Dynamics):
         np.divide(np.abs(overlaps.M), lengths, out=cosines, where=lengths > 0)
         return np.minimum(cosines, 1.0)
 
-    def roll_out(
-        self, start: Floats, shares: Floats, lr: Floats, lengths: Floats, substeps: Ints
-    ) -> Floats:
-        """Return the states (pieces + 1, n) of RK4, compiled; see `Dynamics.roll_out`."""
-        from replan.dynamics.teacher_student import _kernels as kernels
-
-        states, completed = kernels.roll_out(start, shares, lr, lengths, substeps, *self._settings)
-        return np.asarray(states[: completed + 1])
-
-    def pull_back(
-        self,
-        states: Floats,
-        cotangents: Floats,
-        shares: Floats,
-        lr: Floats,
-        lengths: Floats,
-        substeps: Ints,
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return the exact gradients of a roll-out, compiled; see `Dynamics.pull_back`."""
-        from replan.dynamics.teacher_student import _reverse as adjoint
-
-        adjoints, by_shares, by_lr = adjoint.pull_back(
-            states, cotangents, shares, lr, lengths, substeps, *self._settings
-        )
-        return adjoints, by_shares, by_lr
+    # Simulation at finite size
 
     @property
-    def _teachers(self) -> tuple[Floats, Floats, int]:
-        """What the compiled losses need to know of the model."""
-        return self.teacher_overlaps, self.teacher_heads, self.hidden
+    def least_dimension(self) -> int:
+        """K + P: room for all hidden units and teachers."""
+        return self.hidden + self.teacher_units
 
-    @property
-    def _settings(self) -> tuple[Floats, Floats, float, Floats, int]:
-        """What the compiled roll-outs need to know of the model."""
-        S, A = self.teacher_overlaps, self.teacher_heads
-        return S, A, self.noise, self.head_rates, self.hidden
+    def begin_chain(
+        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
+    ) -> Chain:
+        """Return a run of SGD at its start, by one of the `engines`."""
+        if engine == "reduced":
+            from replan.dynamics.teacher_student._reduced import Reduced
 
-    @property
-    def head_rates(self) -> Floats:
-        """The heads' learning-rate factor (T,), zero where a head is fixed."""
-        return np.where(self.train_heads, self.head_lr, 0.0)
+            if weights is not None:
+                raise ValueError("`weights` expects None but with the engine 'full'")
+            return Reduced.begin(self, self.unpack(state), dimension)
+        from replan.dynamics.teacher_student._full import Full
 
-    # Settings
+        return Full.begin(self, self.unpack(state), dimension, weights)
 
-    def describe(self) -> dict[str, Any]:
+    # Files
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> TeacherStudent:
+        """Return the model that the `[model]` section of a problem file describes."""
+        from replan.dynamics.teacher_student import _file
+
+        settings = _file.read_model(content)
+        if "similarity" in settings:
+            return cls.similar(**settings)
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
         """Return the settings as the `[model]` section of a problem file."""
         return {
             "hidden": self.hidden,
@@ -335,9 +351,27 @@ class TeacherStudent(Dynamics):
             "activation": self.activation,
         }
 
-    def describe_start(self, start: Overlaps) -> dict[str, Any]:
+    def start_from_dict(self, content: Mapping[str, Any]) -> Overlaps:
+        """Return the start that the `[start]` section describes: overlaps, fresh or pretrained."""
+        from replan.dynamics.teacher_student import _file
+
+        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        if overlaps is not None:
+            return Overlaps(**overlaps)
+        start = self.fresh(**fresh)
+        return start if pretrain is None else self.pretrain(start=start, **pretrain)
+
+    def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
         return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
+
+
+def _edges(duration: float) -> Floats:
+    """Return times that lie the further apart the later: learning slows down."""
+    edges = [0.0, 1.0]
+    while edges[-1] < duration:
+        edges.append(edges[-1] + min(0.25 * edges[-1], 1000.0))
+    return np.append([edge for edge in edges if edge < duration], duration)
 
 
 def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:

@@ -15,18 +15,17 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from replan._common.check import Floats, Ints
+from replan._common.compiled import compiled, inlined
+from replan.dynamics._capabilities import Chain
 from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
-
-_compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
 _SLOPE = math.sqrt(2.0 / math.pi)
 
 
-class Reduced:
+class Reduced(Chain):
     """One run of SGD as a Markov chain of the overlaps; see the module for its coordinates."""
 
     def __init__(
@@ -41,6 +40,16 @@ class Reduced:
         self.model, self.dimension, self.rng = model, dimension, rng
         self.frame = model.teacher_frame
         self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
+
+    @classmethod
+    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Reduced:
+        """Return a run at a start."""
+        along, rest = coordinates(start, model.teacher_frame)
+        return cls(model, along, rest, start.V, dimension, np.random.default_rng(0))
+
+    def resume(self, rng: np.random.Generator) -> Reduced:
+        """Return a copy that goes on from here with random numbers of its own."""
+        return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
 
     def advance(self, tasks: Ints, lr: Floats) -> int:
         """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
@@ -63,10 +72,11 @@ class Reduced:
             )
         )
 
-    def overlaps(self) -> Overlaps:
-        """Return the overlaps now."""
+    def state(self) -> Floats:
+        """Return the overlaps now, as a state."""
         Q = self.along @ self.along.T + self.rest @ self.rest.T
-        return Overlaps((Q + Q.T) / 2, self.along @ self.frame.T, self.heads.copy())
+        parts = ((Q + Q.T) / 2, self.along @ self.frame.T, self.heads)
+        return np.concatenate([np.ravel(part) for part in parts])
 
 
 def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
@@ -78,7 +88,7 @@ def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
     return along, np.ascontiguousarray(upper.T)
 
 
-@_compiled
+@compiled
 def _advance(
     along: Floats,
     rest: Floats,
@@ -139,7 +149,7 @@ def _advance(
     return done
 
 
-@_compiled
+@compiled
 def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
     """Make the rows of `wide` + push outerᵀ triangular again by rotations of the frame.
 
@@ -164,7 +174,7 @@ def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
         wide[i, i + 1] = 0.0
 
 
-@njit(inline="always", error_model="numpy")
+@inlined
 def _turn(wide: Floats, i: int, j: int, c: float, s: float, first: int) -> None:
     """Turn columns i and j of the rows from `first` on."""
     for k in range(first, wide.shape[0]):

@@ -1,0 +1,135 @@
+"""The one door to numba: functions compiled on their first call, and kept for the next process.
+
+numba's own cache looks at the file of a function only, not at the files of what it calls: an edited
+kernel would go on computing old numbers. Here the cache of a function lies in a folder that is
+named after all the sources it can depend on, and folders of older sources are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast, overload
+
+import numba
+from numba import njit
+
+from replan._common import sources
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_config: Any = numba.config  # its settings have no types
+
+
+@overload
+def compiled(function: _F) -> _F: ...
+
+
+@overload
+def compiled(*, model: Callable[..., Any] | None = None, **options: Any) -> Callable[[_F], _F]: ...
+
+
+def compiled(
+    function: Callable[..., Any] | None = None,
+    *,
+    model: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Compile a function with numba, without the interpreter's lock and with IEEE division.
+
+    Used as a decorator. The compiled code is kept on disk under the sources of all of replan and,
+    for a function of the user's, of every module that it reaches.
+
+    - `model`: a function of the model that this one is compiled for, whose sources count as well.
+    - `options`: numba's own.
+    """
+    if function is None:
+        return lambda found: _compile(found, model, options)
+    return _compile(function, model, options)
+
+
+def part(function: _F) -> _F:
+    """Compile a function only as a part of those that call it, and keep it only with them."""
+    return cast(_F, njit(nogil=True, error_model="numpy")(function))
+
+
+def inlined(function: _F) -> _F:
+    """Compile a function by pasting it into its callers: a call would cost as much as the work."""
+    return cast(_F, njit(inline="always", error_model="numpy")(function))
+
+
+def _compile(function: Any, model: Any, options: dict[str, Any]) -> Any:
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    folder = _folder_of((function if model is None else model).__module__)
+    if folder is None:
+        return njit(**settings)(function)
+    with _numba_cache_in(folder):
+        return njit(cache=True, **settings)(function)
+
+
+@contextlib.contextmanager
+def _numba_cache_in(folder: Path) -> Iterator[None]:
+    """Have functions that are decorated meanwhile keep their code in a folder."""
+    before, _config.CACHE_DIR = _config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        _config.CACHE_DIR = before
+
+
+@cache
+def _folder_of(module: str) -> Path | None:
+    """Return the folder of the compiled code of a module; None where nothing can be kept.
+
+    Code without a file, as of an interactive session, is compiled anew in every process.
+    """
+    if module.partition(".")[0] == __package__.partition(".")[0]:
+        owner, digest = sources.PACKAGE, sources.package_digest()
+    else:
+        found = getattr(sys.modules.get(module), "__file__", None)
+        if found is None or not os.path.exists(found):
+            return None
+        owner = Path(found).resolve()
+        digest = sources.package_digest() + sources.reachable_sources(sys.modules[module]).digest
+    place = hashlib.sha256(str(owner).encode()).hexdigest()[:8]
+    for parent in _parents():
+        folder = parent / f"{owner.stem}-{place}-{digest}"
+        if _writable(folder):
+            for old in parent.glob(f"{owner.stem}-{place}-*"):
+                if old != folder:
+                    shutil.rmtree(old, ignore_errors=True)
+            return folder
+    return None
+
+
+def _parents() -> Iterator[Path]:
+    """Yield where compiled code may be kept, the best place first."""
+    if _config.CACHE_DIR:  # what the user wants
+        yield Path(_config.CACHE_DIR)
+    yield sources.PACKAGE / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replan"
+    # Nobody else may put code here: the folder is this user's, or it is not used.
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    private = Path(tempfile.gettempdir()) / f"replan-{user}"
+    with contextlib.suppress(OSError):
+        private.mkdir(mode=0o700, exist_ok=True)
+        found = private.lstat()
+        if found.st_uid == user and not found.st_mode & 0o077:
+            yield private
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,77 @@
+"""What only some models can do, and a clear answer for the others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from replan._common.check import Floats, Ints
+from replan.dynamics._dynamics import Dynamics
+
+
+class HasOverlaps(ABC):
+    """A model whose states are overlaps of hidden units and teachers."""
+
+    @abstractmethod
+    def overlaps(self, states: Floats) -> Any:
+        """Return states (…, n) as overlaps, with the same leading axes."""
+
+    @abstractmethod
+    def cosines(self, overlaps: Any) -> Floats:
+        """Return how well each hidden unit aligns with each teacher (…, K, P), from 0 to 1."""
+
+
+class Chain(ABC):
+    """One run of SGD at finite size."""
+
+    @abstractmethod
+    def resume(self, rng: np.random.Generator) -> Chain:
+        """Return a copy that goes on from here with random numbers of its own."""
+
+    @abstractmethod
+    def advance(self, tasks: Ints, lr: Floats) -> int:
+        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did.
+
+        Fewer than all where the run diverged.
+        """
+
+    @abstractmethod
+    def state(self) -> Floats:
+        """Return the state (n,) now."""
+
+
+class Simulable(ABC):
+    """A model that can be trained by SGD in any number of input dimensions.
+
+    engines: the words for the ways to do so, the usual one first.
+    """
+
+    engines: ClassVar[tuple[str, ...]]
+
+    @property
+    @abstractmethod
+    def least_dimension(self) -> int:
+        """The smallest input dimension that has room for the network."""
+
+    @abstractmethod
+    def begin_chain(
+        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
+    ) -> Chain:
+        """Return a run at its start; `weights`: those to start from, where the engine has any."""
+
+
+_C = TypeVar("_C", HasOverlaps, Simulable)
+
+_NEEDS: dict[type, str] = {
+    HasOverlaps: "a model with overlaps",
+    Simulable: "a model that can be simulated at finite size",
+}
+
+
+def require(model: Dynamics, capability: type[_C], what: str) -> _C:
+    """Return the model if it has a capability; else refuse `what` needs it."""
+    if not isinstance(model, capability):
+        raise ValueError(f"`{what}` needs {_NEEDS[capability]}, got one of kind {model.kind!r}")
+    return model

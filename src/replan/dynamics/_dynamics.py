@@ -1,0 +1,123 @@
+"""What evolves in training: the interfaces of a model, and the pieces it is rolled out over.
+
+Notation: T tasks, a state is a vector of length n, a protocol is cut into pieces.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from replan._common.check import Floats, Ints
+
+
+class Pieces(NamedTuple):
+    """The steps of a protocol as an integrator sees them.
+
+    shares: (pieces, T) of the tasks. lr: (pieces, T) the learning rate of each task. lengths:
+    (pieces,) in time. substeps: (pieces,) how many steps of the integrator each is cut into.
+    """
+
+    shares: Floats
+    lr: Floats
+    lengths: Floats
+    substeps: Ints
+
+    @classmethod
+    def whole(cls, shares: Floats, lr: Floats, lengths: Floats) -> Pieces:
+        """Return pieces of one step of the integrator each."""
+        return cls(shares, lr, lengths, np.ones(len(lengths), np.int64))
+
+    def only(self, first: int, last: int) -> Pieces:
+        """Return the pieces from `first` up to the one before `last`."""
+        some = slice(first, last)
+        return Pieces(self.shares[some], self.lr[some], self.lengths[some], self.substeps[some])
+
+    def cut(self, parts: int) -> Pieces:
+        """Return every piece cut into equal parts, each with the substeps of the whole."""
+        rows = np.repeat(np.arange(len(self.lengths)), parts)
+        return Pieces(
+            self.shares[rows], self.lr[rows], self.lengths[rows] / parts, self.substeps[rows]
+        )
+
+
+class Pulled(NamedTuple):
+    """Gradients of a roll-out.
+
+    adjoints: (pieces + 1, n) by the state at every edge, with all that follows from it. by_shares,
+    by_lr: (pieces, T).
+    """
+
+    adjoints: Floats
+    by_shares: Floats
+    by_lr: Floats
+
+
+class Dynamics(ABC):
+    """A model of training that rolls out: x′ = Σ_t share_t f_t(x, lr_t).
+
+    kind: the word that stands for the model in files. example: commented `[model]` and `[start]`
+    sections of a problem file to start from. tasks: T. `pack` makes a state from what a user
+    writes, `unpack` goes back.
+    """
+
+    kind: ClassVar[str]
+    example: ClassVar[str] = ""
+    tasks: int
+
+    @abstractmethod
+    def pack(self, start: Any) -> Floats:
+        """Return a user's start, checked, as a state (n,)."""
+
+    @abstractmethod
+    def unpack(self, states: Floats) -> Any:
+        """Return states (…, n) in the user's form."""
+
+    @abstractmethod
+    def losses(self, states: Floats) -> Floats:
+        """Return the loss of every task (…, T) at states (…, n)."""
+
+    @abstractmethod
+    def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
+        """Return the states (pieces + 1, n) at the edges of the pieces, by an order-4 method.
+
+        A roll-out that leaves the finite numbers stops there: it returns only the rows before.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
+        """Return the model that the `[model]` section of a problem file describes, but for `kind`.
+
+        A mistake is a ValueError that names the key.
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings of this model as the `[model]` section, but for `kind`."""
+
+    @abstractmethod
+    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
+        """Return the start that the `[start]` section of a problem file describes."""
+
+    @abstractmethod
+    def start_to_dict(self, start: Any) -> dict[str, Any]:
+        """Return a start as the `[start]` section of a problem file."""
+
+
+class DifferentiableDynamics(Dynamics):
+    """A dynamics that also pulls gradients back through a roll-out: what `solve` needs."""
+
+    @abstractmethod
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Return the gradients (…, n) by the states of Σ_t cotangents[…, t] × loss of task t."""
+
+    @abstractmethod
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+        """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out.
+
+        states: (pieces + 1, n), what `roll_out` gave. cotangents: of the same shape.
+        """

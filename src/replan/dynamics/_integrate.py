@@ -1,0 +1,137 @@
+"""integrate(model, start, pieces): a roll-out to a required accuracy."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from replan._common import check
+from replan._common.check import Floats, Ints
+from replan.dynamics._dynamics import Dynamics, Pieces
+
+Status = Literal["ok", "diverged", "inaccurate"]
+
+RTOL = 1e-9
+MAX_STEPS = 2**21
+ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
+_ORDER = 4
+_LEFT = 2**_ORDER - 1  # a difference d of step and half step leaves d / 15 in the finer one
+_AGAIN = 2**16  # steps in which a divergence is looked at once more
+
+
+class IntegrationError(ArithmeticError):
+    """The learning curve could not be computed; the message says when and what to try."""
+
+
+class Integration(NamedTuple):
+    """A roll-out to a required accuracy.
+
+    states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, T). errors: the
+    estimated discretisation error of each loss. substeps: (pieces,) steps taken on each piece.
+    """
+
+    states: Floats
+    losses: Floats
+    errors: Floats
+    substeps: Ints
+    status: Status
+    advice: str
+
+
+def integrate(
+    model: Dynamics,
+    start: Floats,
+    pieces: Pieces,
+    *,
+    rtol: float = RTOL,
+    max_steps: int = MAX_STEPS,
+) -> Integration:
+    """Roll out with ever smaller steps until the losses and states are accurate to `rtol`.
+
+    The error is estimated from step against half step, and says how many times smaller the steps
+    must be. After the first pair of runs, it gives up where the next would take more than
+    `max_steps` steps in all.
+    """
+    rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
+    max_steps = check.integer("max_steps", max_steps, at_least=1)
+    lengths, whole = pieces.lengths, pieces.lengths.size + 1
+    first = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
+    pieces = pieces._replace(substeps=np.maximum(pieces.substeps, first))
+    while True:
+        coarse, coarse_losses = _finite_roll_out(model, start, pieces)
+        fine = pieces._replace(substeps=2 * pieces.substeps)
+        states, losses = _finite_roll_out(model, start, fine)
+        errors = np.full_like(losses, np.inf)
+        if len(states) == len(coarse) == whole:
+            errors = np.abs(losses - coarse_losses) / _LEFT
+            state_errors = np.abs(states - coarse) / _LEFT
+            excess = max(
+                np.max(errors / (rtol * np.abs(losses) + ATOL)),
+                np.max(state_errors / (rtol * np.maximum(1.0, np.abs(states)))),
+            )
+            if excess <= 1.0:
+                return Integration(states, losses, errors, fine.substeps, "ok", "")
+            finer = _finer(model, states, pieces, excess)
+        else:  # the steps are too long from where it left the finite numbers on, if anywhere
+            broken = np.arange(lengths.size) >= min(len(states), len(coarse)) - 1
+            finer = np.where(broken, 2, 1)
+        pieces = pieces._replace(substeps=pieces.substeps * finer)
+        if 2 * pieces.substeps.sum() > max_steps:
+            break
+    status, advice = _explain(model, states, fine, rtol)
+    return Integration(states, losses, errors, fine.substeps, status, advice)
+
+
+def _finer(model: Dynamics, states: Floats, pieces: Pieces, excess: float) -> Ints:
+    """Return how many times as many substeps each piece (pieces,) needs.
+
+    `states` come from twice the substeps; each piece is run again on its own, from its start.
+    Where errors are made, not where they show: dynamics that amplify errors show them late.
+    """
+    times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # far off, errors mislead
+    ends = [
+        model.roll_out(states[i], pieces.only(i, i + 1))[-1] for i in range(pieces.lengths.size)
+    ]
+    local = np.max(np.abs(np.array(ends) - states[1:]), axis=1)
+    parts = local / max(local.max(), 1e-300)
+    finer = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
+    return np.maximum(np.where(parts >= 0.01, np.maximum(finer, 2), finer), 1)
+
+
+def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Floats, Floats]:
+    """Return states and losses up to the first that is not a finite number."""
+    states = model.roll_out(start, pieces)
+    with np.errstate(invalid="ignore"):  # a step too large can leave the valid states
+        losses = model.losses(states)
+    bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
+    end = bad[0] if bad.size else len(states)
+    return states[:end], losses[:end]
+
+
+def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tuple[Status, str]:
+    """Return why a roll-out ended short of its accuracy, and what to try.
+
+    One that leaves the finite numbers diverges only if it still does with much smaller steps, from
+    where it was still moderate; else its steps were too long to be stable.
+    """
+    steps, done = int(pieces.substeps.sum()), len(states) - 1
+    if done < pieces.lengths.size:
+        sizes = np.abs(states).max(axis=1)
+        moderate = int(np.flatnonzero(sizes <= 4 * max(1.0, sizes[0]))[-1])
+        again = pieces.only(moderate, done + 1)
+        again = again._replace(
+            substeps=np.maximum(8 * again.substeps, _AGAIN // again.lengths.size)
+        )
+        ends, _ = _finite_roll_out(model, states[moderate], again)
+        if len(ends) <= again.lengths.size:
+            lr, shares = pieces.lr[done], pieces.shares[done]
+            return "diverged", (
+                f"the trajectory diverged after time {pieces.lengths[:done].sum():g} of "
+                f"{pieces.lengths.sum():g} at learning rate {lr[shares > 0].max():g}: "
+                "try a smaller `lr` or a shorter `duration`"
+            )
+    return "inaccurate", (
+        f"accuracy {rtol:g} was not reached with {steps} steps: "
+        "try a larger `max_steps` or `rtol`, a smaller `lr` or a shorter `duration`"
+    )

@@ -1,0 +1,32 @@
+"""Kernels: the compiled functions that a model brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Kernels(NamedTuple):
+    """What a compiled model brings: functions made by `compiled`, and the type they are found by.
+
+    - `parameters`: a NamedTuple class of numbers and arrays, all that the functions know of a
+      model; its own, because the functions are found by it. `p` below is one of them.
+    - `rate(p, state, shares, lr, out)`: write Σ_t shares[t] f_t(state, lr[t]) to `out` (n,).
+    - `losses(p, state, out)`: write the loss of every task to `out` (T,).
+    - `pull_rate(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr)`: write the
+      gradient of cotangent · rate by the state to `by_state` (n,); add `scale` × those by shares
+      and lr to `by_shares` and `by_lr` (T,).
+    - `pull_losses(p, state, cotangent, out)`: write the gradient (n,) of Σ_t cotangent[t] × loss of
+      task t to `out`.
+    - `make_work(p)`, `make_pull_work(p)`: for functions that need scratch arrays, what they get in
+      the place of `p`, made once per roll-out: for rate and losses, and for their reverses. Each is
+      annotated with the NamedTuple class that it returns.
+    """
+
+    parameters: type
+    rate: Callable[..., Any]
+    losses: Callable[..., Any]
+    pull_rate: Callable[..., Any]
+    pull_losses: Callable[..., Any]
+    make_work: Callable[..., Any] | None = None
+    make_pull_work: Callable[..., Any] | None = None
