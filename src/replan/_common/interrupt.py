@@ -8,5 +8,5 @@ def interrupted(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return False

@@ -1,6 +1,53 @@
-"""solve(problem) → Plan: relax, round, polish, certify."""
+"""solve(problem) → Plan, and the solvers it can be given."""
 
-from replan.control._solve import METHODS, solve
-from replan.control.plan import Certificate, Plan
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["METHODS", "Certificate", "Plan", "solve"]
+from replan.control.plan import Certificate, Plan, SolveError
+
+if TYPE_CHECKING:
+    from replan.control._objective import Controls, Objective
+    from replan.control._search import Search
+    from replan.control._solve import solve
+    from replan.control._solver import Descent, Solver
+    from replan.control.exhaustive import Exhaustive
+    from replan.control.flips import Flips
+    from replan.control.forward_backward import ForwardBackward
+    from replan.control.relax import Relax
+
+__all__ = [
+    "Certificate",
+    "Controls",
+    "Descent",
+    "Exhaustive",
+    "Flips",
+    "ForwardBackward",
+    "Objective",
+    "Plan",
+    "Relax",
+    "Search",
+    "SolveError",
+    "Solver",
+    "solve",
+]
+
+# What loads numba, and is therefore imported when it is first used.
+_LAZY = {
+    "Controls": "_objective",
+    "Descent": "_solver",
+    "Exhaustive": "exhaustive",
+    "Flips": "flips",
+    "ForwardBackward": "forward_backward",
+    "Objective": "_objective",
+    "Relax": "relax",
+    "Search": "_search",
+    "Solver": "_solver",
+    "solve": "_solve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,15 @@ class Gradient(NamedTuple):
     adjoints: Floats
 
 
+@dataclass
+class Counts:
+    """The work done so far, and how many gradients are allowed."""
+
+    gradients: int = 0
+    roll_outs: int = 0
+    max_gradients: float = np.inf
+
+
 class LimitError(Exception):
     """The allowed number of gradients is used up."""
 
@@ -48,21 +58,27 @@ class Objective:
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
     gradient is exact (discretise, then optimise). Mixed training at the highest learning rate
     reaches the relative `accuracy`. Where average losses count, every step is two pieces.
+
+    counts: the work done, which objectives of one search share.
     """
 
     def __init__(
-        self, problem: Problem, steps: int, max_gradients: int, accuracy: float = 1e-6
+        self,
+        problem: Problem,
+        steps: int,
+        accuracy: float = 1e-6,
+        counts: Counts | None = None,
     ) -> None:
         if not isinstance(problem.model, DifferentiableDynamics):
             raise ValueError(
                 "`problem` expects a model that can be differentiated, got one of kind "
                 f"{problem.model.kind!r}, which only rolls out"
             )
-        self.problem, self.steps, self.max_gradients = problem, steps, max_gradients
+        self.problem, self.steps = problem, steps
         self.model = problem.model
         self.lengths = np.full(steps, problem.duration / steps)
         self.pieces = 2 if np.any(problem.running) else 1
-        self.gradients = self.roll_outs = 0
+        self.counts = Counts() if counts is None else counts
         self.substeps = 1
         self._find_substeps(accuracy)
 
@@ -96,7 +112,7 @@ class Objective:
         state: Floats | None = None,
     ) -> Floats:
         """Return the states (pieces + 1, n) from the edge before `first` to that before `last`."""
-        self.roll_outs += 1
+        self.counts.roll_outs += 1
         state = self.problem.state if state is None else state
         last = self.steps if last is None else last
         return self.problem.model.roll_out(state, self._pieces(controls, first, last))
@@ -129,9 +145,9 @@ class Objective:
 
     def gradient(self, controls: Controls) -> Gradient:
         """Return value and gradients; the value is infinite where the training diverges."""
-        if self.gradients >= self.max_gradients:
+        if self.counts.gradients >= self.counts.max_gradients:
             raise LimitError
-        self.gradients += 1
+        self.counts.gradients += 1
         model = self.model
         states = self.roll_out(controls)
         value = self.value_of(states)

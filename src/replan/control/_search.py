@@ -1,110 +1,133 @@
-"""The search behind `solve`: many starts on a coarse grid, then relax, round and polish."""
+"""Search: what a `solve` has found so far, and what all solvers share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from replan._common.check import Floats
+from replan._common.progress import Meter, Progress
 from replan.control._discrete import nearest
 from replan.control._objective import Controls, Objective
-from replan.control._solver import Solver
-from replan.control.exhaustive import Exhaustive
-from replan.control.flips import Flips
-from replan.control.forward_backward import Sweep
+from replan.control._relaxed import budgets, least
+from replan.control._solver import Descent
 from replan.control.plan import Certificate, Plan, Status
-from replan.control.relax import Relax, budgets, least
 from replan.dynamics import IntegrationError
+from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.strategies import STRATEGIES, focus_then_revise, interleaved
+from replan.strategies import STRATEGIES, Strategy, interleaved
 from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
-_ALIKE = 0.15  # largest difference between starts that count as one, of shares or the lr's range
-_DESCENTS = 3  # strategies, the best ones, from which the relaxed problem is solved
-_TOLERANCE = 5e-4  # of the value: what a relaxed plan may leave on the table to first order
-_ROUGH = 1e-2  # the same on the coarse grid
-_PATIENCES = 6  # ways to round the relaxed plan with fewer and fewer switches
-_SAME = 1e-3  # relative difference of values on the coarse grid that does not tell optima apart
+_TYPICAL = 0.25  # quantile of all starts that stands for what is reached without a search
+_INACCURATE = 10.0  # times what may be left on the table: a larger discretisation error is told
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """Controls with their value and, for relaxed ones, Pontryagin's residual."""
+
     controls: Controls
     value: float
     residual: float = np.inf
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
+    """A protocol to begin from, and what it is on the fine grid, one task per step if free."""
+
     protocol: Protocol
-    found: _Found  # on the fine grid, with one task a step where tasks are free
+    found: Found
     strategy: bool
 
 
 class Search:
-    """What a solve has found so far; each method improves on it and returns a status."""
+    """What a `solve` has found so far; a solver improves on it.
+
+    problem; free_tasks, free_lr: what may change. fine, coarse: the objective on the problem's
+    steps and on few. starts: where to begin, after `begin`. values: that the starts came to. best:
+    the best plan. relaxed: the relaxed one, where it was solved. scope: "global" if every protocol
+    was tried.
+    """
 
     def __init__(
-        self,
-        problem: Problem,
-        seed: int,
-        max_gradients: int,
-        watch: Callable[[float, int], None] | None,
+        self, problem: Problem, start: Protocol | None, max_gradients: int, meter: Meter
     ) -> None:
-        self.problem, self.watch = problem, watch
-        self.rng = np.random.default_rng(seed)
+        self.problem, self.given, self.meter = problem, start, meter
         self.free_tasks = problem.control.tasks and problem.model.tasks > 1
         lr = problem.control.lr
         self.free_lr = lr is not None and lr[0] < lr[1]
-        self.fine = Objective(problem, problem.steps, max_gradients)
+        self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
-        self.coarse = Objective(problem, _COARSE, max_gradients, 1e-3) if few else self.fine
-        self.values: list[float] = []  # that the starts came to
-        self.starts: list[_Start] = []
-        self.best: _Found | None = None
-        self.relaxed: _Found | None = None
-        self.scope: Any = "local"
+        self.coarse = Objective(problem, _COARSE, 1e-3, self.fine.counts) if few else self.fine
+        self.counts = self.fine.counts
+        self.counts.max_gradients = max_gradients
+        self.values: list[float] = []
+        self.starts: list[Start] = []
+        self.relaxed: Found | None = None
+        self.scope: Literal["local", "global"] = "local"
+        self._best: Found | None = None
+        self._references: Floats = np.zeros(0)
 
-    def begin(self, start: Protocol | None, count: int) -> None:
-        """Take the given start, all strategies that keep to the controls, and random ones."""
-        for protocol, strategy in self._protocols(start, count):
-            found = self._offer(self._rounded(on_grid(protocol, self.problem.steps)))
-            self.starts.append(_Start(protocol, found, strategy))
-        if self.best is None:
+    # Beginning
+
+    def begin(self, starts: int, seed: int) -> None:
+        """Take the given start, all strategies that keep to the controls, and random ones.
+
+        With a given start and no random ones, that start alone.
+        """
+        for protocol, strategy in self._protocols(starts, seed):
+            found = self.offer(self.rounded(on_grid(protocol, self.problem.steps)))
+            self.starts.append(Start(protocol, found, strategy))
+            self.meter.advance(0, note=f"{len(self.starts)} starts")
+        if self._best is None:
             raise IntegrationError(
                 f"every start diverges at learning rate {self.problem.lr:g}: try a smaller `lr`"
             )
+        values = [start.found.value for start in self.starts]
+        values += [self.fine.value(controls) for controls in self._plain()]
+        self._references = np.array([value for value in values if np.isfinite(value)])
 
-    def _protocols(self, start: Protocol | None, count: int) -> Iterator[tuple[Protocol, bool]]:
+    def _protocols(self, count: int, seed: int) -> Iterator[tuple[Protocol, bool]]:
         """Yield all starts, and whether each is a strategy."""
         problem = self.problem
-        if start is not None:
-            yield self._accept(start), False
-        if not self.free_tasks:
-            given = interleaved(problem) if start is None else start
-            if start is None:
-                yield given, True
-            for name in [name for name in STRATEGIES if name.endswith("-lr")] * self.free_lr:
-                yield STRATEGIES[name](problem, protocol=given), True
+        if self.given is not None:
+            yield self._accepted(self.given), False
+            if count == 0:
+                return
+        if self.free_tasks:
+            for strategy in STRATEGIES.values():
+                if self.free_lr or not strategy.turns:
+                    try:
+                        yield strategy(problem, **self._watched(strategy)), True
+                    except IntegrationError:  # its learning rate is too large: others may do
+                        continue
+            rng = np.random.default_rng(seed)
+            for _ in range(count):
+                rows = rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
+                yield Protocol(rows, problem.duration, problem.lr), False
             return
-        settings: dict[str, dict[str, Any]] = {name: {} for name in STRATEGIES}
-        for name, strategy in STRATEGIES.items():
-            if self.free_lr or not name.endswith("-lr"):
-                try:
-                    protocol = strategy(problem, **settings[name])
-                except IntegrationError:  # its learning rate is too large: others may do
-                    continue
-                if strategy is focus_then_revise:  # which `shuffled` would work out again
-                    settings["shuffled"] = {"protocol": protocol}
-                yield protocol, True
-        for _ in range(count):
-            rows = self.rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
-            yield Protocol(rows, problem.duration, problem.lr), False
+        given = interleaved(problem) if self.given is None else self.given
+        if self.given is None:
+            yield given, True
+        for strategy in STRATEGIES.values():
+            if self.free_lr and strategy.turns:
+                yield strategy(problem, protocol=given, **self._watched(strategy)), True
 
-    def _accept(self, start: Protocol) -> Protocol:
+    def _watched(self, strategy: Strategy) -> dict[str, Any]:
+        """Return settings by which a strategy that searches a grid tells how far it is."""
+        if not strategy.turns:
+            return {}
+
+        def tell(progress: Progress) -> None:
+            self.meter.advance(0, note=f"{strategy.name}: {progress.done} of {progress.total}")
+
+        return {"progress": tell}
+
+    def _accepted(self, start: Protocol) -> Protocol:
         """Return a given start; refuse one with learning rates that the problem does not allow."""
         low, high = self.problem.control.lr or (self.problem.lr, self.problem.lr)
         self.problem.accept(start, "start")
@@ -114,157 +137,84 @@ class Search:
             )
         return start
 
-    def _rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
+    def _plain(self) -> Iterator[Controls]:
+        """Yield equal shares and each task alone, at the problem's rate and those of its range."""
+        steps, tasks = self.problem.steps, self.problem.model.tasks
+        rows = [np.full(tasks, 1 / tasks), *(np.eye(tasks) if self.free_tasks else [])]
+        rates = {self.problem.lr}
+        if self.free_lr and self.problem.control.lr is not None:
+            low, high = self.problem.control.lr
+            rates |= {low, (low + high) / 2, high}
+        for row, rate in product(rows, sorted(rates)):
+            yield Controls(np.tile(row, (steps, 1)), np.full((steps, tasks), rate))
+
+    # Searching
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any plan yet."""
+        return self._best is not None
+
+    @property
+    def best(self) -> Found:
+        """The best plan so far."""
+        assert self._best is not None, "`begin` comes first"
+        return self._best
+
+    def enough(self, tolerance: float) -> float:
+        """Return what may be left on the table: `tolerance` × what the controls can change.
+
+        That is how far the best plan lies below a typical start (a quarter of all starts are
+        better): a constant added to the loss changes nothing. Less than the accuracy of the
+        integrator, as a part of all that the controls can do, is nothing to be gained at all.
+        """
+        below = self._references - self.best.value
+        typical = float(np.quantile(below, _TYPICAL))
+        return max(tolerance * typical, RTOL * float(below.max()), 1e-15 * abs(self.best.value))
+
+    def rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
+        """Return controls with one task per step within the limits, if tasks are free."""
         if not self.free_tasks:
             return controls
         return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
 
-    def _offer(self, controls: Controls) -> _Found:
-        found = _Found(controls, self.fine.value(controls))
-        if found.value < (np.inf if self.best is None else self.best.value):
-            self.best = found
+    def offer(self, controls: Controls) -> Found:
+        """Take controls for the best if they are; return them with their value."""
+        found = Found(controls, self.fine.value(controls))
+        if found.value < (np.inf if self._best is None else self._best.value):
+            self._best = found
         return found
 
-    def _best(self) -> _Found:
-        assert self.best is not None
-        return self.best
-
-    def _descend(self, solver: Solver, most: int) -> None:
+    def descend(self, descent: Descent, most: int) -> None:
+        """Take a descent to its end, or as far as `most` steps go."""
         for _ in range(most):
-            if solver.terminate():
+            if descent.terminate():
                 return
-            solver.step()
-            if self.watch is not None:
-                self.watch(min(self._best().value, solver.value), self._used("gradients"))
+            descent.step()
+            value = min(self.best.value, descent.value)
+            self.meter.advance(self.counts.gradients - self.meter.done, note=f"best {value:.6g}")
 
-    def _used(self, what: str) -> int:
-        return sum(getattr(grid, what) for grid in {self.fine, self.coarse})
-
-    # The methods
-
-    def relax(self) -> Status:
-        """Relax from all starts on a coarse grid and from the best on the fine one; then polish."""
-        if not (self.free_tasks or self.free_lr) or abs(self._best().value) < 1e-14:
-            return "converged"  # nothing to choose, or nothing to gain
-        solvers = []
-        for controls in self._chosen_starts():
-            solver = self._relax(self.coarse, controls, _ROUGH)
-            self._descend(solver, 60)
-            self.values.append(solver.value)
-            solvers.append(solver)
-        if self.coarse is not self.fine:
-            self.fine.max_gradients -= self.coarse.gradients
-        least_value = min(self.values)
-        bound = least_value + _SAME * abs(least_value)
-        same = [solver.controls for solver in solvers if solver.value <= bound]
-        self._relax_fine(_refined(min(same, key=_roughness), self.problem.steps))
-        assert self.relaxed is not None
-        self._polish(_fill_lr(self.relaxed.controls))
-        if self._best().value < self.relaxed.value:  # the plan is a relaxed one too, and better
-            self._relax_fine(self._best().controls, _TOLERANCE / 10)
-        good = self.relaxed.residual <= 10 * _TOLERANCE * abs(self.relaxed.value)
-        return "converged" if good else "stalled"
-
-    def _chosen_starts(self) -> list[Controls]:
-        """Return given and random starts and the best strategies on the coarse grid.
-
-        Starts that are nearly the same there count once.
-        """
-        low, high = self.problem.control.lr or (0.0, 0.0)
-        width = max(high - low, 1e-300) if self.free_lr else np.inf
-        chosen: list[Controls] = []
-        strategies = 0
-        for start in sorted(self.starts, key=lambda start: (start.strategy, start.found.value)):
-            controls = on_grid(start.protocol, self.coarse.steps)
-            new = all(
-                np.abs(other.shares - controls.shares).max() > _ALIKE
-                or np.abs(other.lr - controls.lr).max() > _ALIKE * width
-                for other in chosen
-            )
-            if new and strategies < _DESCENTS:
-                chosen.append(controls)
-                strategies += start.strategy
-        return chosen
-
-    def _relax(self, grid: Objective, start: Controls, tolerance: float) -> Relax:
-        return Relax(
-            grid, start, free_tasks=self.free_tasks, free_lr=self.free_lr, tolerance=tolerance
-        )
-
-    def _relax_fine(self, start: Controls, tolerance: float = _TOLERANCE) -> None:
-        solver = self._relax(self.fine, start, tolerance)
-        self._descend(solver, 300)
-        self.relaxed = _Found(solver.controls, solver.value, solver.residual)
-
-    def _polish(self, controls: Controls) -> None:
-        """Round relaxed controls, then improve tasks and learning rates in turn."""
-        rounded = self._offer(self._rounded(controls))
-        if not self.free_tasks:
-            return
-        self._flip(rounded.controls)
-        if self.problem.step_limits.on_stays or self.coarse is self.fine:
-            # with few switches or few steps the best protocol may be far from the relaxed one
-            begins = [start.found.controls for start in self.starts]
-            begins += [self._rounded(controls, 2.0**i) for i in range(_PATIENCES)]
-            for controls in {begin.shares.tobytes(): begin for begin in begins}.values():
-                self._flip(controls, tolerance=1e-6, failures=100)
-        for _ in range(5 * self.free_lr):
-            before = self._best().value
-            rates = Relax(
-                self.fine, self._best().controls,
-                free_tasks=False, free_lr=True, tolerance=_TOLERANCE,
-            )  # fmt: skip
-            self._descend(rates, 40)
-            self._offer(rates.controls)
-            self._flip(self._best().controls)
-            if before - self._best().value <= 1e-5 * abs(before):
-                return
-
-    def _flip(self, start: Controls, **settings: Any) -> Flips:
-        solver = Flips(self.fine, start, **settings)
+    def improve(self, descent: Descent, most: int) -> None:
+        """Descend, and offer what comes of it, even if it is interrupted."""
         try:
-            self._descend(solver, 100)
+            self.descend(descent, most)
         finally:  # an interrupt, or the limit of gradients, loses nothing
-            self._offer(solver.controls)
-        return solver
-
-    def flips(self) -> Status:
-        """Polish every start."""
-        self.values = [self._flip(start.found.controls).value for start in self.starts]
-        return "converged"
-
-    def sweep(self) -> Status:
-        """Run the paper's sweep from the first start."""
-        start = on_grid(self.starts[0].protocol, self.problem.steps)
-        solver = Sweep(self.fine, start, free_tasks=self.free_tasks, free_lr=self.free_lr)
-        self._descend(solver, 500)
-        self._offer(self._rounded(solver.controls))
-        return "converged" if solver.met else "stalled"
-
-    def exhaustive(self) -> Status:
-        """Try every protocol."""
-        if not self.free_tasks or self.free_lr:
-            raise ValueError("`method` expects 'exhaustive' where the tasks alone are controlled")
-        solver = Exhaustive(self.fine, self._best().controls)
-        try:
-            self._descend(solver, solver.tasks**4)
-        finally:
-            self._offer(solver.controls)
-        self.scope = "global"
-        return "converged"
+            self.offer(descent.controls)
 
     # The result
 
-    def plan(self, status: Status, settings: dict[str, Any], seconds: float) -> Plan:
+    def plan(
+        self, status: Status, tolerance: float, statistics: dict[str, Any], seconds: float
+    ) -> Plan:
         """Return the best plan, evaluated on a fine integrator."""
-        problem, best = self.problem, self._best().controls
-        statistics = settings | {
+        problem, best = self.problem, self.best.controls
+        statistics = statistics | {
             "starts": len(self.values),
-            "gradients": self._used("gradients"),
-            "roll_outs": self._used("roll_outs"),
+            "gradients": self.counts.gradients,
+            "roll_outs": self.counts.roll_outs,
             "seconds": seconds,
         }
-        self.fine.max_gradients = self.fine.gradients + 1
+        self.counts.max_gradients = self.counts.gradients + 1
         final = self.fine.gradient(best)
         protocol = self._protocol(best)
         trajectory = evaluate(problem, protocol)
@@ -274,7 +224,7 @@ class Search:
             relaxed = Protocol(controls.shares, problem.duration, controls.lr)
             # the plan is a relaxed one too, should rounding errors make it the better of the two
             relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
-        values = np.array(self.values or [trajectory.loss])
+        values = np.array([x for x in self.values if np.isfinite(x)] or [trajectory.loss])
         certificate = Certificate(
             value=trajectory.loss,
             relaxed_value=relaxed_value,
@@ -285,6 +235,9 @@ class Search:
             multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
             scope=self.scope,
         )
+        if status in ("converged", "stalled"):
+            allowed = _INACCURATE * self.enough(tolerance)
+            status = status if certificate.discretisation_error <= allowed else "inaccurate"
         edges = slice(None, None, self.fine.pieces)
         return Plan(
             problem, protocol, trajectory, relaxed,
@@ -300,7 +253,7 @@ class Search:
         return float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
 
     def _protocol(self, controls: Controls) -> Protocol:
-        """Return controls as a protocol, with one learning rate a step where one is enough."""
+        """Return controls as a protocol, with one learning rate per step where one is enough."""
         lr = controls.lr
         if np.all(controls.shares.max(axis=1) == 1.0) or np.all(np.ptp(lr, axis=1) == 0):
             lr = np.sum(controls.shares * lr, axis=1)
@@ -322,30 +275,3 @@ def on_grid(protocol: Protocol, steps: int) -> Controls:
 
     shares = means(protocol.shares)
     return Controls(shares / shares.sum(axis=1, keepdims=True), means(protocol.lr_by_task))
-
-
-def _roughness(controls: Controls) -> float:
-    """How much shares change from step to step: from smooth ones the fine grid converges faster."""
-    return float(np.abs(np.diff(controls.shares, axis=0)).sum())
-
-
-def _refined(controls: Controls, steps: int) -> Controls:
-    """Return controls interpolated to more steps."""
-    if len(controls.shares) == steps:
-        return controls
-    old = (np.arange(len(controls.shares)) + 0.5) / len(controls.shares)
-    new = (np.arange(steps) + 0.5) / steps
-    return Controls(
-        *(np.stack([np.interp(new, old, column) for column in rows.T], axis=1) for rows in controls)
-    )
-
-
-def _fill_lr(controls: Controls) -> Controls:
-    """Give tasks without a share at a step the learning rate of their nearest steps with one."""
-    lr = controls.lr.copy()
-    steps = np.arange(len(lr))
-    for t in range(lr.shape[1]):
-        used = controls.shares[:, t] > 1e-3
-        if used.any():
-            lr[:, t] = np.interp(steps, steps[used], lr[used, t])
-    return Controls(controls.shares, lr)

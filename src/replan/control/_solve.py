@@ -3,68 +3,92 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import Any
 
 from replan._common import check
 from replan._common.interrupt import interrupted
-from replan.control.plan import Plan
+from replan._common.progress import Meter, Watch
+from replan.control._objective import LimitError
+from replan.control._search import Search
+from replan.control._solver import Solver
+from replan.control.plan import Plan, SolveError, Status
+from replan.control.relax import TOLERANCE, Relax
 from replan.problem import Problem
 from replan.protocol import Protocol
-
-METHODS = ("relax", "flips", "sweep", "exhaustive")
-
-Watch = Callable[[float, int], None]
 
 
 def solve(
     problem: Problem,
+    solver: Solver | None = None,
     *,
-    method: str = "relax",
     start: Protocol | None = None,
-    starts: int = 2,
-    seed: int = 0,
+    starts: int | None = None,
+    seed: int | None = None,
+    tolerance: float | None = None,
     max_gradients: int = 5000,
-    watch: Watch | None = None,
+    throw: bool = False,
+    progress: Watch = False,
 ) -> Plan:
     """Return the best protocol found for a problem, with a certificate.
 
     **Main arguments**
 
     - `problem`: what to minimise, and what may be controlled.
+    - `solver`: `Relax()` (the relaxed problem from several starts, rounded and polished), `Flips()`
+      (the discrete polish alone), `ForwardBackward()` (the paper's sweep) or `Exhaustive()` (every
+      protocol; coarse grids only); by default `Relax()`.
 
     **Other arguments**
 
-    - `method`: "relax" (the relaxed problem from several starts, rounded and polished), "flips"
-      (the discrete polish alone), "sweep" (the paper's forward-backward sweep, damped) or
-      "exhaustive" (every protocol; coarse grids only).
     - `start`: a protocol to begin from as well; where tasks are not controlled, the tasks.
-    - `starts`: random starts besides the three best strategies. `seed`: of those.
+    - `starts`, `seed`, `tolerance`: those of `Relax`, where no solver is given.
     - `max_gradients`: how many gradients may be computed.
-    - `watch`: called with the best value so far and the gradients used, now and then.
+    - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".
+    - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
     Ctrl-C ends the search: the best plan so far is returned with the status "stopped".
     """
-    check.one_of("method", method, METHODS)
-    starts = check.integer("starts", starts)
-    seed = check.integer("seed", seed)
+    if not isinstance(problem, Problem):
+        raise ValueError(f"`problem` expects a Problem, got {problem!r}")
+    solver = _solver(solver, {"starts": starts, "seed": seed, "tolerance": tolerance})
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
-    # with its compiled parts, which importing replan should not load
-    from replan.control._objective import LimitError
-    from replan.control._search import Search
-
     if not problem.control.tasks and problem.control.lr is None:
         raise ValueError(
             "`problem` expects a control of tasks, of the learning rate, or both, got neither"
         )
-    search = Search(problem, seed, max_gradients, watch)
     begin = time.perf_counter()
-    try:
-        search.begin(start, starts)
-        status = getattr(search, method)()
-    except LimitError:
-        status = "limit"
-    except (KeyboardInterrupt, SystemError) as error:
-        if not interrupted(error) or search.best is None:
-            raise
-        status = "stopped"
-    return search.plan(status, {"method": method, "seed": seed}, time.perf_counter() - begin)
+    with Meter(progress, "gradients") as meter:
+        search = Search(problem, start, max_gradients, meter)
+        try:
+            status: Status = solver.run(search)
+        except LimitError:
+            status = "limit"
+        except BaseException as error:
+            if not interrupted(error):
+                raise
+            if not search.any:
+                raise KeyboardInterrupt from None
+            status = "stopped"
+    statistics = {"method": solver.method, "seed": getattr(solver, "seed", 0)}
+    allowed = getattr(solver, "tolerance", TOLERANCE)
+    plan = search.plan(status, allowed, statistics, time.perf_counter() - begin)
+    if throw and plan.status != "converged":
+        raise SolveError(plan)
+    return plan
+
+
+def _solver(solver: Solver | None, settings: dict[str, Any]) -> Solver:
+    """Return the solver, or `Relax` with the settings that are given."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if solver is None:
+        return Relax(**given)
+    if not isinstance(solver, Solver):
+        raise ValueError(
+            f"`solver` expects a solver such as Relax() or Exhaustive(), got {solver!r}"
+        )
+    for name, value in given.items():
+        raise ValueError(
+            f"`{name}` goes into the solver where one is given, such as Relax({name}={value}), "
+            f"got both"
+        )
+    return solver

@@ -1,19 +1,36 @@
-"""What every solver offers: begin from controls, step, know when it is over."""
+"""Solvers: objects that say how to search, and the descents that they are made of."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-from replan.control._objective import Controls, Objective
+from replan.control._objective import Controls
+from replan.control.plan import Status
+
+if TYPE_CHECKING:
+    from replan.control._search import Search
 
 
 class Solver(ABC):
-    """A descent of the objective that begins (init) with its constructor.
+    """A way to search for a plan: its settings, and what it does with a search.
+
+    method: its word on the command line and in results.
+    """
+
+    method: str
+
+    @abstractmethod
+    def run(self, search: Search) -> Status:
+        """Improve on the best that the search has (`search.offer`), and say how it ended."""
+
+
+class Descent(ABC):
+    """An improvement of controls step by step, which begins with its constructor.
 
     controls, value: the best so far, at any time.
     """
 
-    objective: Objective
     controls: Controls
     value: float
 

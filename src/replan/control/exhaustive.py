@@ -1,63 +1,30 @@
-"""Every protocol with one task a step, on coarse grids: the truth for other methods."""
+"""Exhaustive: every protocol on a coarse grid, the truth for other solvers."""
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from replan._common.check import Floats
-from replan.control._discrete import allows
-from replan.control._objective import Controls, Objective
+from replan.control._enumeration import Enumeration
+from replan.control._search import Search
 from replan.control._solver import Solver
+from replan.control.plan import Status
 
-_MOST = 2**22
 
-
+@dataclass(frozen=True)
 class Exhaustive(Solver):
-    """A search of all task sequences; those that begin alike share the work of their beginning."""
+    """Try every protocol with one task per step; for coarse grids, where tasks alone are free."""
 
-    def __init__(self, objective: Objective, start: Controls) -> None:
-        self.objective, self.limits = objective, objective.problem.step_limits
-        self.tasks = start.shares.shape[1]
-        if self.tasks**objective.steps > _MOST:
+    method: ClassVar[str] = "exhaustive"
+
+    def run(self, search: Search) -> Status:
+        """Try every protocol."""
+        search.begin(starts=0, seed=0)
+        if not search.free_tasks or search.free_lr:
             raise ValueError(
-                f"`method` expects 'exhaustive' for at most {_MOST} protocols, got "
-                f"{self.tasks}^{objective.steps}: use fewer `steps`"
+                "`Exhaustive` expects a problem in which the tasks alone are controlled"
             )
-        self.controls, self.value = start, objective.value(start)
-        self._heads = list(product(range(self.tasks), repeat=min(4, objective.steps)))
-        self._whole = [
-            start.with_tasks(np.full(objective.steps, task)) for task in range(self.tasks)
-        ]
-
-    def terminate(self) -> bool:
-        """Whether all protocols were tried."""
-        return not self._heads
-
-    def step(self) -> None:
-        """Try all protocols with one more beginning."""
-        head = self._heads.pop()
-        path = [self.objective.problem.state[None]]
-        for i, task in enumerate(head):
-            path.append(self._move(path[-1][-1], i, task))
-        self._search(list(head), path)
-
-    def _move(self, state: Floats, step: int, task: int) -> Floats:
-        """Return the states of one more step, NaN from where it diverges."""
-        if not np.all(np.isfinite(state)):
-            return np.full((self.objective.pieces, state.size), np.nan)
-        rest = self.objective.roll_out(self._whole[task], step, step + 1, state)[1:]
-        missing = np.full((self.objective.pieces - len(rest), state.size), np.nan)
-        return np.concatenate([rest, missing])
-
-    def _search(self, sequence: list[int], path: list[Floats]) -> None:
-        if len(sequence) == self.objective.steps:
-            value = self.objective.value_of(np.concatenate(path))
-            if value < self.value and allows(self.limits, np.array(sequence)):
-                self.controls = self.controls.with_tasks(np.array(sequence))
-                self.value = value
-            return
-        for task in range(self.tasks):
-            after = self._move(path[-1][-1], len(sequence), task)
-            self._search([*sequence, task], [*path, after])
+        descent = Enumeration(search.fine, search.best.controls)
+        search.improve(descent, descent.tasks**4)
+        search.scope = "global"
+        return "converged"

@@ -1,106 +1,45 @@
-"""The paper's forward-backward sweep: Pontryagin's condition, iterated, with damping."""
+"""ForwardBackward: the paper's sweep, a baseline."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import ClassVar
 
-from replan._common.check import Floats
-from replan.control._objective import Controls, Gradient, Objective
+from replan._common import check
+from replan.control._search import Search, on_grid
 from replan.control._solver import Solver
+from replan.control._sweep_descent import SweepDescent
+from replan.control.plan import Status
 
 
-class Sweep(Solver):
-    """Forward, backward, then towards the controls with the smallest Hamiltonian at every step.
+@dataclass(frozen=True)
+class ForwardBackward(Solver):
+    """Sweep forwards and backwards, and go towards the smallest Hamiltonian at every step.
 
-    Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
-    come back (`cycled`), where they agree with the chosen ones (`met`), or where the first of them
-    diverge; later ones that do are taken halfway back. The best iterate stays. Limits do not enter.
+    - `damping`: how far to go; 1 is the paper's sweep as printed, which falls into cycles.
+    - `sweeps`: how many at most.
+
+    It begins from the start given to `solve`, or else from the first strategy.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        start: Controls,
-        *,
-        free_tasks: bool = True,
-        free_lr: bool = False,
-        damping: float = 0.1,
-    ) -> None:
-        self.objective, self.damping = objective, damping
-        self.free_tasks, self.free_lr = free_tasks, free_lr
-        self.controls, self.value = start, np.inf
-        self.met = self.cycled = self.diverged = False
-        self._current = start
-        self._seen: set[bytes] = set()
+    damping: float = 0.1
+    sweeps: int = 500
+    method: ClassVar[str] = "sweep"
 
-    def terminate(self) -> bool:
-        """Whether the controls are met, cycle or diverge."""
-        return self.met or self.cycled or self.diverged
+    def __post_init__(self) -> None:
+        check.number("damping", self.damping, above=0, at_most=1)
+        check.integer("sweeps", self.sweeps, at_least=1)
 
-    def step(self) -> None:
-        """Make one sweep."""
-        now = self._current
-        found = self.objective.gradient(now)
-        if found.value == np.inf:
-            self.diverged = self.value == np.inf
-            self._current = _mixed(now, self.controls, 0.5)
-            return
-        if found.value < self.value:
-            self.controls, self.value = now, found.value
-        aim = self._least(found)
-        self.met = all(np.allclose(a, b, atol=1e-9) for a, b in zip(aim, now, strict=True))
-        key = np.round(np.concatenate(now), 6).tobytes()
-        self.cycled = not self.met and key in self._seen
-        self._seen.add(key)
-        self._current = _mixed(now, aim, self.damping)
-
-    def _least(self, found: Gradient) -> Controls:
-        """Return the controls that make the Hamiltonian smallest at every step."""
-        hamiltonians, lr = found.by_shares, self._current.lr
-        if self.free_lr:
-            hamiltonians, lr = self._least_over_lr(found)
-        chosen = np.argmin(hamiltonians, axis=1)
-        shares = np.eye(lr.shape[1])[chosen] if self.free_tasks else self._current.shares
-        return Controls(shares, lr)
-
-    def _least_over_lr(self, found: Gradient) -> tuple[Floats, Floats]:
-        """Return the smallest Hamiltonian of each task over its learning rates, and where it is.
-
-        Each is the change that one step makes to the objective through the adjoint after it. For
-        SGD it is a parabola a η² + b η + c (up to the order of the step), known from three rates;
-        its minimum is at −b/2a within the range where a > 0, else at one of the ends. (Paper's
-        optimal η, its sign and range corrected.)
-        """
-        problem, pieces = self.objective.problem, self.objective.pieces
-        assert problem.control.lr is not None
-        low, high = problem.control.lr
-        rates = np.array([low, (low + high) / 2, high])
-        steps, tasks = self._current.shares.shape
-        changes = np.empty((len(rates), steps, tasks))
-        for j, rate in enumerate(rates):
-            for t in range(tasks):
-                alone = Controls(np.eye(tasks)[np.full(steps, t)], np.full((steps, tasks), rate))
-                for i in range(steps):
-                    state, after = found.states[i * pieces], found.adjoints[(i + 1) * pieces]
-                    ends = self.objective.roll_out(alone, i, i + 1, state)
-                    if len(ends) <= pieces:
-                        changes[j, i, t] = np.inf
-                        continue
-                    changes[j, i, t] = after @ (ends[-1] - state)
-                    if pieces > 1:  # running costs at the middle of the step
-                        middle = problem.model.losses(ends[1]) @ np.asarray(problem.running)
-                        changes[j, i, t] += 4 / (6 * steps) * middle
-        first, middle, last = changes  # at 0, ½ and 1 of the range
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
-            best = np.where(a > 0, np.clip(-b / (2 * a), 0.0, 1.0), last < first)
-            least = first + b * best + a * best**2
-            known = np.isfinite(last)  # where the highest rate diverges, the better of the others
-            best = np.where(known, best, 0.5 * (middle < first))
-            least = np.where(known, least, np.minimum(first, middle))
-        return least, low + (high - low) * best
-
-
-def _mixed(now: Controls, aim: Controls, part: float) -> Controls:
-    """Return controls moved towards others by a part."""
-    return Controls(*((1 - part) * a + part * b for a, b in zip(now, aim, strict=True)))
+    def run(self, search: Search) -> Status:
+        """Sweep until the controls are met, cycle or diverge."""
+        search.begin(starts=0, seed=0)
+        start = on_grid(search.starts[0].protocol, search.problem.steps)
+        descent = SweepDescent(
+            search.fine, start,
+            free_tasks=search.free_tasks, free_lr=search.free_lr, damping=self.damping,
+        )  # fmt: skip
+        search.descend(descent, self.sweeps)
+        search.offer(search.rounded(descent.controls))
+        if descent.met:
+            return "converged"
+        return "cycled" if descent.cycled else "stalled"

@@ -13,11 +13,14 @@ from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
 
-Status = Literal["converged", "stalled", "limit", "stopped"]
+Status = Literal["converged", "stalled", "cycled", "inaccurate", "limit", "stopped"]
 
 ADVICE: dict[Status, str] = {
     "converged": "",
-    "stalled": "it ended short of Pontryagin's condition: try more `starts`, or the method relax",
+    "stalled": "it ended short of Pontryagin's condition: try more `starts`, or the solver Relax",
+    "cycled": "the sweep came back to where it was: try a smaller `damping`, or the solver Relax",
+    "inaccurate": "the integrator, not the search, limits this plan: its discretisation error is "
+    "larger than what is left to gain; try more `steps` or a smaller `lr`",
     "limit": "the limit of gradients was reached: try a larger `max_gradients`",
     "stopped": "stopped before the end: this is the best plan so far",
 }
@@ -25,6 +28,14 @@ ADVICE: dict[Status, str] = {
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
 _FOCUS = "focus on task {}"
 _BLOCKS = 9  # stays that a plan may have to be told one by one
+
+
+class SolveError(RuntimeError):
+    """A search that did not converge; `plan` is what it found."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(f"{plan.status}: {plan.advice}")
+        self.plan = plan
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Certificate:
     Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
     upper bound of the first-order gain still possible. discretisation_error: of value, by the
     integrator the optimiser used. switches: changes of the task. multistart_spread: (worst − best)
-    / best of the relaxed values from all starts. scope: "global" only where every protocol was
+    / best of the relaxed values from all starts that do not diverge. scope: "global" only where every protocol was
     tried.
     """
 

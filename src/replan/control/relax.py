@@ -1,115 +1,181 @@
-"""The relaxed problem: shares in the simplex, within their budgets, and learning rates in a box."""
+"""Relax: the relaxed problem from several starts, rounded and polished; the main path."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
-from replan._common.check import Floats
+from replan._common import check
+from replan.control._flip_descent import FlipDescent
 from replan.control._objective import Controls, Objective
-from replan.control._projection import Domain
-from replan.control._quasi_newton import QuasiNewton
+from replan.control._relaxed import RelaxedDescent
+from replan.control._search import Found, Search, on_grid
 from replan.control._solver import Solver
-from replan.problem import Problem
+from replan.control.plan import Status
+
+TOLERANCE = 1e-4
+
+_ALIKE = 0.15  # largest difference between starts that count as one, of shares or the lr's range
+_DESCENTS = 3  # strategies, the best ones, from which the relaxed problem is solved
+_ROUGH = 20.0  # times the tolerance: good enough on the coarse grid
+_SAME = 2.0  # times the tolerance: does not tell optima apart on the coarse grid
+_SLACK = 10.0  # times the tolerance: left on the table, it counts as converged all the same
+_PATIENCES = 6  # ways to round the relaxed plan with fewer and fewer switches
 
 
+@dataclass(frozen=True)
 class Relax(Solver):
-    """A descent of the relaxed problem; `free_tasks` and `free_lr` say what it may change.
+    """Relax, round, polish.
 
-    It ends where less than `tolerance` of its value is left to gain to first order. Of the limits
-    only the shares of the tasks apply: a mixture of tasks has no switches and no stays.
+    - `starts`: random starts besides the three best strategies. 0 with a start given to `solve`
+      means that start alone.
+    - `seed`: of the random starts.
+    - `tolerance`: what a plan may leave on the table to first order, as a part of what the controls
+      can change: of the distance from a typical start down to the best plan.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        start: Controls,
-        *,
-        free_tasks: bool,
-        free_lr: bool,
-        tolerance: float = 0.0,
-    ) -> None:
-        self.objective, self.start, self.tolerance = objective, start, tolerance
-        self.free_tasks, self.free_lr = free_tasks, free_lr
-        self._range = objective.problem.control.lr or (0.0, 1.0)
-        domain = budgets(objective.problem, len(start.shares) * free_tasks)
-        self._descent = QuasiNewton(self._function, domain, self._join(start))
-        self._take()
+    starts: int = 2
+    seed: int = 0
+    tolerance: float = TOLERANCE
+    method: ClassVar[str] = "relax"
 
-    def _take(self) -> None:
-        self.controls, self.value = self._split(self._descent.x), self._descent.value
+    def __post_init__(self) -> None:
+        check.integer("starts", self.starts)
+        check.integer("seed", self.seed)
+        check.number("tolerance", self.tolerance, above=0, at_most=1)
 
-    def step(self) -> None:
-        """Take one step of the descent."""
-        self._descent.step()
-        self._take()
+    def run(self, search: Search) -> Status:
+        """Go through the stages; each improves on what the search has."""
+        search.begin(self.starts, self.seed)
+        if not (search.free_tasks or search.free_lr):
+            return "converged"  # nothing to choose
+        coarse = self._relax_on_coarse_grid(search)
+        relaxed = self._relax_on_fine_grid(search, coarse)
+        self._round(search, relaxed)
+        self._polish_tasks(search, relaxed)
+        self._polish_tasks_and_rates(search)
+        return self._relax_from_plan(search)
 
-    def terminate(self) -> bool:
-        """Whether no direction makes progress any more, or too little is left to gain."""
-        return self._descent.stalled or self.residual <= self.tolerance * abs(self.value)
+    # The stages
 
-    @property
-    def residual(self) -> float:
-        """First-order progress still possible: what the best controls gain if nothing curves.
+    def _relax_on_coarse_grid(self, search: Search) -> Controls:
+        """Relax from all promising starts; return the smoothest of the best, on the fine grid."""
+        enough = _ROUGH * search.enough(self.tolerance)
+        ends = []
+        for controls in self._promising(search):
+            descent = self._descent(search, search.coarse, controls, enough)
+            search.descend(descent, 60)
+            search.values.append(descent.value)
+            ends.append(descent)
+        bound = min(search.values) + _SAME * search.enough(self.tolerance)
+        same = [end.controls for end in ends if end.value <= bound]
+        return _refined(min(same, key=_roughness), search.problem.steps)
 
-        For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t, with the least Σ_t
-        over shares within the budgets where there are any.
+    def _promising(self, search: Search) -> list[Controls]:
+        """Return given and random starts and the best strategies, on the coarse grid.
+
+        Starts that are nearly the same there count once.
         """
-        steps = len(self.start.shares) * self.free_tasks
-        x, gradient = self._descent.x, self._descent.gradient
-        end = steps * self.start.shares.shape[1]
-        left = 0.0
-        if self.free_tasks:
-            rows = gradient[:end].reshape(steps, -1)
-            left += float(gradient[:end] @ x[:end]) - least(rows, self._descent.domain)
-        rates, slopes = x[end:], gradient[end:]
-        return left + float(np.sum(slopes * rates - np.minimum(slopes, 0.0)))
+        low, high = search.problem.control.lr or (0.0, 0.0)
+        width = max(high - low, 1e-300) if search.free_lr else np.inf
+        chosen: list[Controls] = []
+        strategies = 0
+        for start in sorted(search.starts, key=lambda start: (start.strategy, start.found.value)):
+            controls = on_grid(start.protocol, search.coarse.steps)
+            new = all(
+                np.abs(other.shares - controls.shares).max() > _ALIKE
+                or np.abs(other.lr - controls.lr).max() > _ALIKE * width
+                for other in chosen
+            )
+            if new and strategies < _DESCENTS:
+                chosen.append(controls)
+                strategies += start.strategy
+        return chosen
 
-    # Vectors hold the free shares, then the free learning rates in units of their range.
+    def _relax_on_fine_grid(self, search: Search, start: Controls, part: float = 1.0) -> Controls:
+        enough = part * search.enough(self.tolerance)
+        descent = self._descent(search, search.fine, start, enough)
+        search.descend(descent, 300)
+        search.relaxed = Found(descent.controls, descent.value, descent.residual)
+        return _fill_lr(descent.controls)
 
-    def _split(self, x: Floats) -> Controls:
-        parts = list(x.reshape(-1, *self.start.shares.shape))
-        low, high = self._range
-        return Controls(
-            parts.pop(0) if self.free_tasks else self.start.shares,
-            low + (high - low) * parts.pop(0) if self.free_lr else self.start.lr,
+    def _round(self, search: Search, relaxed: Controls) -> None:
+        search.offer(search.rounded(relaxed))
+
+    def _polish_tasks(self, search: Search, relaxed: Controls) -> None:
+        """Change tasks step by step, from the rounded plan and, on small problems, from others."""
+        if not search.free_tasks:
+            return
+        self._flip(search, search.rounded(relaxed))
+        if search.problem.step_limits.on_stays or search.coarse is search.fine:
+            # with few switches or few steps the best protocol may be far from the relaxed one
+            begins = [start.found.controls for start in search.starts]
+            begins += [search.rounded(relaxed, 2.0**i) for i in range(_PATIENCES)]
+            for controls in {begin.shares.tobytes(): begin for begin in begins}.values():
+                self._flip(search, controls, part=2e-3, failures=100)
+
+    def _polish_tasks_and_rates(self, search: Search) -> None:
+        """Improve learning rates and tasks in turn."""
+        for _ in range(5 * (search.free_lr and search.free_tasks)):
+            before = search.best.value
+            enough = search.enough(self.tolerance)
+            rates = RelaxedDescent(
+                search.fine, search.best.controls, free_tasks=False, free_lr=True, enough=enough
+            )
+            search.descend(rates, 40)
+            search.offer(rates.controls)
+            self._flip(search, search.best.controls)
+            if before - search.best.value <= 0.02 * enough:
+                return
+
+    def _relax_from_plan(self, search: Search) -> Status:
+        """Relax once more where the plan, which is a relaxed one too, is the better of the two."""
+        assert search.relaxed is not None
+        if search.best.value < search.relaxed.value:
+            self._relax_on_fine_grid(search, search.best.controls, 0.1)
+        good = search.relaxed.residual <= _SLACK * search.enough(self.tolerance)
+        return "converged" if good else "stalled"
+
+    # Their parts
+
+    def _descent(
+        self, search: Search, grid: Objective, start: Controls, enough: float
+    ) -> RelaxedDescent:
+        return RelaxedDescent(
+            grid, start, free_tasks=search.free_tasks, free_lr=search.free_lr, enough=enough
         )
 
-    def _join(self, controls: Controls) -> Floats:
-        low, high = self._range
-        parts = [controls.shares] * self.free_tasks
-        parts += [(controls.lr - low) / (high - low)] * self.free_lr
-        return np.concatenate([part.ravel() for part in parts])
-
-    def _function(self, x: Floats) -> tuple[float, Floats]:
-        found = self.objective.gradient(self._split(x))
-        low, high = self._range
-        parts = [found.by_shares] * self.free_tasks + [(high - low) * found.by_lr] * self.free_lr
-        return found.value, np.concatenate([part.ravel() for part in parts])
+    def _flip(
+        self, search: Search, start: Controls, *, part: float = 0.2, failures: int = 25
+    ) -> None:
+        enough = part * search.enough(self.tolerance)
+        search.improve(FlipDescent(search.fine, start, enough=enough, failures=failures), 100)
 
 
-def budgets(problem: Problem, rows: int) -> Domain:
-    """Return the domain of `rows` rows of shares within the problem's budgets."""
-    limits = problem.step_limits
-    return Domain(rows, limits.low / limits.steps, limits.high / limits.steps)
+def _roughness(controls: Controls) -> float:
+    """How much shares change from step to step: from smooth ones the fine grid converges faster."""
+    return float(np.abs(np.diff(controls.shares, axis=0)).sum())
 
 
-def least(rows: Floats, domain: Domain) -> float:
-    """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
-    if not domain.low.any() and np.all(domain.high >= 1.0):
-        return float(rows.min(axis=1).sum())
-    from scipy import sparse
-    from scipy.optimize import linprog
-
-    steps, tasks = rows.shape
-    each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
-    totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
-    size = max(np.abs(rows).max(), 1e-300)  # the tolerances of the library are absolute
-    found = linprog(
-        rows.ravel() / size,
-        A_ub=sparse.vstack([totals, -totals]),
-        b_ub=np.concatenate([domain.high, -domain.low]) * steps,
-        A_eq=each,
-        b_eq=np.ones(steps),
+def _refined(controls: Controls, steps: int) -> Controls:
+    """Return controls interpolated to more steps."""
+    if len(controls.shares) == steps:
+        return controls
+    old = (np.arange(len(controls.shares)) + 0.5) / len(controls.shares)
+    new = (np.arange(steps) + 0.5) / steps
+    return Controls(
+        *(np.stack([np.interp(new, old, column) for column in rows.T], axis=1) for rows in controls)
     )
-    # should the library fail, without budgets: no more than the truth
-    return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())
+
+
+def _fill_lr(controls: Controls) -> Controls:
+    """Give tasks without a share at a step the learning rate of their nearest steps with one."""
+    lr = controls.lr.copy()
+    steps = np.arange(len(lr))
+    for t in range(lr.shape[1]):
+        used = controls.shares[:, t] > 1e-3
+        if used.any():
+            lr[:, t] = np.interp(steps, steps[used], lr[used, t])
+    return Controls(controls.shares, lr)

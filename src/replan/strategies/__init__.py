@@ -1,13 +1,11 @@
 """Strategies: recipes that make a protocol from a problem without optimising it."""
 
 from replan.strategies._strategies import (
-    STRATEGIES,
     GridSearch,
-    Strategy,
     alternating,
     constant_lr,
     exponential_lr,
-    focus_then_revise,
+    focus_then_replay,
     grid_search,
     interleaved,
     no_replay,
@@ -17,6 +15,7 @@ from replan.strategies._strategies import (
     sequential,
     shuffled,
 )
+from replan.strategies._strategy import STRATEGIES, Strategy, strategy
 
 __all__ = [
     "STRATEGIES",
@@ -25,7 +24,7 @@ __all__ = [
     "alternating",
     "constant_lr",
     "exponential_lr",
-    "focus_then_revise",
+    "focus_then_replay",
     "grid_search",
     "interleaved",
     "no_replay",
@@ -34,4 +33,5 @@ __all__ = [
     "random_order",
     "sequential",
     "shuffled",
+    "strategy",
 ]

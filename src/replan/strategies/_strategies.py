@@ -6,6 +6,7 @@ Each is called with a problem alone, or with settings of its own. Tasks count fr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -14,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from replan._common import check
 from replan._common.check import Floats
+from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.protocol import Protocol
+from replan.strategies._strategy import Strategy, strategy
 from replan.trajectory import evaluate
-
-Strategy = Callable[..., Protocol]
 
 _SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs more is too large
 
@@ -27,21 +28,25 @@ _SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs mo
 # Which task
 
 
+@strategy
 def one_task(problem: Problem, *, task: int = 0) -> Protocol:
     """Train on one task alone, by default the first."""
     return _steady(problem, np.eye(problem.model.tasks)[_task(problem, "task", task)])
 
 
+@strategy
 def no_replay(problem: Problem, *, new_task: int | None = None) -> Protocol:
     """Train on the new task alone, by default the last."""
     return one_task(problem, task=_new_task(problem, new_task))
 
 
+@strategy
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
     """Mix the tasks sample by sample in fixed shares (T,), by default equal ones."""
     return _steady(problem, _shares(problem, shares))
 
 
+@strategy
 def alternating(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
     """Change the task every step, in turn through `order` (by default all tasks)."""
     cycle = _order(problem, order)
@@ -49,6 +54,7 @@ def alternating(problem: Problem, *, order: Sequence[int] | None = None) -> Prot
     return Protocol.from_sequence(rows, problem.model.tasks, problem.duration, problem.lr)
 
 
+@strategy
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
     """Draw every step's task at random with the given shares (T,), by default equal ones."""
     rng = np.random.default_rng(check.integer("seed", seed))
@@ -57,13 +63,15 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
     return Protocol.from_sequence(rows, tasks, problem.duration, problem.lr)
 
 
+@strategy
 def sequential(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
     """Train on one task after the other in blocks of equal length (by default all tasks)."""
     blocks = _order(problem, order)
     return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
 
 
-def focus_then_revise(
+@strategy
+def focus_then_replay(
     problem: Problem,
     *,
     focus: float | None = None,
@@ -88,15 +96,16 @@ def focus_then_revise(
     return _segments(problem, [(length, what) for length, what in segments if length > 0])
 
 
+@strategy
 def shuffled(
     problem: Problem, *, protocol: Protocol | None = None, after: float = 0.0, seed: int = 0
 ) -> Protocol:
-    """Put the steps of a protocol (by default `focus_then_revise`) in random order.
+    """Put the steps of a protocol (by default `focus_then_replay`) in random order.
 
     Every step keeps its shares, learning rate and length. Steps that begin before `after` stay
     where they are: with the focus phase kept this is the paper's pseudo-optimal strategy.
     """
-    base = focus_then_revise(problem) if protocol is None else problem.accept(protocol)
+    base = focus_then_replay(problem) if protocol is None else problem.accept(protocol)
     after = check.number("after", after, at_least=0, at_most=base.duration)
     first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
     rng = np.random.default_rng(check.integer("seed", seed))
@@ -109,26 +118,35 @@ def shuffled(
 # Which learning rate
 
 
+@strategy(turns=("lr",))
 def constant_lr(
-    problem: Problem, *, lr: float | None = None, protocol: Protocol | None = None
+    problem: Problem,
+    *,
+    lr: float | None = None,
+    protocol: Protocol | None = None,
+    progress: Watch = False,
 ) -> Protocol:
     """Train with another constant learning rate, by default the best of a grid.
 
     The tasks are those of `protocol`, by default `interleaved`.
     """
     if lr is None:
-        return grid_search(problem, constant_lr, lr=_lr_grid(problem), protocol=protocol).protocol
+        return grid_search(
+            problem, constant_lr, progress=progress, lr=_lr_grid(problem), protocol=protocol
+        ).protocol
     low, high = problem.control.lr or (0.0, None)
     lr = check.number("lr", lr, at_least=low, at_most=high)
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
+@strategy(turns=("lr",))
 def exponential_lr(
     problem: Problem,
     *,
     initial: float | None = None,
     scale: float | None = None,
     protocol: Protocol | None = None,
+    progress: Watch = False,
 ) -> Protocol:
     """Anneal the learning rate as initial × exp(−α / scale).
 
@@ -139,6 +157,7 @@ def exponential_lr(
         return grid_search(
             problem,
             exponential_lr,
+            progress=progress,
             initial=_lr_grid(problem) if initial is None else [initial],
             scale=problem.duration * np.geomspace(0.05, 3.2, 13) if scale is None else [scale],
             protocol=protocol,
@@ -148,12 +167,14 @@ def exponential_lr(
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
 
 
+@strategy(turns=("lr",))
 def power_law_lr(
     problem: Problem,
     *,
     initial: float | None = None,
     exponent: float | None = None,
     protocol: Protocol | None = None,
+    progress: Watch = False,
 ) -> Protocol:
     """Anneal the learning rate as initial × (1 − α / duration)^exponent.
 
@@ -164,6 +185,7 @@ def power_law_lr(
         return grid_search(
             problem,
             power_law_lr,
+            progress=progress,
             initial=_lr_grid(problem) if initial is None else [initial],
             exponent=np.geomspace(0.125, 8.0, 13) if exponent is None else [exponent],
             protocol=protocol,
@@ -186,7 +208,9 @@ class GridSearch(NamedTuple):
         return f"GridSearch(value={self.value:.6g}, settings={self.settings})"
 
 
-def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch:
+def grid_search(
+    problem: Problem, strategy: Strategy, *, progress: Watch = False, **grid: Any
+) -> GridSearch:
     """Return the best of a strategy over all combinations of settings.
 
     `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
@@ -201,35 +225,20 @@ def grid_search(problem: Problem, strategy: Strategy, **grid: Any) -> GridSearch
         if not values:
             raise ValueError(f"`{name}` expects at least one value to try, got none")
     tried = []
-    for combination in product(*lists):
+    combinations = list(product(*lists))
+    meter = Meter(progress, "grid points", len(combinations))
+    for combination in combinations:
         settings = dict(zip(grid, combination, strict=True))
         protocol = strategy(problem, **settings)
         run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
         tried.append((settings, run.loss if run.status == "ok" else np.inf))
+        meter.advance()
     settings, value = min(tried, key=lambda pair: pair[1])
     if value == np.inf:
         raise IntegrationError(
             "no setting of the grid gave a learning curve: try smaller learning rates"
         )
     return GridSearch(strategy(problem, **settings), settings, value, tried)
-
-
-STRATEGIES: dict[str, Strategy] = {
-    function.__name__.replace("_", "-"): function
-    for function in (
-        one_task,
-        no_replay,
-        interleaved,
-        alternating,
-        random_order,
-        sequential,
-        focus_then_revise,
-        shuffled,
-        constant_lr,
-        exponential_lr,
-        power_law_lr,
-    )
-}
 
 
 # Parts
@@ -270,6 +279,7 @@ def _lr_grid(problem: Problem) -> Floats:
     return (problem.lr or 1.0) * np.geomspace(1 / 4, 16, 13)
 
 
+@lru_cache(maxsize=8)
 def _meeting_time(problem: Problem, new: int) -> float:
     """When, training on the new task alone, its loss meets the largest loss of the others."""
     from scipy.optimize import brentq  # half of what importing replan would cost

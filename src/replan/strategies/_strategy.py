@@ -1,0 +1,54 @@
+"""Strategy: a recipe by its name, and what it turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, overload
+
+from replan.protocol import Protocol
+
+Recipe = Callable[..., Protocol]
+
+STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve` go through
+
+
+class Strategy:
+    """A recipe that makes a protocol for a problem: call it with a problem, and settings if need be.
+
+    name: its word on the command line. turns: the rates that it sets, such as ("lr",); without any
+    it leaves them as the problem has them. A strategy that turns a rate takes a `protocol`, whose
+    tasks it keeps, and `progress`.
+    """
+
+    def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
+        update_wrapper(self, recipe)
+        self.recipe, self.turns = recipe, turns
+        self.name = recipe.__name__.replace("_", "-")
+
+    def __call__(self, problem: Any, **settings: Any) -> Protocol:
+        """Return the protocol for a problem."""
+        return self.recipe(problem, **settings)
+
+    def __repr__(self) -> str:
+        return f"Strategy({self.name})"
+
+
+@overload
+def strategy(recipe: Recipe) -> Strategy: ...
+
+
+@overload
+def strategy(*, turns: tuple[str, ...]) -> Callable[[Recipe], Strategy]: ...
+
+
+def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> Any:
+    """Make a strategy of a function and put it among `STRATEGIES`; used as a decorator."""
+    if recipe is None:
+        return lambda found: _add(Strategy(found, turns))
+    return _add(Strategy(recipe, turns))
+
+
+def _add(made: Strategy) -> Strategy:
+    STRATEGIES[made.name] = made
+    return made
