@@ -48,26 +48,6 @@ def cases(*values):
     return [{"x": x} for x in values]
 
 
-@pytest.fixture
-def user(tmp_path, monkeypatch):
-    """A folder of modules of a user, and a function that imports one of them anew."""
-    folder = tmp_path / "user"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits in one second are two
-    before = set(sys.modules)
-
-    def fresh(name):
-        for known in set(sys.modules) - before:
-            if str(folder) in str(getattr(sys.modules[known], "__file__", None)):
-                del sys.modules[known]
-        return import_module(name)
-
-    yield folder, fresh
-    with contextlib.suppress(ImportError):
-        fresh("none")
-
-
 def test_results_come_in_the_order_of_the_cases():
     assert sweep(square, cases(5, 1, 4), workers=1) == [{"y": 25}, {"y": 1}, {"y": 16}]
 
@@ -118,41 +98,38 @@ def test_what_ctrl_c_left_half_done_is_not_kept(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_edit_of_what_the_function_reaches_is_computed_again(user, tmp_path):
+def test_an_edit_of_what_the_function_reaches_is_computed_again(write, tmp_path):
     """The function's module imports a second one, which imports a third one with a constant."""
-    folder, fresh = user
-    package = folder / "study"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "first.py").write_text(
-        "from study.second import scaled\n\ndef f(x):\n    return {'y': scaled(x)}\n"
+    write("study/__init__.py", "")
+    write(
+        "study/first.py",
+        "from study.second import scaled\n\ndef f(x):\n    return {'y': scaled(x)}\n",
     )
-    (package / "second.py").write_text(
-        "def scaled(x):\n    from .third import FACTOR\n    return FACTOR * x\n"
+    write(
+        "study/second.py",
+        "def scaled(x):\n    from .third import FACTOR\n    return FACTOR * x\n",
     )
-    (package / "third.py").write_text("FACTOR = 2\n")
-    (package / "unrelated.py").write_text("FACTOR = 2\n")
-    (package / "data.txt").write_text("2\n")
+    write("study/third.py", "FACTOR = 2\n")
 
     def run():
-        found = sweep(fresh("study.first").f, cases(5), cache=tmp_path / "cache", workers=1)
+        f = import_module("study.first").f
+        found = sweep(f, cases(5), cache=tmp_path / "cache", workers=1)
         return found[0]["y"], len(list((tmp_path / "cache").iterdir()))
 
     assert run() == (10, 1)
-    (package / "unrelated.py").write_text("FACTOR = 3\n")
+    write("study/unrelated.py", "FACTOR = 3\n")
     assert run() == (10, 1)
-    (package / "third.py").write_text("FACTOR = 3\n")
+    write("study/third.py", "FACTOR = 3\n")
     assert run() == (15, 2)
-    (package / "third.py").write_text("FACTOR = 2\n")
+    write("study/third.py", "FACTOR = 2\n")
     assert run() == (10, 2)  # as it was at first
 
 
-def test_a_changed_function_is_computed_again(user, tmp_path):
-    folder, fresh = user
+def test_a_changed_function_is_computed_again(write, tmp_path):
     for i in range(2):
-        (folder / "mine.py").write_text(f"def f(x):\n    return {{'y': x + {i}}}\n")
-        found = sweep(fresh("mine").f, cases(1), cache=tmp_path / "cache", workers=1)
-        assert found == [{"y": 1 + i}]
+        write("mine.py", f"def f(x):\n    return {{'y': x + {i}}}\n")
+        f = import_module("mine").f
+        assert sweep(f, cases(1), cache=tmp_path / "cache", workers=1) == [{"y": 1 + i}]
 
 
 def test_another_replan_computes_again(tmp_path, monkeypatch):
@@ -162,12 +139,12 @@ def test_another_replan_computes_again(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_a_cache_cannot_see_is_said_once(user, tmp_path):
-    folder, fresh = user
-    (folder / "mine.py").write_text(
-        "import importlib\n\ndef f(x):\n    return {'y': importlib.import_module(x).pi}\n"
+def test_what_a_cache_cannot_see_is_said_once(write, tmp_path):
+    write(
+        "mine.py",
+        "import importlib\n\ndef f(x):\n    return {'y': importlib.import_module(x).pi}\n",
     )
-    f = fresh("mine").f
+    f = import_module("mine").f
     with pytest.warns(UserWarning, match=r"mine \(runs code by `import_module`\)") as warned:
         sweep(f, cases("math", "numpy"), cache=tmp_path / "cache", workers=1)
     assert [Path(warning.filename).name for warning in warned] == ["test_sweeps.py"]
@@ -340,13 +317,12 @@ def alive(pid):
 
 
 @pytest.fixture
-def script(user):
+def script(write, tmp_path):
     """A sweep of eight cases in a process of its own, four of which wait for the file "go"."""
-    folder, _ = user
-    (folder / "jobs.py").write_text(JOBS)
-    (folder / "script.py").write_text(SCRIPT)
+    write("jobs.py", JOBS)
+    write("script.py", SCRIPT)
     run = subprocess.Popen(
-        [sys.executable, str(folder / "script.py"), str(folder)],
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
@@ -370,9 +346,8 @@ def test_ctrl_c_while_workers_start_is_the_parents_matter(script):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_killed_goes_on_where_it_was(script, user, how):
-    folder, fresh = user
-    kept = functools.partial(Path(folder, "cache").glob, "[0-9a-f]*.json")
+def test_a_run_that_was_killed_goes_on_where_it_was(script, tmp_path, how):
+    kept = functools.partial((tmp_path / "cache").glob, "[0-9a-f]*.json")
     wait(lambda: len(list(kept())) == 4 or script.poll() is not None)
     workers = children(script.pid)
     assert len(workers) == 2
@@ -380,10 +355,10 @@ def test_a_run_that_was_killed_goes_on_where_it_was(script, user, how):
     wait(lambda: script.poll() is not None)
     wait(lambda: not any(alive(worker) for worker in workers))  # nobody is left behind
     assert len(list(kept())) == 4
-    (folder / "go").touch()
-    todo = [{"x": x, "folder": str(folder)} for x in range(8)]
-    found = sweep(fresh("jobs").job, todo, cache=folder / "cache", workers=1)
+    (tmp_path / "go").touch()
+    todo = [{"x": x, "folder": str(tmp_path)} for x in range(8)]
+    found = sweep(import_module("jobs").job, todo, cache=tmp_path / "cache", workers=1)
     assert found == [{"y": x * x} for x in range(8)]
-    calls = (folder / "calls").read_text().split()
+    calls = (tmp_path / "calls").read_text().split()
     assert len(calls) <= 8 + 2  # at most what was under way is computed twice
     assert sorted(set(map(int, calls))) == list(range(8))

@@ -13,30 +13,6 @@ NOTHING = reachable_sources(sys).digest
 START = "def f():\n    pass\n\nclass C:\n    pass\n"
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Return a function that writes a file of the user's, and forgets what was imported of it."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(sources, "_first", {})
-
-    def forget():
-        for name, module in list(sys.modules.items()):
-            places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
-            if any(str(place).startswith(str(tmp_path)) for place in places):
-                del sys.modules[name]
-
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        forget()
-        importlib.invalidate_caches()
-
-    yield write
-    forget()
-
-
 def seen(name="start"):
     return reachable_sources(importlib.import_module(name))
 
@@ -114,8 +90,9 @@ def test_what_a_file_does_as_a_script_does_not_count(write):
     for more in ("", "    import runpy\n    runpy.run_path('x')\n"):
         write("start.py", START + f'if __name__ == "__main__":\n    f()\n{more}')
         assert seen() == before
-    write("start.py", START + 'if __name__ == "__main__":\n    f()\nb = 1\n')
-    assert seen() != before
+    for more in ("b = 1\n", "else:\n    b = 1\n"):
+        write("start.py", START + f'if __name__ == "__main__":\n    f()\n{more}')
+        assert seen() != before
 
 
 def test_replan_and_the_standard_library_do_not_count():
@@ -146,6 +123,7 @@ def test_a_package_installed_under_another_name_has_its_version():
     ("text", "unseen"),
     [
         ("import importlib\nnumpy = importlib.import_module('num' + 'py')\n", "`import_module`"),
+        ("def f():\n    return __import__('.other', 'package')\n", "`__import__`"),
         ("exec('a = 1')\n", "`exec`"),
         ("from runpy import run_path\ndef f():\n    run_path('x.py')\n", "`run_path`"),
     ],
@@ -156,12 +134,18 @@ def test_what_runs_unseen_is_said(write, text, unseen):
     assert seen().unseen == [f"inner (runs code by {unseen})"]
 
 
+def test_a_warning_about_a_source_is_left_to_its_import(write):
+    write("start.py", "def f():\n    import odd\n")
+    write("odd.py", "a = '\\d'\n")
+    assert seen().unseen == []
+
+
 def test_files_that_show_nothing_are_said(write):
     write("start.py", "def f():\n    import broken, gone\n")
     write("broken.py", "def\n")
     before = seen()
     assert before.unseen == ["broken (cannot be parsed)"]
-    write("broken.py", "def f\n")
+    write("broken.py", "def f\\d\n")
     assert seen().digest != before.digest
     write("start.py", "def f():\n    import extension\n")
     write(f"extension{importlib.machinery.EXTENSION_SUFFIXES[0]}", "no machine code\n")

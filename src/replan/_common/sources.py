@@ -10,6 +10,7 @@ import json
 import os
 import pkgutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
@@ -157,11 +158,13 @@ def _read(path: Path, package: str) -> _Module:
 @cache
 def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
     """Return what a source depends on, without what it does only as a script."""
-    tree, lines = ast.parse(content), content.splitlines()
+    with warnings.catch_warnings(action="ignore"):  # about the source: told when it is imported
+        tree, lines = ast.parse(content), content.splitlines()
     for part in reversed(tree.body):
-        if isinstance(part, ast.If) and ast.unparse(part.test) == "__name__ == '__main__'":
-            del lines[part.lineno - 1 : part.end_lineno]
-            tree.body.remove(part)
+        match part:
+            case ast.If(test=test, orelse=[]) if ast.unparse(test) == "__name__ == '__main__'":
+                del lines[part.lineno - 1 : part.end_lineno]
+                tree.body.remove(part)
     names: set[str] = set()  # as in import statements, with leading dots
     unseen: set[str] = set()
     for node in ast.walk(tree):
@@ -177,7 +180,7 @@ def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
                 names |= {f".{part}" for part in parts if isinstance(part, str)}  # for import *
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in RUNS_CODE:
                 match node.args:
-                    case [ast.Constant(value=str(text)), *_] if name in IMPORTS:
+                    case [ast.Constant(value=str(text)), *_] if name in IMPORTS and text[:1] != ".":
                         names.add(text)
                     case _:
                         unseen.add(f"runs code by `{name}`")
