@@ -179,7 +179,7 @@ if __name__ == "__main__":
         for seed in SEEDS
     }
     unique = [dict(items) for items in dict.fromkeys(tuple(c.items()) for c in cases.values())]
-    results = sweep(case, unique, cache=ROOT / ".cache" / "split-fashion", progress="runs")
+    results = sweep(case, unique, cache=ROOT / ".cache" / "split-fashion", progress=True)
     found = {tuple(c.values()): result for c, result in zip(unique, results, strict=True)}
     tables = {}
     for memory, count in groups:

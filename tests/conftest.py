@@ -1,5 +1,7 @@
 import json
 import signal
+import sys
+from importlib import invalidate_caches
 from pathlib import Path
 
 import numpy as np
@@ -33,3 +35,26 @@ def images():
     """500 images of Fashion-MNIST: see tests/data/README.md."""
     with np.load(ROOT / "tests" / "data" / "fashion_subset.npz") as found:
         return networks.Images(*(found[name] for name in networks.Images._fields))
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """A function that writes a file of a user's, who has it imported anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits in one second are two
+
+    def forget():
+        for name, module in list(sys.modules.items()):
+            places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+            if any(str(place).startswith(str(tmp_path)) for place in places):
+                del sys.modules[name]
+        invalidate_caches()
+
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        forget()
+
+    yield write
+    forget()

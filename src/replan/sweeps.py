@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
+import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
-from tqdm import tqdm
+import numpy as np
 
-from replan._common import check, files
+from replan._common import check, files, sources
+from replan._common.progress import Meter, Watch
 
 Case = dict[str, Any]
 Result = dict[str, Any]
@@ -27,27 +29,30 @@ Result = dict[str, Any]
 
 def sweep(
     function: Callable[..., Result],
-    cases: Sequence[Case],
+    cases: Iterable[Case],
     *,
     cache: files.FilePath | None = None,
     workers: int | None = None,
-    progress: str | None = None,
+    progress: Watch = False,
 ) -> list[Result]:
     """Return function(**case) for every case, in their order.
 
     **Main arguments**
 
-    - `function`: one of a module (worker processes import it), whose result is a dict of JSON
-      types. A script that calls `sweep` needs its `if __name__ == "__main__"`.
+    - `function`: defined in a module or script that worker processes import; its result is a dict
+      of JSON types. A script that calls `sweep` needs its `if __name__ == "__main__"`.
     - `cases`: dicts of JSON types, such as the content of a problem file under the key "problem".
+      In cases and results, numpy's numbers and arrays become Python's numbers and lists.
 
     **Other arguments**
 
     - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
-      if this process is killed. A case is known by its arguments, by the source of the function and
-      of what it uses from its own module, and by the version of replan.
-    - `workers`: processes, by default one a core; with 1, all happens in this process.
-    - `progress`: a name for a progress bar on a terminal.
+      if this process is killed. A case is known by its arguments, the sources of replan, those of
+      all your modules that the function imports, directly or not, and the versions of the installed
+      packages that they import. A warning names what cannot be seen of these.
+    - `workers`: processes, by default one per core; with 1, all happens in this process and,
+      without a cache, `function` may be anything that can be called.
+    - `progress`: True for a progress bar; a function is called with a `Progress`.
 
     An error in a case, or Ctrl-C, ends the sweep; what was finished stays in the cache.
     """
@@ -61,13 +66,10 @@ class Sweep:
     The arguments are those of `sweep`. Used as `with Sweep(…) as run: run(function, cases)`.
     """
 
-    def __init__(
-        self, cache: files.FilePath | None, workers: int | None, progress: str | None
-    ) -> None:
+    def __init__(self, cache: files.FilePath | None, workers: int | None, progress: Watch) -> None:
         workers = (os.cpu_count() or 1) if workers is None else workers
         self.cache, self.workers = cache, check.integer("workers", workers, at_least=1)
-        self._total = 0
-        self._bar = tqdm(total=0, desc=progress, leave=False, disable=None if progress else True)
+        self._meter = Meter(progress, "cases")
         self._lock, self._over = threading.Lock(), False
         self._leash: Any = None
         self._pool: ProcessPoolExecutor | None = None
@@ -77,21 +79,24 @@ class Sweep:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True
-        if self._pool is not None:
-            if kind is not None:  # the workers leave, which ends whoever waits for them
-                self._leash.close()
-            self._pool.shutdown()
-        self._bar.close()
+        with self._meter:
+            if self._pool is not None:
+                if kind is not None:  # the workers leave, which ends whoever waits for them
+                    self._leash.close()
+                self._pool.shutdown()
 
-    def __call__(self, function: Callable[..., Result], cases: Sequence[Case]) -> list[Result]:
+    def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
         """Return function(**case) for every case, in their order."""
+        _check_function(function, workers=self.workers, cached=self.cache is not None)
+        cases = check.items("cases", cases, "dicts of arguments")
         for case in cases:
-            if not isinstance(case, dict):
+            if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
                 raise ValueError(f"`cases` expects dicts of arguments, got {case!r:.80}")
+        cases = [_plain(case, "`cases` expects JSON types") for case in cases]
         paths = _paths(function, cases, self.cache)
         results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
         todo = [i for i in range(len(cases)) if i not in results]
-        self._advance(total=len(cases), done=len(results))
+        self._meter.advance(len(results), expect=len(cases))
         if self.workers == 1:
             for i in todo:
                 if self._over:
@@ -99,13 +104,13 @@ class Sweep:
                 with _heeding_ctrl_c():
                     result = _compute(function, cases[i])
                 results[i] = _keep(function, cases[i], paths[i], result)
-                self._advance(done=1)
+                self._meter.advance()
             return [results[i] for i in range(len(cases))]
         futures = {self._submit(function, cases[i], paths[i]): i for i in todo}
         try:
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
-                self._advance(done=1)
+                self._meter.advance()
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -121,11 +126,51 @@ class Sweep:
             with _without_ctrl_c():  # workers start here, and inherit that
                 return self._pool.submit(_finish, *what)
 
-    def _advance(self, *, total: int = 0, done: int = 0) -> None:
-        with self._lock:
-            self._total += total
-            self._bar.total = self._total
-            self._bar.update(done)
+
+def _check_function(function: Any, *, workers: int, cached: bool) -> None:
+    """Refuse what cannot be called, what workers cannot import, and what a cache cannot know."""
+    if not callable(function):
+        raise ValueError(f"`function` expects a function, got {function!r}")
+    if workers == 1 and not cached:
+        return
+    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    for name in getattr(function, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    if found is not function:  # a lambda, a function within a function, a method, a partial
+        raise ValueError(
+            "`function` expects a function defined by name at the top level of a module, got "
+            f"{function!r}: define it there, or use workers=1 without a cache"
+        )
+    if workers > 1 and sources.find_spec(function.__module__) is None:
+        raise ValueError(
+            "`function` expects a function in a file that worker processes can import, got "
+            f"`{function.__qualname__}` of an interactive session: put it in a module, or use "
+            "workers=1"
+        )
+
+
+def _plain(value: Any, expects: str, where: str = "") -> Any:
+    """Return a value in JSON types, those of numpy converted; `where` is its place, for errors."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)  # no subclass, such as an enumeration
+        case int():
+            return int(value)
+        case float() if math.isfinite(value):
+            return float(value)
+        case list() | tuple():
+            return [_plain(item, expects, f"{where}[{i}]") for i, item in enumerate(value)]
+        case dict() if all(isinstance(key, str | int | float | np.number) for key in value):
+            keys = [_plain(key, expects, where) for key in value]
+            texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
+            if len(set(texts)) == len(texts):
+                items = zip(texts, value.values(), strict=True)
+                return {key: _plain(x, expects, f"{where}.{key}".lstrip(".")) for key, x in items}
+    raise ValueError(f"{expects}, got {value!r:.80}{where and f' in `{where}`'}")
 
 
 def _paths(
@@ -136,38 +181,15 @@ def _paths(
         return [None] * len(cases)
     folder = Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
-    what = [function.__module__, _recipe(function), files.VERSION]
-    texts = (json.dumps([*what, case], sort_keys=True, allow_nan=False) for case in cases)
+    found = sources.reachable_sources(function)
+    if found.unseen:
+        warnings.warn(
+            f"`cache` cannot see all that the results depend on: {', '.join(found.unseen)}",
+            stacklevel=4,
+        )
+    what = [function.__module__, function.__qualname__, found.digest, sources.package_digest()]
+    texts = (json.dumps([*what, case], sort_keys=True) for case in cases)
     return [folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json" for text in texts]
-
-
-def _recipe(function: Callable[..., Result]) -> dict[str, str]:
-    """Return the source of a function, and of what it uses from its own module, by name."""
-    recipe: dict[str, str] = {}
-    todo: list[tuple[str, Any]] = [(function.__name__, function)]
-    while todo:
-        name, thing = todo.pop()
-        if name in recipe:
-            continue
-        if not inspect.isfunction(thing):
-            recipe[name] = repr(thing)
-            continue
-        recipe[name] = inspect.getsource(thing)
-        todo += [
-            (used, value)
-            for used in _names(thing.__code__)
-            if (value := thing.__globals__.get(used)) is not None
-            and not inspect.ismodule(value)
-            and not inspect.isclass(value)
-            and (not callable(value) or getattr(value, "__module__", "") == function.__module__)
-        ]
-    return recipe
-
-
-def _names(code: CodeType) -> set[str]:
-    """Return the names that a piece of code, and the code within it, looks up."""
-    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
-    return set(code.co_names).union(*inner)
 
 
 def _read(path: Path | None) -> Result | None:
@@ -186,12 +208,14 @@ def _finish(function: Callable[..., Result], case: Case, path: Path | None) -> R
 def _compute(function: Callable[..., Result], case: Case) -> Result:
     """Return the result of a case, the same from here as from the cache."""
     try:
-        text = json.dumps(function(**case), allow_nan=False)
+        result = function(**case)
+        if not isinstance(result, dict):
+            raise ValueError(f"`function` expects a dict as its result, got {result!r:.80}")
+        plain: Result = _plain(result, "`function` expects a result of JSON types")
     except Exception as error:
         error.add_note(f"in the case {json.dumps(case):.200}")
         raise
-    result: Result = json.loads(text)
-    return result
+    return plain
 
 
 def _keep(function: Callable[..., Result], case: Case, path: Path | None, result: Result) -> Result:

@@ -275,7 +275,7 @@ def side_by_side(
         cases,
         cache=folder / "cache",
         workers=workers,
-        progress="train" if progress else None,
+        progress=progress,
     )
     found = dict(zip(runs, results, strict=True))
     metrics = _metrics(found)

@@ -78,7 +78,7 @@ def make(
     # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
         ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
-        Sweep(folder / "cache", workers, "problems" if progress else None) as run,
+        Sweep(folder / "cache", workers, progress) as run,
     ):
         tables = {
             name: threads.submit(module.compute, run, **settings[name])
