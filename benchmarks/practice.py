@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 from common import best_times, save
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 
 SAMPLES, BATCH, EVERY = 60_000, 64, 50
 BATCHES = -(-SAMPLES // BATCH)
@@ -20,7 +20,7 @@ def theirs() -> None:
         pass
 
 
-def ours(policy: ReplayPolicy) -> None:
+def ours(policy: Policy) -> None:
     sampler = ReplayBatchSampler([SAMPLES // 2] * 2, policy, BATCH)
     for _ in sampler:
         sampler.step()

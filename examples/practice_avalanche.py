@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from replan.integrations.avalanche import PolicyReplayPlugin
 from replan.integrations.torch import LossProbe
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import HIDDEN, INPUTS, TEST, TRAIN, data, loss, row, show
 
 MEMORY, BATCH = 400, 10  # a batch of the new task and another of the memory
@@ -35,7 +35,7 @@ def stream(tasks: list[TensorDataset]) -> list:
     return list(benchmark.train_stream)
 
 
-def train(way: str, policy: ReplayPolicy, seed: int) -> dict:
+def train(way: str, policy: Policy, seed: int) -> dict:
     """Train on one experience after the other; return the figures of the run."""
     torch.manual_seed(seed)
     tasks, _, test = data(seed)

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan.integrations.lightning import ReplayCallback
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import TEST, Network, data, loss, row, show
 
 BATCH, BATCHES = 20, 200
@@ -38,7 +38,7 @@ class Module(pl.LightningModule):
 
 
 def train(
-    module: Module, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+    module: Module, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: Policy
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)

@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import TEST, Network, data, loss, row, show
 
 BATCH, BATCHES = 20, 200
 
 
 def train(
-    model: Network, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+    model: Network, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: Policy
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)

@@ -223,7 +223,7 @@ def test_without_task_labels():
             lambda: PolicyReplayPlugin(
                 Fixed([0.5, 0.5]), 30, storage_policy=ExperienceBalancedBuffer(30)
             ),
-            "`storage_policy` expects one of size 27, what `mem_size` 30 and `probe_size` 3 leave",
+            "`storage_policy` expects a buffer of size 27, what `mem_size` 30 and `probe_size` 3",
         ),
         (
             lambda: PolicyReplayPlugin(Fixed([1.0]), 30, storage_policy="reservoir"),
@@ -231,7 +231,7 @@ def test_without_task_labels():
         ),
         (
             lambda: PolicyReplayPlugin(FocusThenReplay(1, [0], tasks=3)),
-            r"`policy` expects one for which experience 0 is new .* got tasks \[0, 1\] from",
+            r"`policy` expects one for which experience 0 is new .* that has seen tasks \[0, 1\]",
         ),
     ],
 )
@@ -243,13 +243,13 @@ def test_bad_input_is_refused(call, message):
 def test_an_experience_too_many_or_too_small_is_refused():
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 12))
     with pytest.raises(
-        ValueError, match="`policy` expects one of as many tasks as there are exper"
+        ValueError, match="`policy` expects one with as many tasks as there are exper"
     ):
         for experience in stream():
             run.train(experience)
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 100, probe_size=40))
     with pytest.raises(
-        ValueError, match="`probe_size` expects less than an experience has, got 40"
+        ValueError, match="`probe_size` expects fewer samples than an experience has, got 40"
     ):
         run.train(next(iter(stream())))
 

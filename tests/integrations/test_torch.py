@@ -317,7 +317,7 @@ def test_ranks_may_change_if_the_batches_over_all_stay():
     whole, part = next(iter(one)), next(iter(sampler))
     assert whole[::2] == part
     other = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 4)
-    with pytest.raises(ValueError, match="global_batch_size = 4 gave, got one with 8"):
+    with pytest.raises(ValueError, match="global_batch_size = 4, got one with 8"):
         other.load_state_dict(sampler.state_dict())
 
 
@@ -548,14 +548,17 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
             "`rank` expects an integer of at least 0 and at most 1, got 2",
         ),
         (lambda: SAMPLER.from_labels([0, 2], SAMPLER.policy, 2), "`labels` expects a task index"),
-        (lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2), "`labels` expects a list of tasks"),
-        (lambda: SAMPLER.load_state_dict({}), "`state_dict` expects what a sampler gave"),
-        (lambda: SAMPLER.step(), "`step` was called more often than this sampler gave batches, 0"),
-        (lambda: SAMPLER.rate(0), "`policy` plans no learning rates"),
+        (
+            lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2),
+            "`labels` expects the task of each",
+        ),
+        (lambda: SAMPLER.load_state_dict({}), "`state` expects the state_dict of a sampl"),
+        (lambda: SAMPLER.step(), "`step` expects one call per batch, got one more than the 0"),
+        (lambda: SAMPLER.rate(0), "`policy` expects one that plans learning rates"),
         (lambda: PlannedLR(None, SAMPLER), "`sampler` expects a ReplayBatchSampler whose policy"),
-        (lambda: LossProbe([[]], len), "`data` expects samples of at least one task, of each some"),
-        (lambda: LossProbe({}, len), "`data` expects samples of at least one task, of each some"),
-        (lambda: LossProbe([None], len), "of each some, got {0: None}"),
+        (lambda: LossProbe([[]], len), "`data` expects at least one task and samples"),
+        (lambda: LossProbe({}, len), "`data` expects at least one task and samples"),
+        (lambda: LossProbe([None], len), "samples of each, got sizes {0: None}"),
         (
             lambda: LossProbe(TensorDataset(torch.ones(3)), len),
             "`data` expects a list of data sets",
@@ -566,15 +569,15 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         ),
         (
             lambda: LossProbe([[0]], lambda *_: torch.ones(2)).measure(torch.nn.Identity()),
-            r"`loss` expects a function that gives a scalar, got shape \(2,\)",
+            r"`loss` expects a function that returns a scalar, got shape \(2,\)",
         ),
         (
             lambda: LossProbe([[0]], len).load_state_dict({"a": 1}),
-            "expects what a probe gave, got a",
+            "`state` expects the state_dict of a probe, got a",
         ),
         (
             lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, rank=0),
-            "`rank` goes with `num_replicas",
+            "`rank` expects `num_replicas` beside it, got 0",
         ),
         (lambda: LossProbe([[0]], 3), "`loss` expects a function of a model and a batch, got 3"),
     ],

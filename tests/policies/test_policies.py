@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replan import Protocol
-from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, focus_lengths
+from replan.policies import Alternate, Fixed, FocusThenReplay, Follow
 
 
 def play(policy, script, every=10):
@@ -115,7 +115,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing():
     other = Fixed([0.5, 0.5])
     other.next_tasks(7)
     for state in (other.state_dict(), {}, 3):
-        with pytest.raises(ValueError, match="`state_dict` expects what a FocusThenReplay gave"):
+        with pytest.raises(ValueError, match="`state` expects the state_dict of a FocusThenReplay"):
             policy.load_state_dict(state)
     assert policy.step == 0
 
@@ -294,7 +294,7 @@ def test_lengths_of_focus_phases():
         if after:
             policy.observe(dict.fromkeys(range(task + 1), 0.5))
             policy.next_tasks(after)
-    assert focus_lengths(policy.decisions, policy.step) == [30, 10, 30, 5]
+    assert policy.focus_lengths == [30, 10, 30, 5]
 
 
 def test_what_happens_is_told_to_a_hook():
