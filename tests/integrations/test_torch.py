@@ -321,9 +321,10 @@ def test_ranks_may_change_if_the_batches_over_all_stay():
         other.load_state_dict(sampler.state_dict())
 
 
-def _rank(rank, ranks, port, folder):
+def _rank(rank, ranks, folder):
+    torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
+        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks
     )
     policy = FocusThenReplay(1, [0], order="random", seed=3)
     sampler = ReplayBatchSampler([50, 60], policy, 4)
@@ -348,8 +349,14 @@ def _rank(rank, ranks, port, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_take_the_same_decisions(tmp_path, free_port):
-    mp.spawn(_rank, (2, free_port, tmp_path), nprocs=2)
+def test_two_processes_take_the_same_decisions(tmp_path):
+    started = mp.spawn(_rank, (2, tmp_path), nprocs=2, join=False)
+    try:
+        while not started.join():
+            pass
+    finally:
+        for process in started.processes:
+            process.kill()
     ranks = first, second = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2)]
     assert first["state"] == second["state"]
     assert first["switch"] == 12 * 8  # where the means meet
@@ -361,15 +368,6 @@ def test_two_processes_take_the_same_decisions(tmp_path, free_port):
         [50, 60], FocusThenReplay(1, [0], order="random", seed=3), 8, batches=len(first["seen"])
     )
     assert [b.tolist() for b in together] == [b for (b,) in train([alone], 14, losses=scripted)]
-
-
-@pytest.fixture
-def free_port():
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Noisy(torch.nn.Module):
