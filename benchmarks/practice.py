@@ -1,4 +1,4 @@
-"""What a policy costs in a training loop, against PyTorch's own sampler and a training step.
+"""What a policy costs in a training loop, beside PyTorch's own sampler and a training step.
 
 Needs the environment of `make test-torch`. A network of one hidden layer of 200 units on 784
 inputs, batches of 64, one core.
@@ -58,7 +58,7 @@ if __name__ == "__main__":
         "PyTorch's sampler µs": 1e6 * peer / BATCHES,
         "Fixed µs": 1e6 * fixed / BATCHES,
         "FocusThenReplay µs": 1e6 * focus / BATCHES,
-        f"probe of 2 × 256 every {EVERY}, µs a step": 1e6 * measure / EVERY,
+        f"probe of 2 × 256 every {EVERY}, µs per step": 1e6 * measure / EVERY,
         "training step µs": 1e4 * step,
     }
     save("practice", {"a batch of 64, one core": [row]})

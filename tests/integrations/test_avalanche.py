@@ -1,5 +1,7 @@
 """Needs Avalanche: `make test-avalanche`."""
 
+import subprocess
+import sys
 import warnings
 from collections import Counter
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import torchvision_operators  # noqa: F401  before Avalanche
+import torchvision_operators  # before Avalanche
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Avalanche's own
@@ -252,6 +254,14 @@ def test_an_experience_too_many_or_too_small_is_refused():
         ValueError, match="`probe_size` expects fewer samples than an experience has, got 40"
     ):
         run.train(next(iter(stream())))
+
+
+def test_a_script_runs_with_the_missing_operators(tmp_path):
+    (tmp_path / "beside.py").write_text("import sys, torchvision\nprint(sys.argv[1:])\n")
+    (tmp_path / "mine.py").write_text("import beside\n")
+    command = [sys.executable, torchvision_operators.__file__, str(tmp_path / "mine.py"), "a", "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['a', 'b']\n"
 
 
 def test_the_example_runs():

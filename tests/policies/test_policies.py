@@ -328,6 +328,11 @@ def test_a_policy_says_whether_it_needs_losses():
     assert FocusThenReplay(1, [0], max_focus=0, shares="loss").needs_losses
     assert not FocusThenReplay(1, [0], max_focus=0).needs_losses
     assert not FocusThenReplay(1, [0], min_focus=9, max_focus=9).needs_losses
+    policy = FocusThenReplay(1, [0], tasks=3)
+    policy.observe({0: 0.2, 1: 0.1})
+    assert not policy.needs_losses  # it has switched
+    policy.begin(2)
+    assert policy.needs_losses
 
 
 def test_focus_then_replay_says_that_only_losses_can_end_its_focus():

@@ -94,8 +94,9 @@ class FocusThenReplay(Policy):
 
     @property
     def needs_losses(self) -> bool:
-        """Whether losses decide when the focus phase ends or what is replayed then."""
-        return self.min_focus != self.max_focus or isinstance(self._given, str)
+        """Whether losses decide when the focus phase, if it is on, ends, or what is replayed."""
+        ends = self.focusing and self.min_focus != self.max_focus
+        return ends or isinstance(self._given, str)
 
     @property
     def waiting(self) -> str:

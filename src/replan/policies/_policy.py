@@ -72,7 +72,7 @@ class Policy(ABC):
     @property
     @abstractmethod
     def needs_losses(self) -> bool:
-        """Whether its decisions depend on the losses it is told."""
+        """Whether the losses it is told next can change what it decides."""
 
     @property
     @abstractmethod
