@@ -1,4 +1,4 @@
-"""What a policy costs in a training loop, against PyTorch's own sampler and a training step.
+"""What a policy costs in a training loop, beside PyTorch's own sampler and a training step.
 
 Needs the environment of `make test-torch`. A network of one hidden layer of 200 units on 784
 inputs, batches of 64, one core.
@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 from common import best_times, save
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 
 SAMPLES, BATCH, EVERY = 60_000, 64, 50
 BATCHES = -(-SAMPLES // BATCH)
@@ -20,7 +20,7 @@ def theirs() -> None:
         pass
 
 
-def ours(policy: ReplayPolicy) -> None:
+def ours(policy: Policy) -> None:
     sampler = ReplayBatchSampler([SAMPLES // 2] * 2, policy, BATCH)
     for _ in sampler:
         sampler.step()
@@ -58,7 +58,7 @@ if __name__ == "__main__":
         "PyTorch's sampler µs": 1e6 * peer / BATCHES,
         "Fixed µs": 1e6 * fixed / BATCHES,
         "FocusThenReplay µs": 1e6 * focus / BATCHES,
-        f"probe of 2 × 256 every {EVERY}, µs a step": 1e6 * measure / EVERY,
+        f"probe of 2 × 256 every {EVERY}, µs per step": 1e6 * measure / EVERY,
         "training step µs": 1e4 * step,
     }
     save("practice", {"a batch of 64, one core": [row]})

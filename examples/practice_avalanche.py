@@ -1,4 +1,4 @@
-"""Focus, then replay in Avalanche, against replay at a fixed share, with the same memory.
+"""Focus, then replay in Avalanche, compared with replay at a fixed share and equal memory.
 
 python examples/practice_avalanche.py
 """
@@ -13,14 +13,14 @@ from torch.utils.data import TensorDataset
 
 from replan.integrations.avalanche import PolicyReplayPlugin
 from replan.integrations.torch import LossProbe
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import HIDDEN, INPUTS, TEST, TRAIN, data, loss, row, show
 
-MEMORY, BATCH = 400, 10  # a batch of the new task and another of the memory
+MEMORY, BATCH = 400, 10  # as many samples of the memory as of the new task
 
 
 def stream(tasks: list[TensorDataset]) -> list:
-    """Return the tasks as experiences, with a head and labels 0 and 1 for each."""
+    """Return the tasks as experiences, each with a head and the labels 0 and 1."""
     x, y, task = (torch.cat(parts) for parts in zip(*(t.tensors for t in tasks), strict=True))
     both = TensorDataset(x, y + 2 * task)
     both.targets = both.tensors[1].tolist()
@@ -35,7 +35,7 @@ def stream(tasks: list[TensorDataset]) -> list:
     return list(benchmark.train_stream)
 
 
-def train(way: str, policy: ReplayPolicy, seed: int) -> dict:
+def train(way: str, policy: Policy, seed: int) -> dict:
     """Train on one experience after the other; return the figures of the run."""
     torch.manual_seed(seed)
     tasks, _, test = data(seed)
@@ -60,7 +60,7 @@ def train(way: str, policy: ReplayPolicy, seed: int) -> dict:
 
 
 def compare(seed: int) -> list[dict]:
-    """Train in both ways with as many samples."""
+    """Train in both ways with the same number of samples."""
     return [
         train("fixed replay", Fixed([0.5, 0.5]), seed),
         train("focus, then replay", FocusThenReplay(0, [], tasks=2), seed),

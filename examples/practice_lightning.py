@@ -1,4 +1,4 @@
-"""Focus, then replay in Lightning, against replay at a fixed share.
+"""Focus, then replay in Lightning, compared with replay at a fixed share.
 
 python examples/practice_lightning.py
 """
@@ -11,14 +11,14 @@ from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan.integrations.lightning import ReplayCallback
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import TEST, Network, data, loss, row, show
 
 BATCH, BATCHES = 20, 200
 
 
 class Module(pl.LightningModule):
-    """A module as always: nothing in it knows of replay."""
+    """An ordinary module: nothing in it knows about replay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Module(pl.LightningModule):
 
 
 def train(
-    module: Module, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+    module: Module, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: Policy
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
@@ -57,7 +57,7 @@ def train(
 
 
 def compare(seed: int) -> list[dict]:
-    """Learn the old task, then go on in both ways with as many samples."""
+    """Learn the old task, then continue in both ways with the same number of samples."""
     pl.seed_everything(seed, verbose=False)
     tasks, held_out, test = data(seed)
     final = LossProbe(test, loss, batch_size=TEST)

@@ -1,4 +1,4 @@
-"""Focus, then replay in a plain PyTorch loop, against replay at a fixed share.
+"""Focus, then replay in a plain PyTorch loop, compared with replay at a fixed share.
 
 python examples/practice_torch.py
 """
@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Policy
 from two_tasks import TEST, Network, data, loss, row, show
 
 BATCH, BATCHES = 20, 200
 
 
 def train(
-    model: Network, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: ReplayPolicy
+    model: Network, tasks: list[TensorDataset], held_out: list[TensorDataset], policy: Policy
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
@@ -26,12 +26,12 @@ def train(
         optimizer.zero_grad()
         loss(model, batch).backward()
         optimizer.step()
-        sampler.step(probe.step(model))  # the one line more
+        sampler.step(probe.step(model))  # the only additional line
     return sampler
 
 
 def compare(seed: int) -> list[dict]:
-    """Learn the old task, then go on in both ways with as many samples."""
+    """Learn the old task, then continue in both ways with the same number of samples."""
     torch.manual_seed(seed)
     tasks, held_out, test = data(seed)
     final = LossProbe(test, loss, batch_size=TEST)

@@ -1,9 +1,13 @@
 """Without the frameworks: `import replan` works, an integration says what to install."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import replan.integrations
 
 BLOCK = "import sys; sys.modules['{0}'] = None; "
 
@@ -50,3 +54,13 @@ def test_train_says_what_to_install():
     done = run(BLOCK.format("torch") + "sys.argv[1:] = ['train']; import replan.cli as c; c.main()")
     assert done.returncode == 2
     assert done.stderr == "replan: `replan train` needs PyTorch: pip install 'replan[torch]'\n"
+
+
+@pytest.mark.parametrize(
+    "module", sorted(Path(*replan.integrations.__path__).glob("*.py")), ids=lambda path: path.stem
+)
+def test_an_integration_knows_no_concrete_policy(module):
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    taken = [a.name for i in imports if i.module.startswith("replan.policies") for a in i.names]
+    assert set(taken) <= {"Decision", "Log", "Policy"}

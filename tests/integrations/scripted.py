@@ -1,14 +1,21 @@
 """What every integration must do: what the policy does by itself, and an example that runs."""
 
+import io
 import os
 import re
-import subprocess
+import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
+
+import torch
 
 from replan.policies import FocusThenReplay
 
 BATCH = 5
+
+torch.set_num_threads(1)  # for networks this small, threads cost ten times what they save
 
 
 def losses_after(batches):
@@ -37,20 +44,21 @@ def run_documented(heading, **known):
     return known
 
 
-def rows_of_example(name, *before):
-    """Run an example; return what it printed of each way to train, as columns by name."""
-    script = Path(__file__).parents[2] / "examples" / f"{name}.py"
-    done = subprocess.run(
-        [sys.executable, *before, str(script)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},  # tests beside it want the other cores
-    )
-    head, *lines = done.stdout.split("\n\n")[0].splitlines()
+def rows_of_example(name):
+    """Run an example with one seed; return what it printed of each way to train, by column."""
+    folder, printed = Path(__file__).parents[2] / "examples", io.StringIO()
+    with (
+        patch.object(sys, "path", [str(folder), *sys.path]),
+        patch.dict(os.environ),
+        redirect_stdout(printed),
+    ):
+        example = runpy.run_path(str(folder / f"{name}.py"))
+        example["show"](example["compare"](0))
+    text = printed.getvalue()
+    head, *lines = text.split("\n\n")[0].splitlines()
     names = [name.strip() for name in head.split("  ") if name.strip()]
     width = len(names)
-    assert max(map(len, done.stdout.splitlines())) <= 85
+    assert max(map(len, text.splitlines())) <= 85
     rows = {}
     for line in lines:
         way, *cells = line.rsplit(maxsplit=width)

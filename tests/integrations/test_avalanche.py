@@ -1,5 +1,7 @@
 """Needs Avalanche: `make test-avalanche`."""
 
+import subprocess
+import sys
 import warnings
 from collections import Counter
 
@@ -223,7 +225,7 @@ def test_without_task_labels():
             lambda: PolicyReplayPlugin(
                 Fixed([0.5, 0.5]), 30, storage_policy=ExperienceBalancedBuffer(30)
             ),
-            "`storage_policy` expects one of size 27, what `mem_size` 30 and `probe_size` 3 leave",
+            "`storage_policy` expects a buffer of size 27, what `mem_size` 30 and `probe_size` 3",
         ),
         (
             lambda: PolicyReplayPlugin(Fixed([1.0]), 30, storage_policy="reservoir"),
@@ -231,7 +233,7 @@ def test_without_task_labels():
         ),
         (
             lambda: PolicyReplayPlugin(FocusThenReplay(1, [0], tasks=3)),
-            r"`policy` expects one for which experience 0 is new .* got tasks \[0, 1\] from",
+            r"`policy` expects one for which experience 0 is new .* that has seen tasks \[0, 1\]",
         ),
     ],
 )
@@ -243,19 +245,27 @@ def test_bad_input_is_refused(call, message):
 def test_an_experience_too_many_or_too_small_is_refused():
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 12))
     with pytest.raises(
-        ValueError, match="`policy` expects one of as many tasks as there are exper"
+        ValueError, match="`policy` expects one with as many tasks as there are exper"
     ):
         for experience in stream():
             run.train(experience)
     run = strategy(PolicyReplayPlugin(Fixed([0.5, 0.5]), 100, probe_size=40))
     with pytest.raises(
-        ValueError, match="`probe_size` expects less than an experience has, got 40"
+        ValueError, match="`probe_size` expects fewer samples than an experience has, got 40"
     ):
         run.train(next(iter(stream())))
 
 
+def test_a_script_runs_with_the_missing_operators(tmp_path):
+    (tmp_path / "beside.py").write_text("import sys, torchvision\nprint(sys.argv[1:])\n")
+    (tmp_path / "mine.py").write_text("import beside\n")
+    command = [sys.executable, torchvision_operators.__file__, str(tmp_path / "mine.py"), "a", "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['a', 'b']\n"
+
+
 def test_the_example_runs():
-    check_example(rows_of_example("practice_avalanche", torchvision_operators.__file__))
+    check_example(rows_of_example("practice_avalanche"))
 
 
 def test_the_documentation_runs():

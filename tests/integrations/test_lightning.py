@@ -1,8 +1,11 @@
 """Needs PyTorch and Lightning: `make test-torch`."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -190,7 +193,12 @@ if __name__ == "__main__":
 def test_two_devices_share_the_batches(tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(DDP.format(path=[str(Path(__file__).parent)], folder=str(tmp_path)))
-    subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=300)
+    run = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+    try:
+        assert run.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # the process of the other device, too
     first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
     assert first["state"] == second["state"]
     assert sum(first["state"]["drawn"]) == 100

@@ -317,13 +317,14 @@ def test_ranks_may_change_if_the_batches_over_all_stay():
     whole, part = next(iter(one)), next(iter(sampler))
     assert whole[::2] == part
     other = ReplayBatchSampler([50, 50], Fixed([0.5, 0.5]), 4)
-    with pytest.raises(ValueError, match="global_batch_size = 4 gave, got one with 8"):
+    with pytest.raises(ValueError, match="global_batch_size = 4, got one with 8"):
         other.load_state_dict(sampler.state_dict())
 
 
-def _rank(rank, ranks, port, folder):
+def _rank(rank, ranks, folder):
+    torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
+        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks
     )
     policy = FocusThenReplay(1, [0], order="random", seed=3)
     sampler = ReplayBatchSampler([50, 60], policy, 4)
@@ -348,8 +349,14 @@ def _rank(rank, ranks, port, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_take_the_same_decisions(tmp_path, free_port):
-    mp.spawn(_rank, (2, free_port, tmp_path), nprocs=2)
+def test_two_processes_take_the_same_decisions(tmp_path):
+    started = mp.spawn(_rank, (2, tmp_path), nprocs=2, join=False)
+    try:
+        while not started.join():
+            pass
+    finally:
+        for process in started.processes:
+            process.kill()
     ranks = first, second = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2)]
     assert first["state"] == second["state"]
     assert first["switch"] == 12 * 8  # where the means meet
@@ -361,15 +368,6 @@ def test_two_processes_take_the_same_decisions(tmp_path, free_port):
         [50, 60], FocusThenReplay(1, [0], order="random", seed=3), 8, batches=len(first["seen"])
     )
     assert [b.tolist() for b in together] == [b for (b,) in train([alone], 14, losses=scripted)]
-
-
-@pytest.fixture
-def free_port():
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Noisy(torch.nn.Module):
@@ -548,14 +546,17 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
             "`rank` expects an integer of at least 0 and at most 1, got 2",
         ),
         (lambda: SAMPLER.from_labels([0, 2], SAMPLER.policy, 2), "`labels` expects a task index"),
-        (lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2), "`labels` expects a list of tasks"),
-        (lambda: SAMPLER.load_state_dict({}), "`state_dict` expects what a sampler gave"),
-        (lambda: SAMPLER.step(), "`step` was called more often than this sampler gave batches, 0"),
-        (lambda: SAMPLER.rate(0), "`policy` plans no learning rates"),
+        (
+            lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2),
+            "`labels` expects the task of each",
+        ),
+        (lambda: SAMPLER.load_state_dict({}), "`state` expects the state_dict of a sampl"),
+        (lambda: SAMPLER.step(), "`step` expects one call per batch, got one more than the 0"),
+        (lambda: SAMPLER.rate(0), "`policy` expects one that plans learning rates"),
         (lambda: PlannedLR(None, SAMPLER), "`sampler` expects a ReplayBatchSampler whose policy"),
-        (lambda: LossProbe([[]], len), "`data` expects samples of at least one task, of each some"),
-        (lambda: LossProbe({}, len), "`data` expects samples of at least one task, of each some"),
-        (lambda: LossProbe([None], len), "of each some, got {0: None}"),
+        (lambda: LossProbe([[]], len), "`data` expects at least one task and samples"),
+        (lambda: LossProbe({}, len), "`data` expects at least one task and samples"),
+        (lambda: LossProbe([None], len), "samples of each, got sizes {0: None}"),
         (
             lambda: LossProbe(TensorDataset(torch.ones(3)), len),
             "`data` expects a list of data sets",
@@ -566,15 +567,15 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         ),
         (
             lambda: LossProbe([[0]], lambda *_: torch.ones(2)).measure(torch.nn.Identity()),
-            r"`loss` expects a function that gives a scalar, got shape \(2,\)",
+            r"`loss` expects a function that returns a scalar, got shape \(2,\)",
         ),
         (
             lambda: LossProbe([[0]], len).load_state_dict({"a": 1}),
-            "expects what a probe gave, got a",
+            "`state` expects the state_dict of a probe, got a",
         ),
         (
             lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, rank=0),
-            "`rank` goes with `num_replicas",
+            "`rank` expects `num_replicas` beside it, got 0",
         ),
         (lambda: LossProbe([[0]], 3), "`loss` expects a function of a model and a batch, got 3"),
     ],

@@ -1,8 +1,8 @@
 """Lets Avalanche be imported where torchvision's compiled part does not fit PyTorch.
 
-There is no CPU build of torchvision for every PyTorch. Without its compiled part its import ends in
+Not every PyTorch has a CPU build of torchvision. Without the compiled part, its import ends in
 "operator torchvision::nms does not exist"; declaring the two operators that it looks up lets it
-load. They cannot be called, and nothing here does.
+load. They cannot be called, and nothing here calls them.
 
     python tests/integrations/torchvision_operators.py SCRIPT [ARGUMENTS]
 """

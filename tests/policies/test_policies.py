@@ -1,12 +1,15 @@
+import inspect
 import json
+from typing import final
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import replan.policies
 from replan import Protocol
-from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, focus_lengths
+from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, Policy
 
 
 def play(policy, script, every=10):
@@ -115,7 +118,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing():
     other = Fixed([0.5, 0.5])
     other.next_tasks(7)
     for state in (other.state_dict(), {}, 3):
-        with pytest.raises(ValueError, match="`state_dict` expects what a FocusThenReplay gave"):
+        with pytest.raises(ValueError, match="`state` expects the state_dict of a FocusThenReplay"):
             policy.load_state_dict(state)
     assert policy.step == 0
 
@@ -294,7 +297,7 @@ def test_lengths_of_focus_phases():
         if after:
             policy.observe(dict.fromkeys(range(task + 1), 0.5))
             policy.next_tasks(after)
-    assert focus_lengths(policy.decisions, policy.step) == [30, 10, 30, 5]
+    assert policy.focus_lengths == [30, 10, 30, 5]
 
 
 def test_what_happens_is_told_to_a_hook():
@@ -303,6 +306,102 @@ def test_what_happens_is_told_to_a_hook():
     policy.next_tasks(3)
     policy.observe({0: 0.5, 1: 0.25})
     assert told == [(3, {"share_0": 0.5, "share_1": 0.5, "loss_0": 0.5, "loss_1": 0.25, "late": 0})]
+
+
+def test_learning_rates_are_ones_unless_planned():
+    protocol = Protocol([[1.0, 0.0], [0.5, 0.5]], 2.0, lr=[[3.0, 9.0], [0.4, 0.2]])
+    follow = Follow(protocol, 4)
+    assert follow.plans_lr
+    assert follow.lr(3).tolist() == [[3.0, 9.0], [3.0, 9.0], [0.4, 0.2]]
+    for policy in (Fixed([0.5, 0.5]), Alternate(2), FocusThenReplay(1, [0])):
+        assert not policy.plans_lr
+        assert policy.lr(3).tolist() == [[1.0, 1.0]] * 3
+
+
+def test_a_policy_says_whether_it_needs_losses():
+    protocol = Protocol([[0.5, 0.5]], 1.0)
+    for policy in (Fixed([0.5, 0.5]), Alternate(2), Follow(protocol, 4)):
+        assert not policy.needs_losses
+        assert (policy.waiting, policy.seen) == ("", None)
+    assert FocusThenReplay(1, [0]).needs_losses
+    assert FocusThenReplay(1, [0], max_focus=9).needs_losses
+    assert FocusThenReplay(1, [0], max_focus=0, shares="loss").needs_losses
+    assert not FocusThenReplay(1, [0], max_focus=0).needs_losses
+    assert not FocusThenReplay(1, [0], min_focus=9, max_focus=9).needs_losses
+    policy = FocusThenReplay(1, [0], tasks=3)
+    policy.observe({0: 0.2, 1: 0.1})
+    assert not policy.needs_losses  # it has switched
+    policy.begin(2)
+    assert policy.needs_losses
+
+
+def test_focus_then_replay_says_that_only_losses_can_end_its_focus():
+    policy = FocusThenReplay(0, [], tasks=2)
+    assert (policy.waiting, policy.seen) == ("", [0])  # there is nothing to replay yet
+    policy.begin(1)
+    assert policy.waiting == "the policy was told no losses so far, and stays with the new task"
+    assert policy.seen == [0, 1]
+    policy.observe({0: 0.1})
+    assert policy.waiting == ""
+    assert FocusThenReplay(1, [0], max_focus=5).waiting == ""
+
+
+def classes():
+    found = [cls for cls in vars(replan.policies).values() if inspect.isclass(cls)]
+    return [cls for cls in found if issubclass(cls, Policy)]
+
+
+@pytest.mark.parametrize("policy", classes())
+def test_policies_are_abstract_or_final_and_override_nothing_concrete(policy):
+    assert inspect.isabstract(policy) != getattr(policy, "__final__", False)
+    for base in policy.__mro__[1:-1]:
+        concrete = set(vars(base)) - getattr(base, "__abstractmethods__", set())
+        overridden = concrete & set(vars(policy))
+        assert {name for name in overridden if not name.startswith(("__", "_abc"))} == set()
+
+
+@final
+class Worst(Policy):
+    """Always the task with the largest loss: a policy of one's own."""
+
+    needs_losses, waiting, seen = True, "", None
+
+    def __init__(self, tasks, **settings):
+        super().__init__(tasks, **settings)
+        self.losses = {}
+
+    def _ahead(self, count):
+        worst = max(range(self.tasks), key=lambda task: self.losses.get(task, np.inf))
+        return np.tile(np.eye(self.tasks)[worst], (count, 1)), None
+
+    def _observe(self, losses, late):
+        self.losses |= losses
+        return self.losses
+
+    def _advance(self, count):
+        pass
+
+    def _begin(self, new_task):
+        pass
+
+    def _state(self):
+        return {"losses": list(self.losses.items())}
+
+    def _load(self, state):
+        self.losses = dict(state["losses"])
+
+
+def test_a_policy_of_ones_own():
+    policy = Worst(3)
+    chosen = []
+    for losses in ({0: 0.5}, {1: 0.7, 2: 0.6}, {1: 0.1}, {2: 0.2}):
+        policy.observe(losses)
+        chosen.append(policy.next_task())
+    assert chosen == [1, 1, 2, 0]
+    again = Worst(3)
+    again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    assert again.state_dict() == policy.state_dict()
+    assert again.next_tasks(2).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -62,6 +62,16 @@ def task(name: str, value: object, tasks: int) -> int:
         expects = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
         raise ValueError(f"`{name}` expects {expects}, got {value!r}")
     return int(value)
+
+
+def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float]:
+    """Return losses by task (from 0), of some or of all `tasks` tasks, as floats, finite or not."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"`{name}` expects a dict of losses by task, got {value!r}")
+    try:
+        return {task(name, t, tasks): float(x) for t, x in value.items()}
+    except TypeError:
+        raise ValueError(f"`{name}` expects a number for each task, got {dict(value)}") from None
 
 
 def items(name: str, value: Any, expects: str) -> list[Any]:

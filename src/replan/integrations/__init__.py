@@ -1,5 +1,5 @@
-"""Replay policies in training loops of others: PyTorch, Lightning, Avalanche.
+"""Policies in the training loops of others: PyTorch, Lightning, Avalanche.
 
-Each is a module of its own, which needs its framework: `replan.integrations.torch`,
+Each has a module of its own, which needs the framework: `replan.integrations.torch`,
 `replan.integrations.lightning`, `replan.integrations.avalanche`.
 """

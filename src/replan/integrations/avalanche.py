@@ -1,6 +1,6 @@
 """Avalanche 0.6: a plugin like `ReplayPlugin`, in which a policy says when to replay.
 
-policy = FocusThenReplay(0, [], tasks=5)  # experience 0 is new, the others are to come
+policy = FocusThenReplay(0, [], tasks=5)  # experience 0 is new, the others are still to come
 strategy = Naive(..., plugins=[PolicyReplayPlugin(policy, mem_size=200)])
 """
 
@@ -16,7 +16,7 @@ try:
     from avalanche.models.utils import avalanche_forward
     from avalanche.training.plugins import SupervisedPlugin
     from avalanche.training.storage_policy import ExemplarsBuffer, ExperienceBalancedBuffer
-except (ImportError, RuntimeError) as error:  # the latter of a torchvision that does not fit torch
+except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not fit torch
     raise ImportError(
         "replan.integrations.avalanche needs Avalanche 0.6: pip install 'replan[avalanche]', with "
         f"a torchvision that fits your PyTorch, see docs/practice.md ({error})"
@@ -27,43 +27,43 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from replan._common import check
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Decision, FocusThenReplay, ReplayPolicy
+from replan.policies import Decision, Policy
 
-TASK = "replan_task"  # the attribute by which samples in memory know their experience
+TASK = "replan_task"  # the attribute that holds the experience of each sample in memory
 
 
 class PolicyReplayPlugin(SupervisedPlugin):
     """Experience replay at the times and with the shares that a policy chooses.
 
-    Tasks of the policy are experiences, in the order they come in. The losses it is told are
-    computed here, on samples kept apart: some of each experience that are never trained on, and
+    The tasks of the policy are the experiences, in order of arrival. The losses it is told are
+    computed here, on samples kept apart: a few of each experience, which are never trained on and
     count as memory.
 
     samples, decisions: samples of each task (T,) trained on in all, and what the policy decided.
 
     **Main arguments**
 
-    - `policy`: of as many tasks as there will be experiences, such as `FocusThenReplay(0, [],
+    - `policy`: with as many tasks as there will be experiences, such as `FocusThenReplay(0, [],
       tasks=5)`.
-    - `mem_size`: samples kept of experiences before, those kept apart included.
-    - `batch_size`, `batch_size_mem`: together the size of a batch once there is a memory, of which
-      the policy chooses the shares; by default twice the strategy's. Without a memory a batch has
-      `batch_size` samples. An epoch has as many batches as `batch_size` goes into the experience.
-      All are full and shuffled, whatever `train` is told.
+    - `mem_size`: samples kept of earlier experiences, including those kept apart.
+    - `batch_size`, `batch_size_mem`: once there is a memory, a batch has as many samples as both
+      together, and the policy chooses the shares; without a memory it has `batch_size`. Each is by
+      default the strategy's. An epoch has as many batches as hold the experience in parts of
+      `batch_size`. Batches are full and shuffled, whatever `train` is told.
 
     **Other arguments**
 
-    - `storage_policy`: what is kept to be replayed, of size `mem_size - probe_size`; by default
+    - `storage_policy`: chooses what is kept for replay, of size `mem_size - probe_size`; by default
       balanced over experiences. It is updated through `post_adapt`.
-    - `probe_size`: samples kept apart, shared equally by the experiences so far; by default a tenth
-      of `mem_size`, and one of each at least. 0 for policies that need no losses.
+    - `probe_size`: samples kept apart, divided equally among the experiences so far; by default a
+      tenth of `mem_size`, at least one per experience. Use 0 for policies that need no losses.
     - `every`: training iterations between measurements of the losses.
-    - `seed`: of the samples kept apart and of the order of samples.
+    - `seed`: of the choice of samples kept apart and of the order of samples.
     """
 
     def __init__(
         self,
-        policy: ReplayPolicy,
+        policy: Policy,
         mem_size: int = 200,
         batch_size: int | None = None,
         batch_size_mem: int | None = None,
@@ -74,12 +74,13 @@ class PolicyReplayPlugin(SupervisedPlugin):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(policy, ReplayPolicy):
+        if not isinstance(policy, Policy):
             raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
-        if isinstance(policy, FocusThenReplay) and policy.seen != [0]:
+        if policy.seen not in (None, [0]):
             raise ValueError(
-                "`policy` expects one for which experience 0 is new and the others are to come, "
-                f"FocusThenReplay(0, [], tasks=...), got tasks {policy.seen} from the start"
+                "`policy` expects one for which experience 0 is new and the others are still to "
+                "come, such as FocusThenReplay(0, [], tasks=...), got one that has seen tasks "
+                f"{policy.seen}"
             )
         if not isinstance(storage_policy, ExemplarsBuffer | None):
             raise ValueError(
@@ -100,8 +101,8 @@ class PolicyReplayPlugin(SupervisedPlugin):
         replayed = self.mem_size - self.probe_size
         if storage_policy is not None and storage_policy.max_size != replayed:
             raise ValueError(
-                f"`storage_policy` expects one of size {replayed}, what `mem_size` {mem_size} and "
-                f"`probe_size` {self.probe_size} leave, got size {storage_policy.max_size}"
+                f"`storage_policy` expects a buffer of size {replayed}, what `mem_size` {mem_size} "
+                f"and `probe_size` {self.probe_size} leave, got size {storage_policy.max_size}"
             )
         self.storage_policy = storage_policy or ExperienceBalancedBuffer(replayed)
         self.every = check.integer("every", every, at_least=1)
@@ -111,21 +112,22 @@ class PolicyReplayPlugin(SupervisedPlugin):
 
     @property
     def decisions(self) -> list[Decision]:
-        """What the policy decided so far."""
+        """What the policy has decided so far."""
         return self.policy.decisions
 
     def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
-        """Keep samples of the new experience apart, and share the room for them anew."""
+        """Keep samples of the new experience apart, and divide the room for them anew."""
         data, task = strategy.adapted_dataset, len(self.held_out)
         if task == self.policy.tasks:
             raise ValueError(
-                f"`policy` expects one of as many tasks as there are experiences (`tasks=`), got "
-                f"{self.policy!r} and an experience more"
+                "`policy` expects one with as many tasks as there are experiences (`tasks=`), got "
+                f"{self.policy!r} and one more experience"
             )
         room = self.probe_size // (task + 1)
         if len(data) <= room:
             raise ValueError(
-                f"`probe_size` expects less than an experience has, got {room} of {len(data)}"
+                "`probe_size` expects fewer samples than an experience has, got "
+                f"{room} of {len(data)}"
             )
         order = np.random.default_rng([self.seed, task]).permutation(len(data)).tolist()
         self.held_out = [
@@ -141,7 +143,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
     def before_training_exp(
         self, strategy: Any, num_workers: int = 0, persistent_workers: bool = False, **kwargs: Any
     ) -> None:
-        """Load batches of the new experience and of the memory as the policy says."""
+        """Load batches of the new experience and of the memory as the policy decides."""
         task = len(self.held_out) - 1
         parts = [*self._memory(task), strategy.adapted_dataset]
         sizes = [len(part) for part in parts] + [0] * (self.policy.tasks - len(parts))
@@ -174,7 +176,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         )
 
     def _memory(self, tasks: int) -> list[AvalancheDataset]:
-        """Return what there is to replay of each task before."""
+        """Return what there is to replay of each earlier task."""
         memory = self.storage_policy.buffer
         if not len(memory):
             return [memory] * tasks
@@ -197,7 +199,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         self._sampler.step(self._probe.step(strategy.model) if self._probe else None)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Let the storage policy choose what of the experience is kept."""
+        """Let the storage policy choose what is kept of the experience."""
         self.samples += self._sampler.samples
         self.storage_policy.post_adapt(
             strategy, _Trained(strategy.experience, strategy.adapted_dataset)

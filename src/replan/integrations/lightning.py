@@ -25,12 +25,12 @@ from replan.policies import Log
 class ReplayCallback(Callback):
     """Tells a sampler's policy the probed losses after each batch; keeps both in the checkpoint.
 
-    What the policy logs goes to the trainer's loggers, as `replay/...`, unless it has a hook of its
-    own.
+    What the policy logs goes to the trainer's loggers, as `replay/...`, unless the policy has a
+    `log` of its own.
 
-    - `sampler`: the one in the training data loader. With several devices, the trainer expects
+    - `sampler`: the one in the training data loader. With several devices, give the trainer
       `use_distributed_sampler=False`: the sampler knows its rank.
-    - `probe`: estimates losses; none, for policies which need none, such as a plan's.
+    - `probe`: estimates losses; None for policies that need none, such as `Follow`.
     """
 
     def __init__(self, sampler: ReplayBatchSampler, probe: LossProbe | None = None) -> None:
@@ -53,12 +53,12 @@ class ReplayCallback(Callback):
             self.sampler.policy.log, self._log = log, log
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the hook back: the loggers are this trainer's."""
+        """Take the hook back: the loggers belong to this trainer."""
         if self.sampler.policy.log is self._log:
             self.sampler.policy.log = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin another epoch, if the trainer cut this one short."""
+        """Begin the next epoch even if the trainer cut this one short."""
         self.sampler.set_epoch(trainer.current_epoch + 1)
 
     def on_train_batch_end(
@@ -73,7 +73,7 @@ class ReplayCallback(Callback):
         return {"sampler": self.sampler.state_dict(), "probe": probe}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from where another callback with the same arguments was."""
+        """Continue from where another callback with the same arguments was."""
         self.sampler.load_state_dict(state_dict["sampler"])
         if self.probe is not None:
             self.probe.load_state_dict(state_dict["probe"])

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check
 from replan._common.check import Ints
-from replan.policies import FocusThenReplay, Follow, ReplayPolicy, checked_losses
+from replan.policies import Policy
 
 try:
     import torch
@@ -48,37 +48,39 @@ class ReplayBatchSampler(Sampler[list[int]]):
     """Batches whose tasks a policy chooses, for `DataLoader(batch_sampler=...)`.
 
     Each task's samples come in shuffled passes: none is drawn again before every other sample of
-    its task was drawn, whatever the batches, epochs, ranks and resumptions. Batches are full; a
-    task with few samples begins its next pass where the last one ends. An epoch is a number of
-    batches, and its iterator gives what is left of them.
+    its task has been drawn, whatever the batches, epochs, ranks and resumptions. Batches are always
+    full: a task with few samples begins its next pass where the last one ends. An epoch is a number
+    of batches, and its iterator gives those that are left.
 
-    Call `step` after training on each batch: it passes on losses, and tells batches that were
-    trained on from those which worker processes only loaded ahead. The others come again.
+    Call `step` after training on each batch: it passes losses on to the policy, and distinguishes
+    batches that were trained on from those that worker processes merely loaded ahead. The latter
+    come again.
 
-    epoch, steps: the epoch, and batches trained on in all.
+    epoch, steps: the current epoch, and the batches trained on in all.
 
     **Main arguments**
 
-    - `sizes`: (T,) samples of each task, one after the other in the data set, as `ConcatDataset`
-      has them. `from_labels` expects tasks in any order.
-    - `policy`: a `replan.policies` policy of as many tasks. Tasks without samples leave their
-      shares to the others.
-    - `batch_size`: samples in a batch of one rank.
+    - `sizes`: (T,) samples of each task, one task after the other in the data set, as in a
+      `ConcatDataset`. `from_labels` accepts samples in any order.
+    - `policy`: a policy of `replan.policies` with as many tasks. The shares of tasks without
+      samples go to the others.
+    - `batch_size`: samples per batch and rank.
 
     **Other arguments**
 
-    - `mixed`: each batch has the tasks' shares, and the policy counts samples; if not, each batch
-      is of one task, and the policy counts batches.
-    - `batches`: in an epoch; by default as many as hold all samples once.
+    - `mixed`: if True, each batch is mixed according to the shares, and the policy counts samples;
+      if False, each batch is of one task, and the policy counts batches.
+    - `batches`: per epoch; by default as many as hold all samples once.
     - `seed`: of the shuffling, the same on all ranks.
-    - `num_replicas`, `rank`: both, or those of the running group of `torch.distributed`. All ranks
-      draw the same batches, and each takes its part of every task's samples.
+    - `num_replicas`, `rank`: both or neither; by default those of the running group of
+      `torch.distributed`. All ranks draw the same batches, and each takes its part of every task's
+      samples.
     """
 
     def __init__(
         self,
         sizes: Sequence[int],
-        policy: ReplayPolicy,
+        policy: Policy,
         batch_size: int,
         *,
         mixed: bool = True,
@@ -90,7 +92,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         counts = [check.integer("sizes", n) for n in check.items("sizes", sizes, "sizes")]
         ends = np.cumsum(counts, dtype=np.int64)
         members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
-        if not isinstance(policy, ReplayPolicy):
+        if not isinstance(policy, Policy):
             raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
         if len(members) != policy.tasks:
             raise ValueError(
@@ -108,7 +110,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
             check.integer("num_replicas", num_replicas, at_least=1)
             rank = check.integer("rank", rank, at_most=num_replicas - 1)
         elif rank is not None:
-            raise ValueError(f"`rank` goes with `num_replicas`, got {rank!r} without it")
+            raise ValueError(f"`rank` expects `num_replicas` beside it, got {rank!r} alone")
         self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
         self._members = members
@@ -121,12 +123,12 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     @classmethod
     def from_labels(
-        cls, labels: ArrayLike, policy: ReplayPolicy, batch_size: int, **settings: Any
+        cls, labels: ArrayLike, policy: Policy, batch_size: int, **settings: Any
     ) -> ReplayBatchSampler:
-        """Make a sampler from the task (n,), from 0, of each sample of the data set."""
+        """Make a sampler from the task (n,), counted from 0, of each sample of the data set."""
         which = np.asarray(labels)
         if which.ndim != 1 or not np.issubdtype(which.dtype, np.integer):
-            raise ValueError(f"`labels` expects a list of tasks, one a sample, got {labels!r:.80}")
+            raise ValueError(f"`labels` expects the task of each sample, got {labels!r:.80}")
         for task in np.unique(which):
             check.task("labels", int(task), policy.tasks)
         members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
@@ -136,13 +138,13 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks there are; the group may be made after the sampler."""
+        """How many ranks there are; their group may be made after the sampler."""
         given, _ = self._given
         return given if given is not None else dist.get_world_size() if _distributed() else 1
 
     @property
     def rank(self) -> int:
-        """Which of them this one is."""
+        """Which of the ranks this one is."""
         given, rank = self._given
         return rank if given is not None else dist.get_rank() if _distributed() else 0
 
@@ -161,7 +163,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         if self.steps < self._given_out >= end:
             warnings.warn(
                 f"`step` was not called after {self._given_out - self.steps} batches of this "
-                "epoch: they come again",
+                "epoch, so they come again",
                 stacklevel=2,
             )
         for number in range(self.steps, end):
@@ -169,11 +171,11 @@ class ReplayBatchSampler(Sampler[list[int]]):
             yield self._batch(number).indices[self.rank :: self.num_replicas]
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; if it is the one that runs, go on with it."""
+        """Begin an epoch; if it is the current one, continue with it."""
         if check.integer("epoch", epoch) < self.epoch and self._loaded:
             warnings.warn(
-                f"epoch {epoch} was over when the state was saved, and begins again: "
-                "go on with `range(sampler.epoch, epochs)`",
+                f"epoch {epoch} was over when the state was saved, and begins again; "
+                "to continue, loop over `range(sampler.epoch, epochs)`",
                 stacklevel=2,
             )
         self._loaded = False
@@ -181,13 +183,13 @@ class ReplayBatchSampler(Sampler[list[int]]):
             self.epoch, self._begun = epoch, self.steps
 
     def step(self, losses: Mapping[int, float] | None = None) -> None:
-        """Say that a batch was trained on, and tell the policy losses by task, if there are any.
+        """Tell the sampler that a batch was trained on, and the policy losses by task, if any.
 
-        Losses are averaged over the ranks, which must have some at the same steps.
+        Losses are averaged over the ranks; all ranks must bring some at the same steps.
         """
         if not self._pending:
             raise ValueError(
-                f"`step` was called more often than this sampler gave batches, {self.steps}"
+                f"`step` expects one call per batch, got one more than the {self.steps} batches"
             )
         self.steps += 1
         self._pending.pop(0)
@@ -196,29 +198,28 @@ class ReplayBatchSampler(Sampler[list[int]]):
             self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
         if self.steps == self._begun + len(self):
             self.epoch, self._begun = self.epoch + 1, self.steps
-            if isinstance(self.policy, FocusThenReplay) and self.policy.deaf:
-                warnings.warn(
-                    "the policy was told no losses so far, and stays with the new task",
-                    stacklevel=2,
-                )
+            if self.policy.waiting:
+                warnings.warn(self.policy.waiting, stacklevel=2)
 
     def rate(self, number: int) -> float:
-        """Return the planned learning rate of a batch, numbered from 0 over all epochs."""
+        """Return the planned learning rate of a batch; they count from 0 over all epochs."""
         rate = self._batch(number).rate
         if rate is None:
-            raise ValueError(f"`policy` plans no learning rates: {self.policy!r}")
+            raise ValueError(f"`policy` expects one that plans learning rates, got {self.policy!r}")
         return rate
 
     def _batch(self, number: int) -> _Batch:
-        """Return a batch not trained on yet; it is drawn, with all before it, if it was not."""
+        """Return a batch that is not trained on yet; draw it, and all before it, if need be."""
         if number < self.steps:
-            raise ValueError(f"batch {number} was trained on already, {self.steps} were in all")
+            raise ValueError(
+                f"`number` expects a batch not yet trained on, from {self.steps} on, got {number}"
+            )
         while self.steps + len(self._pending) <= number:
             self._pending.append(self._draw())
         batch = self._pending[number - self.steps]
         if len(batch.indices) != self.batch_size * self.num_replicas:
             raise ValueError(
-                "a batch was drawn before `torch.distributed` had its group: it has "
+                "a batch was drawn before the group of `torch.distributed` was made: it has "
                 f"{len(batch.indices)} samples for {self.num_replicas} ranks of {self.batch_size}"
             )
         return batch
@@ -226,16 +227,16 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def _draw(self) -> _Batch:
         size = self.batch_size * self.num_replicas
         asked = size if self.mixed else 1
-        rates = self.policy.lr(asked) if isinstance(self.policy, Follow) else None
+        rates = self.policy.lr(asked) if self.policy.plans_lr else None
         tasks = self.policy.next_tasks(asked, self._among)
         counts = np.bincount(tasks, minlength=self.policy.tasks) * (size // asked)
-        # In the order of tasks, so that each rank's stride takes its part of every task.
+        # Ordered by task, so that each rank's stride takes its part of every task.
         taken = [self._take(t, n) for t, n in enumerate(counts.tolist())]
         rate = None if rates is None else float(np.mean(rates[np.arange(asked), tasks]))
         return _Batch(np.concatenate(taken).tolist(), counts.tolist(), rate)
 
     def _take(self, task: int, count: int) -> Ints:
-        """Return the next samples of a task, and go on in its passes."""
+        """Return the next samples of a task, and advance in its passes."""
         taken = [np.empty(0, dtype=np.int64)]
         while count:
             number, start = divmod(self._drawn[task], len(self._members[task]))
@@ -245,14 +246,14 @@ class ReplayBatchSampler(Sampler[list[int]]):
         return np.concatenate(taken)
 
     def _pass(self, task: int, number: int) -> Ints:
-        """Return a task's samples in the order of one of its passes."""
+        """Return the samples of a task in the order of one of its passes."""
         if self._passes.get(task, (-1,))[0] != number:
             rng = np.random.default_rng([self.seed, task, number])
             self._passes[task] = number, rng.permutation(self._members[task])
         return self._passes[task][1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the sampler and its policy are, as JSON types, the same on all ranks."""
+        """Return where the sampler and its policy are, as JSON types; the same on all ranks."""
         return self._settings() | {
             "epoch": self.epoch,
             "steps": self.steps,
@@ -272,14 +273,14 @@ class ReplayBatchSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on, to the sample, from where another sampler with the same arguments was."""
+        """Continue, to the sample, from where another sampler with the same arguments was."""
         if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
-            raise ValueError(f"`state_dict` expects what a sampler gave, got {state!r:.80}")
+            raise ValueError(f"`state` expects the state_dict of a sampler, got {state!r:.80}")
         for name, here in self._settings().items():
             if state[name] != here:
                 raise ValueError(
-                    f"`state_dict` expects what a sampler with {name} = {here} gave, got one with "
-                    f"{state[name]}"
+                    f"`state` expects the state_dict of a sampler with {name} = {here}, got one "
+                    f"with {state[name]}"
                 )
         self.policy.load_state_dict(state["policy"])
         self.epoch, self.steps, self._begun = state["epoch"], state["steps"], state["begun"]
@@ -293,11 +294,11 @@ def _distributed() -> bool:
 
 
 def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
-    """Return the losses by task, averaged over those ranks that have one."""
-    known = checked_losses(losses, tasks)
+    """Return the losses by task, each averaged over the ranks that have it."""
+    known = check.losses("losses", losses, tasks)
     if not _distributed():
         return known
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL has no other
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
     table = torch.zeros(2, tasks, dtype=torch.float64, device=device)
     for task, loss in known.items():
         table[:, task] = torch.tensor([loss, 1.0], dtype=torch.float64)
@@ -307,24 +308,24 @@ def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float
 
 
 class LossProbe:
-    """Estimates each task's held-out loss every so many steps, and leaves training as it was.
+    """Estimates each task's held-out loss every so many steps, and leaves training undisturbed.
 
-    The model is in eval mode meanwhile, without gradients; modes and the random states of PyTorch,
-    NumPy and Python are put back.
+    Meanwhile the model is in eval mode, without gradients; its modes and the random states of
+    PyTorch, NumPy and Python are restored afterwards.
 
     **Main arguments**
 
-    - `data`: a map-style data set of held-out samples for each task, a list or a dict by task.
-    - `loss`: `loss(model, batch)` gives the mean loss of a collated batch, a scalar; it moves the
-      batch to the model's device, if that is another one.
+    - `data`: a map-style data set of held-out samples for each task, as a list or a dict by task.
+    - `loss`: `loss(model, batch)` returns the mean loss of a collated batch, a scalar; it moves the
+      batch to the model's device if need be.
 
     **Other arguments**
 
     - `every`: steps between measurements.
-    - `batch_size`: samples of each task in a measurement: the next ones in a shuffled order, round
-      and round; all, if there are not more.
+    - `batch_size`: samples of each task per measurement: the next ones in a shuffled order, round
+      and round; all of them if there are no more.
     - `collate`: makes a batch of a list of samples.
-    - `seed`: of that order. With another one on each rank, the mean over ranks has more samples.
+    - `seed`: of that order. With one of its own on each rank, the mean over ranks has more samples.
     """
 
     def __init__(
@@ -338,14 +339,14 @@ class LossProbe:
         seed: int = 0,
     ) -> None:
         if not isinstance(data, Mapping | list | tuple):
-            raise ValueError(f"`data` expects a list of data sets, one a task, got {data!r:.80}")
+            raise ValueError(f"`data` expects a list of data sets, one per task, got {data!r:.80}")
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
         sizes = {
             t: len(part) if hasattr(part, "__len__") else part for t, part in self.data.items()
         }
         if not sizes or not all(isinstance(size, int) and size for size in sizes.values()):
             raise ValueError(
-                f"`data` expects samples of at least one task, of each some, got {sizes}"
+                f"`data` expects at least one task and samples of each, got sizes {sizes}"
             )
         if not callable(loss) or isinstance(loss, torch.nn.Module):
             raise ValueError(f"`loss` expects a function of a model and a batch, got {loss!r}")
@@ -356,7 +357,7 @@ class LossProbe:
         self.steps = 0
 
     def step(self, model: torch.nn.Module) -> dict[int, float]:
-        """Count a training step; return the losses by task if they are due, else nothing."""
+        """Count a training step; return the losses by task if they are due, else an empty dict."""
         self.steps += 1
         return {} if self.steps % self.every else self.measure(model)
 
@@ -367,7 +368,8 @@ class LossProbe:
         for loss in losses.values():
             if torch.as_tensor(loss).numel() != 1:
                 raise ValueError(
-                    f"`loss` expects a function that gives a scalar, got shape {tuple(loss.shape)}"
+                    "`loss` expects a function that returns a scalar, got shape "
+                    f"{tuple(loss.shape)}"
                 )
         return {task: float(loss) for task, loss in losses.items()}
 
@@ -383,15 +385,15 @@ class LossProbe:
         return {"steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from where another probe was."""
+        """Continue from where another probe was."""
         if set(state) != {"steps"}:
-            raise ValueError(f"`state_dict` expects what a probe gave, got {', '.join(state)}")
+            raise ValueError(f"`state` expects the state_dict of a probe, got {', '.join(state)}")
         self.steps = check.integer("steps", state["steps"])
 
 
 @contextmanager
 def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model in eval mode without gradients, and put all back as it was."""
+    """Put the model in eval mode without gradients, and restore everything afterwards."""
     modes = {module: module.training for module in model.modules()}
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
@@ -409,9 +411,10 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
 class PlannedLR(LRScheduler):
     """The learning rates of a plan: the optimizer's own times the plan's, batch by batch.
 
-    The sampler's policy is a `Follow`. A batch of one task has that task's rate; a mixed one the
-    mean over its samples. Call `step` after each batch, before or after the sampler's; where
-    gradients are accumulated, after each step of the optimizer and the sampler's.
+    The sampler's policy plans them, as `Follow` does. A batch of one task has the rate of that
+    task; a mixed one has the mean over its samples. Call `step` after each batch, before or after
+    the sampler's; where gradients are accumulated, after each step of the optimizer and after the
+    sampler's.
     """
 
     def __init__(
@@ -420,17 +423,18 @@ class PlannedLR(LRScheduler):
         sampler: ReplayBatchSampler,
         last_epoch: int = -1,
     ) -> None:
-        if not isinstance(sampler, ReplayBatchSampler) or not isinstance(sampler.policy, Follow):
+        if not isinstance(sampler, ReplayBatchSampler) or not sampler.policy.plans_lr:
             got = getattr(sampler, "policy", sampler)
             raise ValueError(
-                f"`sampler` expects a ReplayBatchSampler whose policy is a Follow, got {got!r}"
+                "`sampler` expects a ReplayBatchSampler whose policy plans learning rates, got "
+                f"{got!r}"
             )
         self.sampler, self.first = sampler, sampler.steps
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
         """Return the learning rate of each parameter group for the next batch."""
-        # Steps may be fewer than batches, as where gradients are accumulated.
+        # There may be fewer steps than batches: gradients may be accumulated.
         number = max(self.first + self.last_epoch, self.sampler.steps)
         rate = self.sampler.rate(number)
         return [base * rate for base in self.base_lrs]

@@ -21,7 +21,7 @@ from scipy import stats
 from replan._common import check, files, plotting
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _datasets
-from replan.policies import FocusThenReplay, focus_lengths
+from replan.policies import FocusThenReplay
 from replan.sweeps import sweep
 
 # What the new pair does when it arrives, as settings of FocusThenReplay.
@@ -127,7 +127,7 @@ def learn(
     return {
         "looks": run.looks,
         "samples": run.samples.tolist(),
-        "focus": focus_lengths(decisions, run.policy.step),
+        "focus": run.policy.focus_lengths,
         "decisions": [asdict(decision) for decision in decisions],
     }
 

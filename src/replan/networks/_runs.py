@@ -16,7 +16,7 @@ from replan._common import check, files
 from replan._common.check import Floats, Ints
 from replan.dynamics import IntegrationError
 from replan.networks._tasks import ImageTasks
-from replan.policies import Fixed, FocusThenReplay, Follow, ReplayPolicy
+from replan.policies import Fixed, FocusThenReplay, Follow, Policy
 from replan.protocol import Protocol
 
 Singles = NDArray[np.float32]
@@ -279,7 +279,7 @@ class _Run:
         }
         return other
 
-    def go(self, policy: ReplayPolicy, end: int) -> None:
+    def go(self, policy: Policy, end: int) -> None:
         """Train up to the step `end`, with the tasks that the policy says."""
         from replan.networks._network import train
 
@@ -288,10 +288,9 @@ class _Run:
         for stop in [*stops, end] if end > self.step else []:
             count = stop - self.step
             rates = np.full(count, world.training.lr, np.float32)
-            by_task = policy.lr(count) if isinstance(policy, Follow) else None
+            by_task = policy.lr(count)
             tasks = policy.next_tasks(count)
-            if by_task is not None:
-                rates *= by_task[np.arange(count), tasks].astype(np.float32)
+            rates *= by_task[np.arange(count), tasks].astype(np.float32)
             train(
                 self.weights, self.heads, world.tasks.pixels, world.tasks.targets, world.streams,
                 self.position, world.tasks.mix, tasks, rates, world.tasks.scale, world.tasks.shift,

@@ -1,16 +1,10 @@
-"""Replay policies: which task next, decided while training from nothing but losses."""
+"""Policies: which task next, decided in a running training loop from nothing but losses."""
 
-from replan.policies._policies import (
-    Alternate,
-    Decision,
-    Fixed,
-    FocusThenReplay,
-    Follow,
-    Log,
-    ReplayPolicy,
-    checked_losses,
-    focus_lengths,
-)
+from replan.policies._alternate import Alternate
+from replan.policies._fixed import Fixed
+from replan.policies._focus_then_replay import FocusThenReplay
+from replan.policies._follow import Follow
+from replan.policies._policy import Decision, Log, OpenLoop, Policy
 
 __all__ = [
     "Alternate",
@@ -19,7 +13,6 @@ __all__ = [
     "FocusThenReplay",
     "Follow",
     "Log",
-    "ReplayPolicy",
-    "checked_losses",
-    "focus_lengths",
+    "OpenLoop",
+    "Policy",
 ]

@@ -1,0 +1,24 @@
+"""One task after the other."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from replan._common import check
+from replan._common.check import Floats
+from replan.policies._policy import OpenLoop
+
+
+@final
+class Alternate(OpenLoop):
+    """One task after the other, `stay` steps each."""
+
+    def __init__(self, tasks: int, *, stay: int = 1, **settings: Any) -> None:
+        super().__init__(tasks, **settings)
+        self.stay = check.integer("stay", stay, at_least=1)
+
+    def _ahead(self, count: int) -> tuple[Floats, None]:
+        turn = (self.step + np.arange(count)) // self.stay % self.tasks
+        return np.eye(self.tasks)[turn], None

@@ -1,0 +1,24 @@
+"""The same shares at every step."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check
+from replan._common.check import Floats
+from replan.policies._policy import OpenLoop
+
+
+@final
+class Fixed(OpenLoop):
+    """The same shares (T,) at every step: what most replay libraries do."""
+
+    def __init__(self, shares: ArrayLike, **settings: Any) -> None:
+        self._shares = check.simplex_rows("shares", shares, ("T",))
+        super().__init__(self._shares.size, **settings)
+
+    def _ahead(self, count: int) -> tuple[Floats, None]:
+        return np.tile(self._shares, (count, 1)), None

@@ -1,0 +1,32 @@
+"""A protocol, such as a plan's, played in a training loop."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from replan._common import check
+from replan._common.check import Floats
+from replan.policies._policy import OpenLoop
+from replan.protocol import Protocol
+
+
+@final
+class Follow(OpenLoop):
+    """Plays a protocol, with its learning rates, stretched over a number of steps.
+
+    After them the last piece of the protocol goes on.
+    """
+
+    def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:
+        if not isinstance(protocol, Protocol):
+            raise ValueError(f"`protocol` expects a Protocol, got {protocol!r}")
+        super().__init__(protocol.tasks, **settings)
+        self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
+        self._rates = protocol.lr_by_task
+
+    def _ahead(self, count: int) -> tuple[Floats, Floats]:
+        middle = (self.step + np.arange(count) + 0.5) / self.steps
+        piece = self.protocol.step_at(middle * self.protocol.duration)
+        return self.protocol.shares[piece], self._rates[piece]
