@@ -13,6 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 FilePath = str | os.PathLike[str]
 VERSION = version("replan")
 
@@ -32,6 +35,13 @@ def read_json(path: FilePath) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content
+
+
+def nullable(values: NDArray[Any]) -> Any:
+    """Return an array as nested lists, with None for what is not finite."""
+    rows = values.astype(object)
+    rows[~np.isfinite(values)] = None
+    return rows.tolist()
 
 
 def write_csv(path: FilePath, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
