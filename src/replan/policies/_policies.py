@@ -87,6 +87,15 @@ class ReplayPolicy(ABC):
     def shares(self, count: int = 1) -> Floats:
         """Return the shares (count, T) of the tasks in each of the next samples."""
 
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the losses it is told next can change what it decides."""
+        return False
+
+    def lr(self, count: int = 1) -> Floats:
+        """Return factors (count, T) of the learning rate in each of the next samples, by task."""
+        return np.ones((count, self.tasks))
+
     def begin(self, new_task: int) -> None:
         """Take note that a new task has arrived; here nothing changes."""
         check.task("new_task", new_task, self.tasks)
@@ -298,6 +307,12 @@ class FocusThenReplay(ReplayPolicy):
     def seen(self) -> list[int]:
         """The tasks met so far, from 0."""
         return sorted([*self.old_tasks, self.new_task])
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether losses decide when the focus phase ends, if it is on, or what is replayed."""
+        ends = self.focusing and self.min_focus != self.max_focus
+        return ends or isinstance(self._given, str)
 
     @property
     def deaf(self) -> bool:
