@@ -203,7 +203,7 @@ def test_the_numbers_are_those_recorded(fashion):
         (["--pairs", "02,89"], "`pairs` expects classes that the data set has, got '89'"),
         (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
         (["--memory", "3"], "`memory` expects an integer of at least"),
-        (["--strategies", "no-replay,no-replay"], "`strategies` expects each once"),
+        (["--strategies", "no-replay,no-replay"], "`strategies` expects each name once"),
         (["--lr", "0"], "`lr` expects a finite number above 0"),
         (["--seeds", "0"], "`seeds` expects an integer of at least 1, got 0"),
     ],

@@ -56,8 +56,8 @@ class Images(NamedTuple):
 def fashion_mnist(root: FilePath | None = None) -> Images:
     """Return Fashion-MNIST: 60,000 and 10,000 grey images of clothes in ten classes.
 
-    Looks in `root` if given, else in $REPLAN_DATA, the user's cache and Debian's folder, for the
-    plain or gzipped files themselves, in `fashion-mnist`, or in torchvision's `FashionMNIST/raw`.
+    Looks in `root` if given, else in $REPLAN_DATA, the user's cache and Debian's folder: there, in
+    `fashion-mnist` and in torchvision's `FashionMNIST/raw`, for the plain or gzipped files.
     """
     train, train_labels, test, test_labels = _payloads("fashion-mnist", root)
     return Images(
@@ -71,8 +71,8 @@ def fashion_mnist(root: FilePath | None = None) -> Images:
 def cifar10(root: FilePath | None = None) -> Images:
     """Return CIFAR-10: 50,000 and 10,000 colour images in ten classes.
 
-    Looks in `root` if given, else in $REPLAN_DATA and the user's cache, for the files themselves,
-    or in `cifar-10-batches-bin` or `cifar-10-batches-py`.
+    Looks in `root` if given, else in $REPLAN_DATA and the user's cache: there, in
+    `cifar-10-batches-bin` and in `cifar-10-batches-py`.
     """
     rows = [
         np.frombuffer(payload, np.uint8).reshape(-1, 1 + _PIXELS)

@@ -32,7 +32,7 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
     for name in names:
         check.one_of("strategies", name, STRATEGIES)
     if len(set(names)) != len(names) or not names:
-        raise ValueError(f"`strategies` expects each once, got {', '.join(names) or 'none'}")
+        raise ValueError(f"`strategies` expects each name once, at least one, got {names}")
     return names
 
 

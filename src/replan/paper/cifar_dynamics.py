@@ -24,7 +24,7 @@ def compute(run: Run, *, seeds: int, steps: int, **settings: Any) -> Tables:
 
 
 def draw(tables: Tables, path: FilePath) -> None:
-    """Draw the losses of each strategy, their mean losses with the end enlarged, differences."""
+    """Draw the losses of each strategy, their mean losses with the end enlarged, gains."""
     curves = tables["curves"]
     with plotting.figure(path, width=7.2, height=4.8) as figure:
         axes = figure.subplot_mosaic("aabbcc;dddeee")
