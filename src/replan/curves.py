@@ -145,21 +145,23 @@ class Curves:
         """Write a .json file with everything, or a .csv file with the rows of `to_frame`."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
-        table = self.to_frame()
-        return files.write_csv(path, list(table), table.to_numpy(dtype=object).tolist())
+        return files.write_frame(path, self.to_frame())
 
-    def plot(self, path: files.FilePath | None = None, axes: Axes | None = None) -> Figure:
-        """Draw means with bands from 10 to 90 % into `axes` or a new figure; return the figure.
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
+    ) -> Figure | None:
+        """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %.
 
-        path: where to save the new figure (.png, .pdf, .svg), if anywhere.
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing.
         """
         from replan._common import plotting
 
         if axes is not None:
             if path is not None:
-                raise ValueError("`plot` expects a `path` or `axes`, got both")
+                raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
             plotting.draw_curves(axes, self)
-            return axes.figure.figure
+            return None
         with plotting.figure(path, width=6.4, height=3.4) as figure:
             panel = figure.subplots()
             plotting.draw_curves(panel, self)

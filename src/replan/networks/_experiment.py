@@ -215,7 +215,7 @@ class Experiment:
         """Write a .json file with everything, or a .csv file with the rows of `to_frame`."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
-        return _write_table(path, self.to_frame())
+        return files.write_frame(path, self.to_frame())
 
     def write(self, folder: files.FilePath) -> None:
         """Write settings.json, metrics.csv, decisions.json, summary.json and losses.png.
@@ -231,16 +231,16 @@ class Experiment:
         }
         settings = {"settings": self.settings}
         files.write_json(out / "settings.json", self.settings)
-        _write_table(out / "metrics.csv", self.metrics())
+        files.write_frame(out / "metrics.csv", self.metrics())
         files.write_json(out / "decisions.json", settings | {"decisions": decisions})
         files.write_json(out / "summary.json", settings | {"summary": self._summary_rows()})
         self.plot(out / "losses.png")
 
     def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw mean losses over realisations: of the tasks so far, and of each at the end.
+        """Draw mean losses over realisations: of the tasks so far, and of each task at the end.
 
-        Bands and lines are from the smallest to the largest. path: where to save the figure (.png,
-        .pdf, .svg), if anywhere.
+        Bands and bars reach from the smallest to the largest. Return the figure, and write it where
+        a `path` (.png, .pdf, .svg) is given.
         """
         with plotting.figure(path, width=8.0, height=3.4) as figure:
             left, right = figure.subplots(1, 2, width_ratios=[3, 2])
@@ -288,10 +288,6 @@ class Experiment:
             )
             lines.append(f"{name:{width}}{cells[0]:>17}{cells[1]:>17}{known}")
         return "\n".join(lines)
-
-
-def _write_table(path: files.FilePath, table: pd.DataFrame) -> None:
-    files.write_csv(path, list(table), table.to_numpy(dtype=object).tolist())
 
 
 def _replay(decisions: list[dict[str, Any]], start: float, end: float) -> int | None:
