@@ -237,7 +237,7 @@ class Experiment:
         self.plot(out / "losses.png")
 
     def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw mean losses over realisations: of the tasks so far, and of each task at the end.
+        """Draw mean losses over realisations: of the tasks tested, and of each task at the end.
 
         Bands and bars reach from the smallest to the largest. Return the figure, and write it where
         a `path` (.png, .pdf, .svg) is given.
@@ -256,7 +256,7 @@ class Experiment:
                 right.plot(where, curves.final.mean(axis=0), "o", markersize=4, color=colour)
             for time in self.arrivals[1:]:
                 left.axvline(time, color="0.8", linewidth=0.8, zorder=0)
-            left.set(xlabel="samples", ylabel="test loss, mean of tasks so far", yscale="log")
+            left.set(xlabel="samples", ylabel="test loss, mean of the tasks", yscale="log")
             left.xaxis.set_major_formatter(lambda n, _: f"{n / 1000:g}k" if n else "0")
             right.set(xlabel="task", ylabel="test loss at the end", yscale="log")
             right.set_xticks(range(len(self.tasks)), self.tasks)
