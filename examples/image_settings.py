@@ -1,7 +1,7 @@
-"""Which setting decides how the strategies compare on real images? One changed at a time.
+"""Which setting decides how the strategies compare on real images? One is changed at a time.
 
-Needs `replan data fetch fashion-mnist` and `cifar10`; two minutes on two cores. The table is in
-docs/real-images.md.
+Needs `replan data fetch fashion-mnist` and `replan data fetch cifar10`, and two minutes on two
+cores. The table is in docs/real-images.md.
 """
 
 import numpy as np
@@ -16,17 +16,17 @@ CHANGES = [
 
 
 def measure(tasks, training, realisations):
-    """Return what the docs tabulate: means over realisations, in percent where it says so."""
+    """Return a row of the table: from means over realisations, in percent where it says so."""
     found = networks.experiment(tasks, LOOKS, training=training, realisations=realisations)
-    steps = found.steps[1:]
+    steps, switches = found.times[1:].astype(int), found.switches("focus-then-replay")
     none, mixed, rule = (
         found.mean(name)[:, 1:].mean(axis=0)
-        for name in ("no replay", "interleaved", "pseudo-optimal")
+        for name in ("no-replay", "interleaved", "focus-then-replay")
     )
     worse = steps[none > mixed]
     return {
-        "switch": np.median(found.switches[found.switches >= 0]),
-        "no replay worse from": worse[0] if worse.size else "never",
+        "switch": np.median(switches[switches >= 0]),
+        "no-replay worse from": worse[0] if worse.size else "never",
         "excess over the better, %": np.max(100 * (rule / np.minimum(none, mixed) - 1)),
         "gain over interleaved, %": np.max(100 * (1 - rule / mixed)),
         "loss against it, %": np.max(100 * (rule / mixed - 1)),

@@ -8,9 +8,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from replan import networks, practice
+from replan import IntegrationError
 from replan.cli import app
-from replan.networks._practice import SplitTraining, side_by_side
+from replan.networks import _datasets
+from replan.networks import _practice as practice
+from replan.networks._driver import STRATEGIES
+from replan.networks._practice import SplitTraining, train_pairs
 
 SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch_size": 8}
 
@@ -18,7 +21,7 @@ SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch
 @pytest.fixture
 def fashion(images, monkeypatch):
     """A few images of classes 0, 2, 5 and 7 in the place of Fashion-MNIST."""
-    monkeypatch.setattr(networks._datasets, "fashion_mnist", lambda root=None: images)
+    monkeypatch.setattr(_datasets, "fashion_mnist", lambda root=None: images)
     return images
 
 
@@ -28,10 +31,12 @@ def read(path):
 
 
 def test_a_run_folder(fashion, tmp_path):
-    names = list(practice.STRATEGIES)
+    names = list(STRATEGIES)
     settings = SplitTraining(**SMALL)
-    summary = side_by_side(tmp_path, settings, strategies=names, seeds=2, workers=1)
+    found = train_pairs(tmp_path, settings, strategies=names, seeds=2, workers=1)
+    summary = found.summary()
     assert list(summary.index) == names
+    assert max(map(len, str(found).splitlines())) <= 80
     kept = json.loads((tmp_path / "settings.json").read_text())
     assert kept["pairs"] == ["05", "27"]
     assert {"replan", "torch", "numpy", "python", "seed", "lr", "memory"} <= kept.keys()
@@ -43,6 +48,14 @@ def test_a_run_folder(fashion, tmp_path):
     assert board == {f"{name}-{seed}" for name in names for seed in (1, 2)}
 
     rows = read(tmp_path / "metrics.csv")
+    columns = ["strategy", "seed", "newest", "samples", "task", "loss", "accuracy", "trained"]
+    assert list(rows[0]) == columns
+    assert len(rows) == len(names) * 2 * (10 + 20)
+    curves = found.curves["no-replay"]
+    assert curves.losses.shape == (2, 20, 2)
+    assert np.isnan(curves.losses[:, :10, 1]).all()  # not tested before it arrived
+    assert not np.isnan(curves.losses[:, 10:]).any()
+    assert float(rows[-1]["loss"]) == found.curves[names[-1]].final[-1, -1]
     ends = [row for row in rows if row["samples"] == "1280"]
     trained = {}
     for row in ends:
@@ -55,6 +68,10 @@ def test_a_run_folder(fashion, tmp_path):
     assert summary.loc["fixed-replay", "loss"] == pytest.approx(by_hand)
     assert summary.loc["no-replay", "focus"] == 1.0
     assert summary.loc["fixed-replay", ["focus", "replayed"]].tolist() == [0.0, 0.25]
+    assert list(written["summary"][0]) == [
+        "strategy", "loss", "loss half width", "on the way", "on the way half width", "accuracy",
+        "accuracy half width", "forgetting", "forgetting half width", "replayed", "focus",
+    ]  # fmt: skip
 
     decisions = json.loads((tmp_path / "decisions.json").read_text())["decisions"]
     what = [(d["what"], d["step"]) for d in decisions["fixed-replay-1"]]
@@ -63,9 +80,10 @@ def test_a_run_folder(fashion, tmp_path):
 
 def test_what_is_finished_is_not_computed_again(fashion, tmp_path, monkeypatch):
     settings = SplitTraining(**SMALL)
-    first = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
-    monkeypatch.setattr(practice._Run, "arrive", lambda *_: pytest.fail("computed again"))
-    again = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
+    once = {"strategies": ["no-replay"], "seeds": 1, "workers": 1}
+    first = train_pairs(tmp_path, settings, **once).summary()
+    monkeypatch.setattr(practice.PairNetwork, "train", lambda *_: pytest.fail("computed again"))
+    again = train_pairs(tmp_path, settings, **once).summary()
     assert first.equals(again)
     assert np.isnan(first.loc["no-replay", "loss half width"])  # of one run
     (row,) = json.loads((tmp_path / "summary.json").read_text())["summary"]
@@ -88,29 +106,38 @@ def watched(monkeypatch):
 def test_held_out_images_are_never_trained_on(fashion, monkeypatch):
     """Those of a pair that arrives, and what is left of them when others have arrived."""
     seen, probed = watched(monkeypatch)
-    practice.learn("focus-then-replay", 1, SMALL, None, None)
-    assert len(probed) == 8 + 4
-    assert not seen & probed
+    practice.learn_pairs("focus-then-replay", 1, SMALL, None, None)
+    pairs = practice.Pairs(fashion, SMALL["pairs"], 1)
+    apart = {
+        tuple(x)
+        for part, count in zip(pairs.train, (8, 4), strict=True)
+        for x in part[0][:count].tolist()
+    }
+    assert len(apart) == 8 + 4
+    assert len(probed) == 4 + 4
+    assert probed < apart
+    assert not seen & apart
 
 
 def test_a_strategy_that_needs_no_losses_keeps_nothing_apart(fashion, monkeypatch):
     seen, probed = watched(monkeypatch)
-    practice.learn("fixed-replay", 1, SMALL, None, None)
+    practice.learn_pairs("fixed-replay", 1, SMALL, None, None)
     assert not probed
     assert len(seen) == len(fashion.train_images)
 
 
 def test_replay_keeps_what_no_replay_forgets(fashion):
     def old_loss(strategy):
-        runs = [practice.learn(strategy, seed, SMALL, None, None) for seed in (1, 2, 3)]
-        return np.mean([run["looks"][-2]["loss"] for run in runs])
+        runs = [practice.learn_pairs(strategy, seed, SMALL, None, None) for seed in (1, 2, 3)]
+        return np.mean([run["loss"][-1][0] for run in runs])
 
     assert old_loss("fixed-replay") < 0.9 * old_loss("no-replay")
 
 
 def test_one_pair_has_a_way_too(fashion, tmp_path):
     settings = SplitTraining(**{**SMALL, "pairs": ("05",)})
-    summary = side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=2, workers=1)
+    found = train_pairs(tmp_path, settings, strategies=["no-replay"], seeds=2, workers=1)
+    summary = found.summary()
     assert not summary.isna().any(axis=None)
     assert summary.loc["no-replay", "focus"] == 1.0
 
@@ -139,8 +166,32 @@ def test_the_help_tells_the_defaults():
 def test_without_tensorboard_there_are_no_events(fashion, tmp_path, monkeypatch):
     monkeypatch.setattr(practice, "find_spec", lambda name: None)
     settings = SplitTraining(**SMALL)
-    side_by_side(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
+    train_pairs(tmp_path, settings, strategies=["no-replay"], seeds=1, workers=1)
     assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_divergence_is_an_error_that_says_what_to_do(fashion):
+    message = "no-replay with seed 1 diverged by step 64: try a smaller `lr`"
+    with pytest.raises(IntegrationError, match=message):
+        practice.learn_pairs("no-replay", 1, {**SMALL, "lr": 1e30}, None, None)
+
+
+# Losses of the second pair at the end, and samples of the first, recorded before the driver was
+# rewritten.
+RECORDED = {
+    "no-replay": [(0.007554713636636734, 640), (0.007411890663206577, 640)],
+    "fixed-replay": [(0.015597326681017876, 960), (0.013925962150096893, 960)],
+    "focus-then-replay": [(0.01245617400854826, 880), (0.007906296290457249, 640)],
+    "focus-then-loss": [(0.014985927380621433, 948), (0.007906296290457249, 640)],
+}
+
+
+def test_the_numbers_are_those_recorded(fashion):
+    for strategy, runs in RECORDED.items():
+        for seed, (loss, trained) in enumerate(runs, start=1):
+            found = practice.learn_pairs(strategy, seed, SMALL, None, None)
+            assert found["trained"][-1][0] == trained
+            assert found["loss"][-1][1] == pytest.approx(loss, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +200,11 @@ def test_without_tensorboard_there_are_no_events(fashion, tmp_path, monkeypatch)
         (["--pairs", "00"], "`pairs` expects pairs of different classes like 01, got '00'"),
         (["--pairs", "0,1"], "`pairs` expects pairs of different classes like 01, got '0'"),
         (["--pairs", "02,52"], "`pairs` expects each class once, got 02, 52"),
-        (["--pairs", "02,89"], "`pairs` expects classes that there are, got '89'"),
+        (["--pairs", "02,89"], "`pairs` expects classes that the data set has, got '89'"),
         (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
         (["--memory", "3"], "`memory` expects an integer of at least"),
-        (["--strategies", "no-replay,no-replay"], "`strategies` expects each once"),
+        (["--strategies", "no-replay,no-replay"], "`strategies` expects each name once"),
         (["--lr", "0"], "`lr` expects a finite number above 0"),
-        (["--lr", "1e30", "--pairs", "02"], "`lr` expects a smaller number"),
         (["--seeds", "0"], "`seeds` expects an integer of at least 1, got 0"),
     ],
 )

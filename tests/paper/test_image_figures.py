@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replan.paper import IMAGE_FIGURES, images, make
+from replan.paper import IMAGE_FIGURES, make
+from replan.paper import _images as images
 from replan.sweeps import sweep
 
 TINY = {"seeds": 2, "first": 60, "interval": 10, "sample": 10, "test_samples": 20}
@@ -26,7 +27,7 @@ def module_of(name):
 @pytest.fixture
 def data(images, monkeypatch):
     """Small data sets in place of the real ones: CIFAR's are noise."""
-    from replan.paper import images as module
+    from replan.paper import _images as module
 
     rng = np.random.default_rng(0)
     noise = [rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8) for n in (200, 40)]
@@ -90,7 +91,7 @@ def curves(levels, seeds=20, noise=0.001, steps=(100, 500, 4000), **more):
 
 
 def dynamics(no_replay=(0.2, 0.1, 0.09), interleaved=(0.25, 0.15, 0.06), rule=(0.2, 0.1, 0.06)):
-    levels = dict(zip(images.STRATEGIES, (no_replay, interleaved, rule), strict=True))
+    levels = dict(zip(images.STYLES, (no_replay, interleaved, rule), strict=True))
     return {"curves": curves(levels)}
 
 
@@ -104,7 +105,7 @@ def similarity(**levels):
 def cifar(late=1.0, gain=0.03):
     interleaved = (1.0, 1.0, 1.0)
     levels = ((1.1, 1.1, 1.2), interleaved, (1 - gain, 1.0, late))
-    levels = dict(zip(images.STRATEGIES, levels, strict=True))
+    levels = dict(zip(images.STYLES, levels, strict=True))
     return {"curves": curves(levels, noise=1e-4)}
 
 
@@ -149,7 +150,7 @@ def test_a_claim_fails_where_it_should(name, change, claim, verdict):
 
 def test_differences_come_with_their_interval():
     difference = np.random.default_rng(0).normal(1.0, 2.0, 400)
-    mean, low, high = images.interval(difference)
+    mean, low, high = images.numbers("mean", difference).values()
     assert mean == pytest.approx(difference.mean())
     assert high - low == pytest.approx(2 * 1.966 * difference.std(ddof=1) / 20, rel=1e-3)
     found = module_of("fashion-dynamics").claims(dynamics())[0]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, FigureBase
     from matplotlib.patches import Patch
 
+    from replan.curves import Curves
     from replan.protocol import Protocol
     from replan.simulation._simulation import Simulation
     from replan.trajectory import Trajectory
@@ -43,17 +44,18 @@ def task_colour(task: int) -> str:
 
 
 @contextmanager
-def figure(path: files.FilePath, *, width: float, height: float) -> Iterator[Figure]:
-    """Give a figure (inches) in our style and save it as .png, .pdf or .svg at the end."""
+def figure(path: files.FilePath | None, *, width: float, height: float) -> Iterator[Figure]:
+    """Give a figure (inches) in our style; at the end save it as .png, .pdf or .svg, if asked."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    ending = files.suffix(path, [".png", ".pdf", ".svg"])
+    ending = "" if path is None else files.suffix(path, [".png", ".pdf", ".svg"])
     with matplotlib.rc_context(_STYLE):
         drawing = Figure(figsize=(width, height), layout="constrained")
         yield drawing
-        with files.replacing(path) as part:
-            drawing.savefig(part, format=ending[1:])
+        if path is not None:
+            with files.replacing(path) as part:
+                drawing.savefig(part, format=ending[1:])
 
 
 def draw_protocol(
@@ -114,6 +116,20 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
         if target < np.inf:
             axes.axhline(target, color=task_colour(t), linewidth=0.8, label=f"target {t + 1}")
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
+
+
+def draw_curves(axes: Axes, curves: Curves) -> None:
+    """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %."""
+    mean, (low, high) = curves.mean, curves.quantiles([0.1, 0.9])
+    for t in range(curves.tasks):
+        colour = task_colour(t)
+        if len(curves.finished) > 1:
+            axes.fill_between(
+                curves.times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0
+            )
+        line = TASK_LINES[t % len(TASK_LINES)]
+        axes.plot(curves.times, mean[:, t], color=colour, linestyle=line, label=f"task {t + 1}")
+    axes.set(yscale="log", ylabel="loss")
 
 
 def draw_simulation(axes: Axes, simulation: Simulation) -> None:

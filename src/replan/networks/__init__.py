@@ -1,14 +1,17 @@
-"""Real images: data sets, a two-layer network trained online, and strategies on it."""
+"""Real networks on real images: data sets, tasks, online training, and strategies compared."""
 
+from replan.networks._compiled import Training, experiment
 from replan.networks._datasets import Images, cifar10, fashion_mnist
 from replan.networks._download import fetch
-from replan.networks._runs import Learning, Training, experiment
+from replan.networks._driver import STRATEGIES
+from replan.networks._experiment import Experiment
 from replan.networks._tasks import ImageTasks, mixed_tasks, parity_tasks
 
 __all__ = [
+    "STRATEGIES",
+    "Experiment",
     "ImageTasks",
     "Images",
-    "Learning",
     "Training",
     "cifar10",
     "experiment",

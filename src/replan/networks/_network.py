@@ -17,7 +17,7 @@ from replan._common.compiled import compiled
 Singles = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
-# sums in any order, so that they are vectorised; but NaN stays NaN
+# Sums may be taken in any order, so that they are vectorised; but NaN stays NaN.
 _fast = compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
@@ -38,8 +38,8 @@ def train(
     """Make one SGD step for every entry of `tasks` (m,) with rates `lr` (m,), in place.
 
     weights: (K, D). heads: (T, C, K). pixels: (n, D). targets: (n, C). streams: (T, 2, …) two
-    images for every sample of a task, which is `mix`[t] × the first + (1 − mix[t]) × the second, in
-    pixels and in targets. position: (T,) the next sample of each stream. Inputs are
+    images for every sample of a task; the sample is mix[t] × the first + (1 − mix[t]) × the second,
+    in pixels and in targets. position: (T,) the next sample of each stream. Inputs are
     scale × pixel + shift.
     """
     K, D = weights.shape
@@ -81,7 +81,7 @@ def train(
 
 @_fast
 def mean_loss(weights: Singles, head: Singles, inputs: Singles, targets: Singles) -> float:
-    """Return the mean loss of one task: head (C, K), inputs (n, D) over √D, targets (n, C)."""
+    """Return the mean loss of one task: head (C, K), inputs / √D (n, D), targets (n, C)."""
     K, D = weights.shape
     C = head.shape[0]
     active = np.empty(K, np.float32)

@@ -1,4 +1,4 @@
-"""Strategies side by side on pairs of classes of Fashion-MNIST, learnt one pair after the other.
+"""Pairs of classes of Fashion-MNIST learnt one after the other, with several strategies.
 
 What `replan train` runs: a PyTorch loop with a small memory, as a practitioner would write it.
 """
@@ -6,7 +6,6 @@ What `replan train` runs: a PyTorch loop with a small memory, as a practitioner 
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -14,24 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from scipy import stats
 
-from replan._common import check, files, plotting
+from replan._common import check, files
+from replan._common.progress import Watch
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _datasets
-from replan.policies import FocusThenReplay
+from replan.networks._driver import Network, Record, check_strategies, learn, strategy_policy
+from replan.networks._experiment import Experiment
+from replan.policies import Policy
 from replan.sweeps import sweep
 
-# What the new pair does when it arrives, as settings of FocusThenReplay.
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
-    "fixed-replay": {"max_focus": 0, "shares": 0.5},
-    "focus-then-replay": {"shares": 0.5},
-    "focus-then-loss": {"shares": "loss"},
-}
-NEEDS_LOSSES = ("focus-then-replay", "focus-then-loss")
 LOOKS = 10  # at the test set, for each pair that arrives
 
 
@@ -39,10 +31,10 @@ LOOKS = 10  # at the test set, for each pair that arrives
 class SplitTraining:
     """How the pairs are learnt.
 
-    pairs: the tasks, two classes each, in the order in which they arrive. samples: trained on for
-    each, in whole batches. memory: images kept of the pairs before, those for probing included.
-    probe: images kept apart for estimating losses, where the strategy needs them, shared by the
-    pairs seen so far. every: batches between estimates.
+    pairs: the tasks, two classes each, in the order in which they arrive. samples: how many are
+    trained on while a pair is the newest, in whole batches. memory: images kept of the pairs before
+    it, including those for estimates. probe: images kept apart for estimates of the loss, where the
+    strategy needs them, shared by the pairs so far. every: batches between estimates.
     """
 
     pairs: tuple[str, ...] = ("01", "23", "45", "67", "89")
@@ -70,8 +62,21 @@ class SplitTraining:
         check.integer("memory", self.memory, at_least=self.probe + len(self.pairs))
         check.number("lr", self.lr, above=0)
 
+    @property
+    def ends(self) -> list[int]:
+        """Until when each pair is the newest, in samples, in whole batches."""
+        each = self.samples // self.batch_size * self.batch_size
+        return [each * (i + 1) for i in range(len(self.pairs))]
 
-class Network(torch.nn.Module):
+    @property
+    def looks(self) -> list[int]:
+        """When the network is tested, in samples."""
+        batches = self.samples // self.batch_size
+        steps = [batches * i // LOOKS * self.batch_size for i in range(1, LOOKS + 1)]
+        return [end - self.ends[0] + step for end in self.ends for step in steps]
+
+
+class Heads(torch.nn.Module):
     """A hidden layer for all tasks, with a head for each."""
 
     def __init__(self, pixels: int, hidden: int, tasks: int) -> None:
@@ -99,7 +104,7 @@ class Pairs:
             ):
                 where = np.flatnonzero(np.isin(labels, [int(c) for c in pair]))
                 if set(labels[where].tolist()) != {int(c) for c in pair}:
-                    raise ValueError(f"`pairs` expects classes that there are, got {pair!r}")
+                    raise ValueError(f"`pairs` expects classes that the data set has, got {pair!r}")
                 where = rng.permutation(where)
                 part.append(_batch(pixels[where], labels[where] == int(pair[1]), task))
 
@@ -109,109 +114,83 @@ def _batch(images: np.ndarray, labels: np.ndarray, task: int) -> list[torch.Tens
     return [pixels, torch.from_numpy(labels.astype(np.int64)), torch.full((len(images),), task)]
 
 
-def learn(
-    strategy: str, seed: int, settings: dict[str, Any], root: str | None, board: str | None
-) -> dict[str, Any]:
-    """Learn one pair after the other; return test losses on the way, samples and decisions.
+class PairNetwork(Network):
+    """A network on its way through the pairs.
 
-    board: a folder for TensorBoard's events.
+    apart: images kept apart for estimating losses, shared by the pairs so far. writer: of
+    TensorBoard's events, if any.
     """
-    options = SplitTraining(**settings | {"pairs": tuple(settings["pairs"])})
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    pairs = Pairs(_datasets.fashion_mnist(root), options.pairs, seed)
-    run = _Run(options, strategy, seed, pairs, board)
-    for task in range(len(options.pairs)):
-        run.arrive(task)
-    decisions = run.policy.decisions
-    return {
-        "looks": run.looks,
-        "samples": run.samples.tolist(),
-        "focus": run.policy.focus_lengths,
-        "decisions": [asdict(decision) for decision in decisions],
-    }
-
-
-class _Run:
-    """A network on its way through the pairs."""
 
     def __init__(
-        self, options: SplitTraining, strategy: str, seed: int, pairs: Pairs, board: str | None
+        self, options: SplitTraining, seed: int, pairs: Pairs, *, apart: int, writer: Any
     ) -> None:
-        self.options, self.seed, self.pairs = options, seed, pairs
-        self.tasks = len(options.pairs)
-        self.apart = options.probe if strategy in NEEDS_LOSSES else 0
-        self.writer = None if board is None else _writer(board)
-        self.policy = FocusThenReplay(
-            0, [], tasks=self.tasks, log=self._log, **STRATEGIES[strategy]
-        )
-        self.network = Network(pairs.train[0][0].shape[1], options.hidden, self.tasks)
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=options.lr)
-        self.samples = np.zeros(self.tasks, dtype=np.int64)
-        self.looks: list[dict[str, Any]] = []
+        self.options, self.seed, self.pairs, self.apart = options, seed, pairs, apart
+        self.time, self.looks = 0, []
+        self.newest, self.tasks = 0, len(options.pairs)
+        self._writer = writer
+        self._model = Heads(pairs.train[0][0].shape[1], options.hidden, self.tasks)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.lr)
+        self._trained = np.zeros(self.tasks, dtype=np.int64)  # before the newest pair arrived
+        self._sampler: ReplayBatchSampler
 
-    def arrive(self, task: int) -> None:
-        """Train on a new pair, and on the memory of those before as the policy says."""
+    def begin(self, task: int, policy: Policy) -> None:
+        """Let a pair arrive; of those before it the memory is left."""
         options, sizes, parts = self.options, [0] * self.tasks, []
+        if task > 0:
+            self._trained += self._sampler.samples
         for t in range(task + 1):
             first = self.apart // (t + 1)  # what was ever kept apart is never trained on
             room = (options.memory - self.apart) // task if t < task else None
             part = [x[first:][:room] for x in self.pairs.train[t]]
             sizes[t] = len(part[0])
             parts.append(part)
-        x, y, which = (torch.cat(column) for column in zip(*parts, strict=True))
-        batches = options.samples // options.batch_size
-        looks = {batches * i // LOOKS for i in range(1, LOOKS + 1)}
-        self.policy.begin(task)
-        sampler = ReplayBatchSampler(
-            sizes, self.policy, options.batch_size, batches=batches,
+        self.newest = task
+        self._data = [torch.cat(column) for column in zip(*parts, strict=True)]
+        self._sampler = ReplayBatchSampler(
+            sizes, policy, options.batch_size, batches=options.samples // options.batch_size,
             seed=self.tasks * self.seed + task,
         )  # fmt: skip
-        probe = self._probe(task) if self.apart else None
-        for indices in sampler:
-            self.optimizer.zero_grad()
-            _loss(self.network, [x[indices], y[indices], which[indices]]).backward()
-            self.optimizer.step()
-            sampler.step(None if probe is None else probe.step(self.network))
-            if sampler.steps in looks:
-                self._look(task, self.samples + sampler.samples)
-        self.samples += sampler.samples
+        self._batches = iter(self._sampler)
+        if self.apart:
+            room = self.apart // (task + 1)
+            held_out = [
+                list(zip(*(x[:room] for x in pair), strict=True))
+                for pair in self.pairs.train[: task + 1]
+            ]
+            self._probe = LossProbe(held_out, _loss, every=1)
 
-    def _probe(self, newest: int) -> LossProbe:
-        """Return a probe on what is kept apart of the pairs so far."""
-        room = self.apart // (newest + 1)
-        held_out = [
-            list(zip(*(x[:room] for x in pair), strict=True))
-            for pair in self.pairs.train[: newest + 1]
-        ]
-        return LossProbe(held_out, _loss, every=self.options.every)
+    def train(self, end: int) -> None:
+        """Train in batches up to the time `end`."""
+        while self.time < end:
+            indices = next(self._batches)
+            self._optimizer.zero_grad()
+            _loss(self._model, [x[indices] for x in self._data]).backward()
+            self._optimizer.step()
+            self._sampler.step()
+            self.time += len(indices)
 
-    def _look(self, newest: int, samples: np.ndarray) -> None:
-        """Test the network on all pairs so far."""
-        for task in range(newest + 1):
-            x, y, which = self.pairs.test[task]
+    def test(self) -> dict[str, list[Any]]:
+        """Return loss, accuracy and samples trained on, of the pairs so far."""
+        found: dict[str, list[Any]] = {name: [None] * self.tasks for name in ("loss", "accuracy")}
+        for task, (x, y, which) in enumerate(self.pairs.test[: self.newest + 1]):
             with torch.no_grad():
-                output = self.network(x, which)
-            loss = torch.nn.functional.cross_entropy(output, y).item()
-            if not np.isfinite(loss):
-                raise ValueError(f"`lr` expects a smaller number: at {self.options.lr} it diverges")
-            look = {
-                "newest": self.options.pairs[newest],
-                "samples": int(samples.sum()),
-                "task": self.options.pairs[task],
-                "loss": loss,
-                "accuracy": (output.argmax(1) == y).double().mean().item(),
-                "trained": int(samples[task]),
-            }
-            self.looks.append(look)
-            if self.writer is not None:
-                for name in ("loss", "accuracy"):
-                    self.writer.add_scalar(f"{name}/{look['task']}", look[name], look["samples"])
+                output = self._model(x, which)
+            found["loss"][task] = torch.nn.functional.cross_entropy(output, y).item()
+            found["accuracy"][task] = (output.argmax(1) == y).double().mean().item()
+        return found | {"trained": (self._trained + self._sampler.samples).tolist()}
 
-    def _log(self, values: dict[str, float], step: int) -> None:
-        if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(f"policy/{name}", value, step)
+    def estimate(self) -> dict[int, float]:
+        """Return the loss of each pair so far on the images kept apart."""
+        return self._probe.step(self._model)
+
+    def look(self) -> None:
+        """Test the network, keep what comes out, and show it on the board."""
+        super().look()
+        if self._writer is not None:
+            for name in ("loss", "accuracy"):
+                for pair, value in zip(self.options.pairs, self.looks[-1][name], strict=True):
+                    if value is not None:
+                        self._writer.add_scalar(f"{name}/{pair}", value, self.time)
 
 
 def _loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -227,7 +206,37 @@ def _writer(folder: str) -> Any:
     return SummaryWriter(folder)
 
 
-def side_by_side(
+def learn_pairs(
+    strategy: str, seed: int, settings: dict[str, Any], root: str | None, board: str | None
+) -> Record:
+    """Learn one pair after the other, and return what was measured.
+
+    board: a folder for TensorBoard's events.
+    """
+    options = SplitTraining(**settings | {"pairs": tuple(settings["pairs"])})
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    pairs = Pairs(_datasets.fashion_mnist(root), options.pairs, seed)
+    writer = None if board is None else _writer(board)
+
+    def log(values: dict[str, float], step: int) -> None:
+        if writer is not None:
+            for name, value in values.items():
+                writer.add_scalar(f"policy/{name}", value, step)
+
+    policy = strategy_policy(strategy, len(options.pairs), log=log)
+    apart = options.probe if policy.needs_losses else 0
+    return learn(
+        f"{strategy} with seed {seed}",
+        PairNetwork(options, seed, pairs, apart=apart, writer=writer),
+        policy,
+        list(enumerate(options.ends)),
+        options.looks,
+        options.every * options.batch_size,
+    )
+
+
+def train_pairs(
     out: files.FilePath,
     settings: SplitTraining | None = None,
     *,
@@ -236,132 +245,54 @@ def side_by_side(
     seed: int = 1,
     root: files.FilePath | None = None,
     workers: int | None = None,
-    progress: bool = False,
-) -> pd.DataFrame:
-    """Learn the pairs with each strategy, `seeds` times; write a run folder, return its summary.
+    progress: Watch = False,
+) -> Experiment:
+    """Learn the pairs with each strategy, with `seeds` seeds from `seed` on; write a run folder.
 
-    The folder has settings.json, metrics.csv, decisions.json, summary.json and losses.png, and
-    TensorBoard's events where it is installed. Runs that are finished are kept in its cache.
+    The folder has what `Experiment.write` writes, and TensorBoard's events where it is installed.
+    Finished runs are kept in its cache.
     """
     settings = settings or SplitTraining()
-    for strategy in check.items("strategies", strategies, "strategies"):
-        check.one_of("strategies", strategy, STRATEGIES)
-    if len(set(strategies)) != len(strategies) or not strategies:
-        raise ValueError(f"`strategies` expects each once, got {', '.join(strategies)}")
+    names = check_strategies(strategies)
     check.integer("seeds", seeds, at_least=1)
     check.integer("seed", seed)
     _datasets.fashion_mnist(root)  # is it there?
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     given = {
-        **asdict(settings), "strategies": list(strategies), "seeds": seeds, "seed": seed,
-        "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(),
+        **asdict(settings), "pairs": list(settings.pairs), "strategies": names, "seeds": seeds,
+        "seed": seed, "torch": torch.__version__, "numpy": np.__version__,
+        "python": platform.python_version(),
     }  # fmt: skip
     files.write_json(folder / "settings.json", given)
     board = find_spec("tensorboard") is not None
-    runs = [(strategy, seed + i) for strategy in strategies for i in range(seeds)]
+    runs = range(seed, seed + seeds)
     cases = [
         {
             "strategy": strategy,
-            "seed": number,
+            "seed": run,
             "settings": asdict(settings) | {"pairs": list(settings.pairs)},
             "root": None if root is None else str(root),
-            "board": str(folder / "tensorboard" / f"{strategy}-{number}") if board else None,
+            "board": str(folder / "tensorboard" / f"{strategy}-{run}") if board else None,
         }
-        for strategy, number in runs
+        for strategy in names
+        for run in runs
     ]
-    results = sweep(
-        learn,
-        cases,
-        cache=folder / "cache",
-        workers=workers,
-        progress=progress,
+    records = iter(
+        sweep(
+            learn_pairs,
+            cases,
+            cache=folder / "cache",
+            workers=workers,
+            progress=progress,
+        )
     )
-    found = dict(zip(runs, results, strict=True))
-    metrics = _metrics(found)
-    files.write_csv(folder / "metrics.csv", list(metrics), metrics.to_numpy().tolist())
-    decisions = {f"{name}-{number}": r["decisions"] for (name, number), r in found.items()}
-    files.write_json(folder / "decisions.json", {"settings": given, "decisions": decisions})
-    summary = summarise(metrics, found)
-    rows = summary.astype(object).where(summary.notna(), None).reset_index().to_dict("records")
-    files.write_json(folder / "summary.json", {"settings": given, "summary": rows})
-    _draw(folder / "losses.png", metrics, settings)
-    return summary
-
-
-def _metrics(found: dict[tuple[str, int], dict[str, Any]]) -> pd.DataFrame:
-    """Return a row for each look at each task."""
-    return pd.concat(
-        pd.DataFrame(result["looks"]).assign(strategy=strategy, seed=number)
-        for (strategy, number), result in found.items()
-    )[["strategy", "seed", "newest", "samples", "task", "loss", "accuracy", "trained"]]
-
-
-def summarise(metrics: pd.DataFrame, found: dict[tuple[str, int], dict[str, Any]]) -> pd.DataFrame:
-    """Return, by strategy, means over tasks and seeds, with half widths of 95 % intervals.
-
-    on the way: the loss averaged over the pairs so far and over all looks since the second arrived.
-    forgetting: what a task's accuracy fell by since it was the newest, over all but the last.
-    replayed: the share of samples of old tasks. focus: the part of the samples of a pair that the
-    focus phase took, over all pairs but the first.
-    """
-    rows = []
-    samples = metrics["samples"].max() / metrics["task"].nunique()
-    for (strategy, number), group in metrics.groupby(["strategy", "seed"], sort=False):
-        end = group[group["samples"] == group["samples"].max()].set_index("task")
-        learnt = group[group["newest"] == group["task"]].groupby("task", sort=False).last()
-        lost = (learnt["accuracy"] - end["accuracy"])[learnt.index[:-1]]
-        later = group[group["newest"] != group["newest"].iloc[0]] if len(end) > 1 else group
-        rows.append({
-            "strategy": strategy,
-            "loss": end["loss"].mean(),
-            "on the way": later.groupby("samples")["loss"].mean().mean(),
-            "accuracy": end["accuracy"].mean(),
-            "forgetting": lost.mean() if len(lost) else 0.0,
-            "replayed": _replayed(learnt, end),
-            "focus": np.mean(found[strategy, number]["focus"][1:] or [samples]) / samples,
-        })  # fmt: skip
-    table = pd.DataFrame(rows).groupby("strategy", sort=False)
-    means = table.mean()
-    student = stats.t.ppf(
-        0.975, metrics["seed"].nunique() - 1
-    )  # NaN for one, which tells no spread
-    for name in ("loss", "on the way", "accuracy", "forgetting"):
-        half = student * table[name].sem()
-        means.insert(means.columns.get_loc(name) + 1, f"{name} half width", half)
-    return means
-
-
-def _replayed(learnt: pd.DataFrame, end: pd.DataFrame) -> float:
-    """Return the share of samples trained on after their pair was the newest."""
-    return float((end["trained"] - learnt["trained"]).sum() / end["trained"].sum())
-
-
-def _draw(path: Path, metrics: pd.DataFrame, settings: SplitTraining) -> None:
-    """Draw mean losses over seeds: of the pairs so far as they arrive, and of each at the end."""
-    strategies = metrics["strategy"].unique().tolist()
-    pairs = list(settings.pairs)
-    with plotting.figure(path, width=8.0, height=3.4) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-        for i, strategy in enumerate(strategies):
-            look = {"color": plotting.TASK_COLOURS[i], "label": strategy}
-            mine = metrics[metrics["strategy"] == strategy]
-            curves = mine.groupby(["seed", "samples"])["loss"].mean().unstack()
-            band = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-            left.fill_between(curves.columns, curves.min(), curves.max(), **band)
-            left.plot(curves.columns, curves.mean(), **look)
-            end = mine[mine["samples"] == mine["samples"].max()]
-            ends = end.pivot(index="seed", columns="task", values="loss")[pairs]
-            where = np.arange(len(pairs)) + 0.15 * (i - (len(strategies) - 1) / 2)
-            right.vlines(where, ends.min(), ends.max(), color=look["color"], linewidth=1.2)
-            right.plot(where, ends.mean(), "o", markersize=4, **look)
-        for samples in metrics.groupby("newest", sort=False)["samples"].max().iloc[:-1]:
-            left.axvline(samples, color="0.8", linewidth=0.8, zorder=0)
-        left.set(xlabel="samples", ylabel="test loss, mean of pairs so far", yscale="log")
-        left.xaxis.set_major_formatter(lambda n, _: f"{n / 1000:g}k" if n else "0")
-        right.set(xlabel="classes of the pair", ylabel="test loss at the end", yscale="log")
-        right.set_xticks(range(len(pairs)), pairs)
-        for panel in (left, right):
-            plotting.plain_ticks(panel)
-        handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(strategies))
+    found = Experiment.gather(
+        {strategy: [next(records) for _ in runs] for strategy in names},
+        runs=list(runs),
+        tasks=list(settings.pairs),
+        arrivals=[0, *settings.ends[:-1]],
+        settings=given,
+    )
+    found.write(folder)
+    return found

@@ -16,7 +16,7 @@ from replan.networks._datasets import Images
 
 Singles = NDArray[np.float32]
 
-_HELD_OUT = 10  # one in so many training images of a class is kept for estimates of the loss
+_HELD_OUT = 10  # one in this many training images of a class is held out for estimates of the loss
 NORMALISATIONS = ("unit", "standard")
 
 
@@ -26,8 +26,8 @@ class ImageTasks:
 
     pixels: (n, D) uint8 training images. targets: (n, C). pools: for each task the rows of the
     first and of the second image. mix: (T,). scale, shift: inputs are scale × pixel + shift.
-    held_out, test: for each task inputs (m, D), over √D, and targets (m, C). settings: how they
-    were made.
+    held_out, test: for each task inputs (m, D), divided by √D, and targets (m, C). settings: how
+    the tasks were made.
     """
 
     pixels: NDArray[np.uint8]
@@ -61,12 +61,12 @@ def mixed_tasks(
     """Return two tasks: a pair of classes, and γ × that pair + (1 − γ) × another pair.
 
     Labels are ±1, mixed like the images. `normalise`: "unit" (pixels over 255) or "standard" (mean
-    0, variance 1). `test_samples`: at most so many for each task. (Paper, section 3.2)
+    0, variance 1). `test_samples`: how many there are at most for each task. (Paper, section 3.2)
     """
     gamma = check.number("similarity", similarity, at_least=0, at_most=1)
     pairs = [_classes("upstream", upstream), _classes("auxiliary", auxiliary)]
     if set(pairs[0]) & set(pairs[1]):
-        raise ValueError(f"`auxiliary` expects other classes than `upstream`, got {pairs[1]}")
+        raise ValueError(f"`auxiliary` expects classes that are not in `upstream`, got {pairs[1]}")
     sign = np.zeros(10, np.float32)
     for first, second in pairs:
         sign[first], sign[second] = 1.0, -1.0
@@ -88,7 +88,7 @@ def mixed_tasks(
 def parity_tasks(
     images: Images, *, normalise: str = "unit", test_samples: int = 2000
 ) -> ImageTasks:
-    """Return two tasks: to tell apart the classes with odd labels, and those with even ones.
+    """Return two tasks: to tell apart the classes with odd labels, and those with even labels.
 
     One output for each of the five classes of a task, +1 for the right one and -1 for the others.
     (Paper, appendix on CIFAR-10)
@@ -150,7 +150,7 @@ def _build(
     root = np.sqrt(np.float32(pixels.shape[1]))
 
     def samples(flat: Any, found: Any, task: int, most: int) -> tuple[Singles, Singles]:
-        """Return inputs and targets of a task, no image in two of them."""
+        """Return inputs and targets of a task; no image is used twice."""
         first, second = (
             rng.permutation(np.flatnonzero(np.isin(found, group))) for group in groups[task]
         )

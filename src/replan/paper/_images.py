@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
 
 from replan._common import plotting
-from replan._common.check import Floats
+from replan._common.statistics import mean_interval
 from replan.networks import Training, cifar10, experiment, fashion_mnist, mixed_tasks, parity_tasks
 from replan.paper._parts import LOOKS, Run
 
-STRATEGIES = {
-    "no replay": LOOKS["no replay"] | {"marker": ""},
+STYLES = {  # of the strategies, in the order of panels and claims
+    "no-replay": LOOKS["no replay"] | {"marker": ""},
     "interleaved": LOOKS["interleaved 1:1"] | {"marker": ""},
-    "pseudo-optimal": LOOKS["optimal"] | {"marker": "", "linestyle": "--"},
+    "focus-then-replay": LOOKS["optimal"] | {"marker": "", "linestyle": "--"},
 }
 TRAINING = asdict(Training())
 MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_samples": 2000}
@@ -27,24 +26,25 @@ PARITY = {"normalise": "unit", "test_samples": 2000}
 def case(
     data: str, tasks: dict[str, Any], training: dict[str, Any], looks: list[int], block: list[int]
 ) -> dict[str, Any]:
-    """Return the test losses of a block of realisations, by strategy, and their switches."""
+    """Return the test losses of a block of realisations by strategy, and when replay began."""
     if data == "fashion-mnist":
         made = mixed_tasks(fashion_mnist(), **tasks)
     else:
         made = parity_tasks(cifar10(), **tasks)
     found = experiment(
-        made, looks, training=Training(**training), realisations=range(*block), threads=1
-    )
+        made, looks, training=Training(**training), strategies=list(STYLES),
+        realisations=range(*block), threads=1,
+    )  # fmt: skip
     return {
-        "losses": {name: losses.tolist() for name, losses in found.losses.items()},
-        "switches": found.switches.tolist(),
+        "losses": {name: curves.losses.tolist() for name, curves in found.curves.items()},
+        "switches": found.switches("focus-then-replay").tolist(),
     }
 
 
 def learn(
     run: Run, data: str, tasks: list[dict[str, Any]], looks: list[int], seeds: int, settings: Any
 ) -> pd.DataFrame:
-    """Return a row for every task setting, realisation, strategy and look."""
+    """Return a table with a row for every setting of the tasks, realisation, strategy and look."""
     training = {name: settings[name] for name in TRAINING}
     looks = sorted(set(looks))
     blocks = [[first, min(first + 10, seeds)] for first in range(0, seeds, 10)]
@@ -79,7 +79,7 @@ _LINES: dict[str, dict[str, Any]] = {
 
 def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
     """Draw, in three axes, the losses of each strategy: medians, with bands from 10 to 90 %."""
-    for panel, name in zip(axes, STRATEGIES, strict=True):
+    for panel, name in zip(axes, STYLES, strict=True):
         rows = curves[curves["strategy"] == name]
         for column, look in _LINES.items():
             plotting.draw_median(panel, rows, x="step", y=column, **look)
@@ -96,16 +96,17 @@ def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
 
 def draw_comparison(axes: Any, curves: pd.DataFrame) -> None:
     """Draw the mean loss of each strategy after the change of the task, with 95 % intervals."""
-    for name, look in STRATEGIES.items():
+    for name, look in STYLES.items():
         draw_interval(axes, table_of(curves, name), look | {"label": name})
 
 
 def draw_interval(axes: Any, table: pd.DataFrame, look: dict[str, Any]) -> None:
     """Draw the mean over rows (realisations) of each column, with its 95 % interval."""
-    middle, error = table.mean(), t.ppf(0.975, max(len(table) - 1, 1)) * table.sem()
-    band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
-    axes.fill_between(middle.index, middle - error, middle + error, **band)
-    axes.plot(middle.index, middle, **look)
+    middle, low, high = mean_interval(table.to_numpy())
+    if len(table) > 1:
+        band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(table.columns, low, high, **band)
+    axes.plot(table.columns, middle, **look)
 
 
 def legend_of(figure: Any, *axes: Any) -> None:
@@ -123,23 +124,13 @@ def table_of(curves: pd.DataFrame, strategy: str) -> pd.DataFrame:
     return rows.pivot(index="seed", columns="step", values="mean")
 
 
-def interval(difference: Any) -> tuple[float, float, float]:
-    """Return the mean of paired differences (realisations,) and its 95 % confidence interval."""
-    values: Floats = np.asarray(difference, dtype=float)
-    count, mean = len(values), float(values.mean())
-    if count < 2:
-        return mean, -np.inf, np.inf
-    error = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count))
-    return mean, mean - error, mean + error
-
-
 def numbers(name: str, difference: Any) -> dict[str, float]:
     """Return the mean of paired differences and its 95 % interval, as numbers of a claim."""
-    mean, low, high = interval(difference)
+    mean, low, high = map(float, mean_interval(difference))
     return {name: mean, "95 % from": low, "to": high}
 
 
 def below(difference: Any) -> bool | None:
     """Return whether paired differences are below zero; None where their interval holds zero."""
-    _, low, high = interval(difference)
+    _, low, high = mean_interval(difference)
     return True if high < 0 else False if low > 0 else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from replan._common import plotting
 from replan._common.files import FilePath
+from replan._common.statistics import mean_interval
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim
@@ -23,7 +24,7 @@ def compute(run: Run, *, seeds: int, steps: int, **settings: Any) -> Tables:
 
 
 def draw(tables: Tables, path: FilePath) -> None:
-    """Draw the losses of each strategy, their mean losses with the end enlarged, differences."""
+    """Draw the losses of each strategy, their mean losses with the end enlarged, gains."""
     curves = tables["curves"]
     with plotting.figure(path, width=7.2, height=4.8) as figure:
         axes = figure.subplot_mosaic("aabbcc;dddeee")
@@ -41,12 +42,12 @@ def draw(tables: Tables, path: FilePath) -> None:
 
 
 def _draw_differences(axes: Any, curves: Any) -> None:
-    rule = images.table_of(curves, "pseudo-optimal")
-    for name in ("no replay", "interleaved"):
+    rule = images.table_of(curves, "focus-then-replay")
+    for name in ("no-replay", "interleaved"):
         gain = _gain(images.table_of(curves, name), rule)
-        images.draw_interval(axes, gain, images.STRATEGIES[name] | {"label": f"over {name}"})
+        images.draw_interval(axes, gain, images.STYLES[name] | {"label": f"over {name}"})
     axes.axhline(0, color="0.5", linewidth=0.8)
-    axes.set(xscale="log", xlabel="step after the change", ylabel="gain of pseudo-optimal, %")
+    axes.set(xscale="log", xlabel="step after the change", ylabel="gain of focus-then-replay, %")
     axes.legend(fontsize=8)
 
 
@@ -57,7 +58,7 @@ def _gain(other: Any, rule: Any) -> Any:
 
 def _within(values: Any, least: float, most: float) -> bool | None:
     """Return whether a mean lies between bounds; None where its interval leaves it open."""
-    _, low, high = images.interval(values)
+    _, low, high = mean_interval(values)
     if low >= least and high <= most:
         return True
     return False if high < least or low > most else None
@@ -66,21 +67,21 @@ def _within(values: Any, least: float, most: float) -> bool | None:
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of CIFAR-10, on paired differences of the same realisations."""
     curves = tables["curves"]
-    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STRATEGIES)
+    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STYLES)
     over = {name: _gain(other, rule) for name, other in
-            (("no replay", no_replay), ("interleaved", mixed))}  # fmt: skip
+            (("no-replay", no_replay), ("interleaved", mixed))}  # fmt: skip
     largest = {name: gain[gain.mean().idxmax()] for name, gain in over.items()}
     smallest = {name: -gain[gain.mean().idxmin()] for name, gain in over.items()}
     return [
         Claim(
-            "The pseudo-optimal strategy gains up to 3 % during learning.",
+            "Focus-then-replay gains up to 3 % during learning.",
             "the largest gain over interleaved is from 1.5 to 6 %, 95 % interval at that step",
             [_within(largest["interleaved"], 1.5, 6.0)],
             {
                 **images.numbers("largest gain over interleaved, %", largest["interleaved"]),
                 "at step": over["interleaved"].mean().idxmax(),
                 "after 500 steps": over["interleaved"].mean()[mixed.columns > 500].max(),
-                "largest gain over no replay, %": largest["no replay"].mean(),
+                "largest gain over no-replay, %": largest["no-replay"].mean(),
             },
             "realisation",
         ),
@@ -90,7 +91,7 @@ def claims(tables: Tables) -> list[Claim]:
             [images.below(smallest["interleaved"] - 0.5)],
             {
                 **images.numbers("largest loss against interleaved, %", smallest["interleaved"]),
-                "largest loss against no replay, %": smallest["no replay"].mean(),
+                "largest loss against no-replay, %": smallest["no-replay"].mean(),
             },
             "realisation",
         ),

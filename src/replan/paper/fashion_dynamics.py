@@ -46,12 +46,12 @@ def draw(tables: Tables, path: FilePath) -> None:
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says of its Fig. 6, on paired differences of the same realisations."""
     curves = tables["curves"]
-    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STRATEGIES)
+    no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STYLES)
     steps = no_replay.columns
     early, end = steps[steps <= 500].max(), steps[-1]
     switch = curves.drop_duplicates("seed")["switch"]
     switch = switch[switch >= 0]
-    over = [("no replay", no_replay), ("interleaved", mixed)]
+    over = [("no-replay", no_replay), ("interleaved", mixed)]
     return [
         Claim(
             "Without replay the mean loss is smaller at first.",
@@ -69,7 +69,7 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         *(
             Claim(
-                f"The pseudo-optimal strategy beats {name} over the entire trajectory.",
+                f"Focus-then-replay beats {name} over the entire trajectory.",
                 "its loss averaged over all steps on task 2 is below, 95 % interval",
                 [images.below(_average(rule) - _average(other))],
                 {

@@ -38,13 +38,13 @@ def compute(
 
 
 def draw(tables: Tables, path: FilePath) -> None:
-    """Draw the mean loss against similarity, a panel a size, means with 95 % intervals."""
+    """Draw the mean loss against similarity, one panel per size, means with 95 % intervals."""
     losses = tables["losses"]
     sizes = sorted(losses["step"].unique())
     with plotting.figure(path, width=7.2, height=2.5) as figure:
         axes = np.atleast_1d(figure.subplots(1, len(sizes), sharey=True))
         for panel, size in zip(axes, sizes, strict=True):
-            for name, look in images.STRATEGIES.items():
+            for name, look in images.STYLES.items():
                 rows = losses[(losses["strategy"] == name) & (losses["step"] == size)]
                 table = rows.pivot(index="seed", columns="similarity", values="mean")
                 images.draw_interval(panel, table, look | {"label": name})
@@ -62,7 +62,7 @@ def claims(tables: Tables) -> list[Claim]:
     rows = []
     for (similarity, size), here in tables["losses"].groupby(["similarity", "step"]):
         no_replay, mixed, rule = (
-            here[here["strategy"] == name].set_index("seed")["mean"] for name in images.STRATEGIES
+            here[here["strategy"] == name].set_index("seed")["mean"] for name in images.STYLES
         )
         better = no_replay if no_replay.mean() < mixed.mean() else mixed
         rows.append(
@@ -73,30 +73,30 @@ def claims(tables: Tables) -> list[Claim]:
                 "gap": no_replay.mean() / mixed.mean() - 1,
                 "excess": rule.mean() / better.mean() - 1,
                 "close": images.below(rule - 1.01 * better),
-                "rule": rule.mean(), "no replay": no_replay.mean(), "interleaved": mixed.mean(),
+                "rule": rule.mean(), "no-replay": no_replay.mean(), "interleaved": mixed.mean(),
             }
         )  # fmt: skip
     table = pd.DataFrame(rows)
     small, large = max(table["size"].min(), 1000), table["size"].max()
     first, last = table[table["size"] <= small], table[table["size"] == large]
-    mean = table.groupby("similarity")[["rule", "no replay", "interleaved"]].mean()
+    mean = table.groupby("similarity")[["rule", "no-replay", "interleaved"]].mean()
     return [
         Claim(
             "For a small task 2 it is best not to replay.",
             f"below interleaved up to {small} samples, 95 % intervals of paired differences",
             _all(first, "first"),
-            {"no replay / interleaved - 1": first["gap"]},
+            {"no-replay / interleaved - 1": first["gap"]},
             "similarity",
         ),
         Claim(
             "For a large task 2 it is worse not to replay.",
             f"above interleaved at {large} samples, 95 % interval of paired differences",
             last["second"].to_list(),
-            {"no replay / interleaved - 1": last["gap"]},
+            {"no-replay / interleaved - 1": last["gap"]},
             "similarity",
         ),
         Claim(
-            "The pseudo-optimal strategy is as good as the better of the two at every size.",
+            "Focus-then-replay is as good as the better of the two at every size.",
             "less than 1 % above the better one at all sizes, 95 % intervals",
             _all(table, "close"),
             {
@@ -108,11 +108,11 @@ def claims(tables: Tables) -> list[Claim]:
             "similarity",
         ),
         Claim(
-            "The pseudo-optimal strategy is the best one across sizes.",
+            "Focus-then-replay is the best one across sizes.",
             "the smallest loss of the three on average over the sizes (without an interval)",
-            (mean["rule"] <= mean[["no replay", "interleaved"]].min(axis=1)).to_list(),
+            (mean["rule"] <= mean[["no-replay", "interleaved"]].min(axis=1)).to_list(),
             {
-                "best other / pseudo-optimal - 1": mean[["no replay", "interleaved"]].min(axis=1)
+                "best other / focus-then-replay - 1": mean[["no-replay", "interleaved"]].min(axis=1)
                 / mean["rule"]
                 - 1
             },

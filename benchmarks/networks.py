@@ -1,4 +1,4 @@
-"""The online training of the image network against the same loop in PyTorch on the CPU.
+"""Online training of the image network against the same loop in PyTorch, both on the CPU.
 
 Needs PyTorch (extra `torch`) and Fashion-MNIST (`replan data fetch fashion-mnist`).
 """
@@ -65,7 +65,7 @@ def theirs(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) ->
 
 
 def compare(name: str, tasks: networks.ImageTasks, steps: int) -> dict:
-    """Time a number of steps of both in turns, and compare the losses they end with."""
+    """Time a number of steps of both in turns, and compare their final losses."""
     order, images = np.arange(steps) % 2, streams(tasks, steps)
     ours(tasks, order[:10], images)  # compiles
     best = {"ours": np.inf, "theirs": np.inf}
@@ -79,7 +79,7 @@ def compare(name: str, tasks: networks.ImageTasks, steps: int) -> dict:
                 wanted = losses
     gap = max(abs(a / b - 1) for a, b in zip(wanted, losses, strict=True))
     return {
-        "data": name, "steps": steps, "µs a step": 1e6 * best["ours"] / steps,
+        "data": name, "steps": steps, "µs per step": 1e6 * best["ours"] / steps,
         "PyTorch µs": 1e6 * best["theirs"] / steps, "times faster": best["theirs"] / best["ours"],
         "losses differ by": gap,
     }  # fmt: skip
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     print("torch", torch.__version__)
     tasks = networks.mixed_tasks(networks.fashion_mnist(), 0.5)
-    save("vision", {"one sample a step, one core": [compare("fashion-mnist", tasks, 5000)]})
+    save("networks", {"one sample per step, one core": [compare("fashion-mnist", tasks, 5000)]})

@@ -1,0 +1,189 @@
+"""Curves: losses of runs × times × tasks, which all that trains gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check, files, statistics
+from replan._common.check import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves:
+    """The losses of several runs while they train.
+
+    times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
+    (runs, m, T), NaN from where a run diverged and where a task was not measured. runs: the name of
+    each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
+    end, by name. These runs are left out of means, intervals and quantiles.
+    """
+
+    times: Floats
+    losses: Floats
+    runs: Sequence[int] = ()
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        times = check.array("times", self.times, ("m",))
+        losses = np.array(self.losses, dtype=np.float64)
+        if times.size == 0 or np.any(np.diff(times) < 0):
+            raise ValueError(f"`times` expects ascending times, got {times.tolist()}")
+        if losses.ndim != 3 or losses.shape[1] != times.size:
+            raise ValueError(
+                f"`losses` expects shape (runs, {times.size}, tasks), got {losses.shape}"
+            )
+        runs = list(self.runs) or list(range(len(losses)))
+        if len(runs) != len(losses) or len(set(runs)) < len(runs):
+            raise ValueError(f"`runs` expects {len(losses)} different names, got {runs}")
+        if unknown := [run for run in self.failures if run not in runs]:
+            raise ValueError(f"`failures` expects names of runs, got {unknown}")
+        ended = [bool(np.all(np.isfinite(row))) for row in losses[:, -1]]
+        failures = {
+            run: self.failures.get(run, "no finite losses at the end")
+            for run, good in zip(runs, ended, strict=True)
+            if run in self.failures or not good
+        }
+        for name, value in (
+            ("times", times),
+            ("losses", losses),
+            ("runs", runs),
+            ("failures", failures),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks T."""
+        return self.losses.shape[2]
+
+    @cached_property
+    def finished(self) -> Floats:
+        """The losses (n, m, T) of the runs that reached the end."""
+        return self.losses[[run not in self.failures for run in self.runs]]
+
+    @property
+    def final(self) -> Floats:
+        """The losses (runs, T) at the end, of all runs."""
+        return self.losses[:, -1]
+
+    @property
+    def mean(self) -> Floats:
+        """The mean loss (m, T) over the finished runs, NaN without any.
+
+        Leaving out runs that diverged flatters a learning rate that is too large.
+        """
+        return self.finished.mean(axis=0) if len(self.finished) else self._unknown
+
+    @property
+    def standard_error(self) -> Floats:
+        """The standard error (m, T) of `mean`, NaN for fewer than two finished runs."""
+        runs = self.finished
+        if len(runs) < 2:
+            return self._unknown
+        return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
+
+    @property
+    def interval(self) -> statistics.Interval:
+        """The mean and its 95 % confidence interval, each (m, T)."""
+        if len(self.finished) == 0:
+            return statistics.Interval(self._unknown, self._unknown, self._unknown)
+        return statistics.mean_interval(self.finished)
+
+    def quantiles(self, levels: ArrayLike) -> Floats:
+        """Return quantiles (levels, m, T) of the losses over the finished runs."""
+        wanted = check.array("levels", levels, ("n",))
+        if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
+            raise ValueError(f"`levels` expects numbers from 0 to 1, got {wanted.tolist()}")
+        if len(self.finished) == 0:
+            return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
+        return np.quantile(self.finished, wanted, axis=0)
+
+    @property
+    def _unknown(self) -> Floats:
+        return np.full(self.losses.shape[1:], np.nan)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Lines that name the runs left out of means, and why."""
+        lines = []
+        for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
+            runs = [str(run) for run, found in self.failures.items() if found == text]
+            more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
+            lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
+        return lines
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas table with a row for each run and time: run, time, loss_1, …."""
+        import pandas as pd
+
+        count, m, T = self.losses.shape
+        columns = {"run": np.repeat(self.runs, m), "time": np.tile(self.times, count)}
+        rows = self.losses.reshape(-1, T)
+        return pd.DataFrame(columns | {f"loss_{t + 1}": rows[:, t] for t in range(T)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types, with null for NaN."""
+        return {
+            "runs": list(self.runs),
+            "times": self.times.tolist(),
+            "losses": files.nullable(self.losses),
+            "failures": {str(run): text for run, text in self.failures.items()},
+        }
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with everything, or a .csv file with the rows of `to_frame`."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        return files.write_frame(path, self.to_frame())
+
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
+    ) -> Figure | None:
+        """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %.
+
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing.
+        """
+        from replan._common import plotting
+
+        if axes is not None:
+            if path is not None:
+                raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
+            plotting.draw_curves(axes, self)
+            return None
+        with plotting.figure(path, width=6.4, height=3.4) as figure:
+            panel = figure.subplots()
+            plotting.draw_curves(panel, self)
+            panel.set_xlabel("time")
+            panel.legend()
+        return figure
+
+    def __repr__(self) -> str:
+        count, m, T = self.losses.shape
+        return f"Curves({count} runs, {m} times, {T} tasks)"
+
+    def __str__(self) -> str:
+        count = len(self.runs)
+        of = f"{len(self.finished)} of {count}" if self.failures else f"{count}"
+        found = self.interval
+        lines = [
+            f"{of} run{'' if count == 1 else 's'}, {len(self.times)} times up to "
+            f"{self.times[-1]:g}",
+            f"{'task':>4} {'final loss':>11} {'± 95 %':>9}",
+        ]
+        for t in range(self.tasks):
+            half = found.half_width[-1, t]
+            spread = f"{half:.1g}" if np.isfinite(half) else ""
+            lines.append(f"{t + 1:>4} {found.mean[-1, t]:>11.5g} {spread:>9}")
+        return "\n".join([*lines, *self.left_out])

@@ -1,0 +1,111 @@
+"""The driver of every experiment on images: a network, a policy, tasks that arrive in turn."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from replan._common import check
+from replan.dynamics import IntegrationError
+from replan.policies import FocusThenReplay, Policy
+
+Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name
+
+# What happens when a new task arrives, as settings of FocusThenReplay.
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
+    "interleaved": {"max_focus": 0},
+    "fixed-replay": {"max_focus": 0, "shares": 0.5},
+    "focus-then-replay": {"shares": 0.5},
+    "focus-then-loss": {"shares": "loss"},
+}
+
+
+def check_strategies(strategies: Sequence[str]) -> list[str]:
+    """Return names of strategies, each known and given once."""
+    names = check.items("strategies", strategies, "strategies")
+    for name in names:
+        check.one_of("strategies", name, STRATEGIES)
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"`strategies` expects each name once, at least one, got {names}")
+    return names
+
+
+def strategy_policy(strategy: str, tasks: int, **settings: Any) -> FocusThenReplay:
+    """Return the policy of a strategy, to be told of each task that arrives."""
+    return FocusThenReplay(0, [], tasks=tasks, **STRATEGIES[strategy], **settings)
+
+
+class Network(ABC):
+    """A network in training, as the driver sees it.
+
+    time: how far it is, in samples. looks: what was measured on the test set so far.
+    """
+
+    time: int
+    looks: list[Record]
+
+    @abstractmethod
+    def begin(self, task: int, policy: Policy) -> None:
+        """Let a task arrive. From now on the policy says which task comes next."""
+
+    @abstractmethod
+    def train(self, end: int) -> None:
+        """Train up to the time `end`."""
+
+    @abstractmethod
+    def test(self) -> dict[str, list[Any]]:
+        """Return what is measured on the test set: "loss" and more, each a list by task.
+
+        Tasks that are not tested have None.
+        """
+
+    @abstractmethod
+    def estimate(self) -> dict[int, float]:
+        """Return the loss of each task so far (from 0) on held-out images."""
+
+    def look(self) -> None:
+        """Test the network and keep what comes out."""
+        self.looks.append({"time": self.time} | self.test())
+
+
+def learn(
+    name: str,
+    network: Network,
+    policy: Policy,
+    arrivals: Sequence[tuple[int, int]],
+    looks: Collection[int],
+    interval: int,
+) -> Record:
+    """Train a network on tasks that arrive one after the other, and return what was measured.
+
+    name: of this run, for errors. arrivals: each task and the time until which it is the newest.
+    looks: when to test. interval: samples between estimates of the losses, from the arrival of a
+    task on, for policies that need them.
+    """
+    for task, end in arrivals:
+        start = network.time
+        network.begin(task, policy)
+        policy.begin(task)
+        while network.time < end:
+            due = start + ((network.time - start) // interval + 1) * interval
+            # A single task leaves nothing to decide, and so does the end.
+            estimating = task > 0 and due < end and policy.needs_losses
+            stops = [end, *(look for look in looks if network.time < look < end)]
+            network.train(min([*stops, due] if estimating else stops))
+            if network.time in looks:
+                network.look()
+                if not all(np.isfinite(x) for x in network.looks[-1]["loss"] if x is not None):
+                    where = f"by step {network.time}"
+                    raise IntegrationError(f"{name} diverged {where}: try a smaller `lr`")
+            if estimating and network.time == due:
+                policy.observe(network.estimate())
+    if not network.looks:
+        return {}
+    measured = {key: [look[key] for look in network.looks] for key in network.looks[0]}
+    return measured | {"decisions": [asdict(decision) for decision in policy.decisions]}
