@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FilePath = str | os.PathLike[str]
 VERSION = version("replan")
@@ -41,6 +44,11 @@ def write_csv(path: FilePath, header: Sequence[str], rows: Iterable[Sequence[Any
     writer.writerow(header)
     writer.writerows([[repr(x) if isinstance(x, float) else x for x in row] for row in rows])
     write_text(path, text.getvalue())
+
+
+def write_frame(path: FilePath, frame: pd.DataFrame) -> None:
+    """Write a pandas frame, without its index, as a .csv file."""
+    write_csv(path, list(frame), frame.to_numpy(dtype=object).tolist())
 
 
 @contextmanager
