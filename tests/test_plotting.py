@@ -112,8 +112,8 @@ def test_plot_draws_into_given_axes(name, panels, results):
         where = figure.axes[-1 if name == "comparison" or count < 3 else 1]
         assert {"task 1", "task 2"} <= set(where.get_legend_handles_labels()[1])
         figure.savefig(io.BytesIO())
-    with pytest.raises(ValueError, match="`path` expects None where `axes` are given, got 'x.png'"):
-        results[name].plot("x.png", axes=axes)
+    with pytest.raises(ValueError, match="`path` expects None where `axes` are given, got 'x'"):
+        results[name].plot("x", axes=axes)
     with pytest.raises(ValueError, match="`axes` expects matplotlib axes, got 3"):
         results[name].plot(axes=3)
 

@@ -48,8 +48,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Html:
         f"<tr>{''.join(f'<td {_CELL}>{_cell(value)}</td>' for value in row)}</tr>" for row in rows
     )
     return Html(
-        f'<table style="font:inherit;color:inherit;border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
+        '<table style="font:inherit;color:inherit;border-collapse:collapse;margin:6px 0">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
 
 
@@ -111,7 +111,7 @@ def _bar(protocol: Protocol, height: int) -> str:
         boxes = "".join(
             f"M{left:.6g} {top:.4g}H{right:.6g}v{100 * share:.4g}H{left:.6g}z"
             for left, right, top, share in zip(x, x[1:], tops[:, t], shares[:, t], strict=False)
-            if share > 0
+            if share > 1e-6  # else rounding, or too thin to be seen
         )
         paths.append(f'<path fill="{task_colour(t)}" d="{boxes}"/>')
     parts = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(protocol.mean_shares))
