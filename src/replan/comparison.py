@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
@@ -14,6 +15,11 @@ from replan.problem import Problem
 from replan.strategies import STRATEGIES
 from replan.trajectory import Trajectory, evaluate
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
@@ -23,9 +29,14 @@ class Comparison:
     runs: dict[str, Trajectory]
     failures: dict[str, str]
 
-    def rows(self) -> list[list[Any]]:
-        """Return [strategy, loss, losses …, mean shares …, first and last lr] of each strategy."""
-        return [
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per strategy: value, loss_1, …, mean share_1, …, lr_first and lr_last."""
+        import pandas as pd
+
+        tasks = range(1, self.problem.model.tasks + 1)
+        header = ["strategy", "value", *(f"loss_{t}" for t in tasks)]
+        header += [*(f"share_{t}" for t in tasks), "lr_first", "lr_last"]
+        rows = [
             [
                 name,
                 run.loss,
@@ -35,6 +46,7 @@ class Comparison:
             ]
             for name, run in self.runs.items()
         ]
+        return pd.DataFrame(rows, columns=header)
 
     def __str__(self) -> str:
         tasks = range(1, self.problem.model.tasks + 1)
@@ -48,7 +60,7 @@ class Comparison:
         return "\n".join(lines)
 
     def save(self, path: files.FilePath) -> None:
-        """Write a .json file with every trajectory, or a .csv file with the table."""
+        """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             runs = {name: run.to_dict() for name, run in self.runs.items()}
             for run in runs.values():
@@ -59,48 +71,85 @@ class Comparison:
                 "failures": self.failures,
             }
             return files.write_json(path, content)
-        tasks = range(1, self.problem.model.tasks + 1)
-        header = ["strategy", "value", *(f"loss_{t}" for t in tasks)]
-        header += [*(f"share_{t}" for t in tasks), "lr_first", "lr_last"]
-        return files.write_csv(path, header, self.rows())
+        return files.write_frame(path, self.to_frame())
 
-    def plot(self, path: files.FilePath) -> None:
-        """Draw the protocols as colour bars and the final losses beside them, best on top."""
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the protocols as colour bars and the final losses beside them, best on top.
+
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With two `axes`,
+        for the colour bars and the final losses, draw there and return nothing; `legend()` of the
+        second names the tasks.
+        """
         from replan._common import plotting
 
-        count, tasks = len(self.runs), self.problem.model.tasks
-        with plotting.figure(path, width=7.2, height=0.9 + 0.32 * count) as figure:
+        if not self.runs:
+            raise ValueError("`plot` expects a strategy that has a learning curve, got none")
+        if axes is not None:
+            bars, points = plotting.panels(path, axes, ("colour bars", "final losses")).values()
+            self._draw(bars, points)
+            return None
+        with plotting.figure(path, width=7.2, height=0.9 + 0.32 * len(self.runs)) as figure:
             bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.07})
-            height = np.arange(count)[::-1]
-            for y, run in zip(height, self.runs.values(), strict=True):
-                plotting.draw_protocol(bars, run.protocol, bottom=y - 0.27, height=0.54)
-            bars.set(ylim=(-0.5, count - 0.5), xlabel="training time α")
-            bars.set_yticks(height, self.runs)
-            bars.tick_params(left=False)
-            for t in range(tasks):
-                final = [run.final_losses[t] for run in self.runs.values()]
-                points.plot(
-                    final,
-                    height,
-                    linestyle="",
-                    marker="osDv^<>"[t % 7],
-                    markersize=5,
-                    color=plotting.task_colour(t),
-                    label=f"task {t + 1}",
-                )
-            final = [run.loss for run in self.runs.values()]
-            points.plot(final, height, "k|", markersize=11, markeredgewidth=2, label="objective")
-            points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
-            points.tick_params(labelleft=False, left=False)
-            points.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
-            shown = np.array([run.final_losses for run in self.runs.values()])
-            powers = np.log10(shown[shown > 0])
-            if powers.size:
-                points.set_xlim(10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max()))
-            points.grid(axis="y", color="0.9", linewidth=0.8)
-            points.set_axisbelow(True)
-            points.spines["left"].set_visible(False)
-            figure.legend(loc="outside upper right", ncols=min(tasks + 1, 7))
+            self._draw(bars, points)
+            handles, labels = points.get_legend_handles_labels()
+            columns = min(len(labels), 7)
+            figure.legend(handles, labels, loc="outside upper right", ncols=columns)
+        return figure
+
+    def _draw(self, bars: Axes, points: Axes) -> None:
+        from replan._common import plotting
+
+        count = len(self.runs)
+        height = np.arange(count)[::-1]
+        for y, run in zip(height, self.runs.values(), strict=True):
+            plotting.draw_protocol(bars, run.protocol, bottom=y - 0.27, height=0.54)
+        bars.set(ylim=(-0.5, count - 0.5), xlabel="training time α")
+        bars.set_yticks(height, list(self.runs))
+        bars.tick_params(left=False)
+        losses = np.array([run.final_losses for run in self.runs.values()])
+        for t, final in enumerate(losses.T):
+            points.plot(
+                final,
+                height,
+                linestyle="",
+                marker="osDv^<>"[t % 7],
+                markersize=5,
+                color=plotting.task_colour(t),
+                label=f"task {t + 1}",
+            )
+        objective = [run.loss for run in self.runs.values()]
+        points.plot(objective, height, "k|", markersize=11, markeredgewidth=2, label="objective")
+        points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
+        points.tick_params(labelleft=False, left=False)
+        points.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
+        powers = np.log10(losses[losses > 0])
+        if powers.size:
+            points.set_xlim(10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max()))
+        points.grid(axis="y", color="0.9", linewidth=0.8)
+        points.set_axisbelow(True)
+        points.spines["left"].set_visible(False)
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        tasks = [f"task {t + 1}" for t in range(self.problem.model.tasks)]
+        rows = [
+            [
+                name,
+                run.loss,
+                *run.final_losses,
+                html.thin_bar(run.protocol),
+                run.protocol.lr_text(),
+            ]
+            for name, run in self.runs.items()
+        ]
+        return html.block(
+            html.table(["strategy", "loss", *tasks, "shares over time", "learning rate"], rows),
+            html.legend(tasks),
+            *(html.text(f"{name} failed: {why}") for name, why in self.failures.items()),
+        )
 
 
 def compare(problem: Problem, *, progress: bool = False) -> Comparison:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,11 @@ from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, re
 from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
 from replan.problem import Problem
 from replan.protocol import Protocol
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,29 +145,64 @@ class Trajectory:
             "problem": self.problem.to_dict(),
         }
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per time: time, loss_1, … and the weighted loss."""
+        import pandas as pd
+
+        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "weighted"]
+        rows = np.column_stack([self.times, self.losses, self.weighted_losses])
+        return pd.DataFrame(rows, columns=header)
+
     def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or a .csv file with the curves."""
+        """Write a .json file with everything, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
-        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "weighted"]
-        rows = np.column_stack([self.times, self.losses, self.weighted_losses]).tolist()
-        return files.write_csv(path, header, rows)
+        return files.write_frame(path, self.to_frame())
 
-    def plot(self, path: files.FilePath) -> None:
-        """Draw the losses under the colour bar of the protocol, and a learning rate that varies."""
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the losses under the colour bar of the protocol, and a learning rate that varies.
+
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
+        three for these and the learning rate; `legend()` of the losses' axes names the lines.
+        """
         from replan._common import plotting
 
+        names = ("colour bar", "losses", "learning rate")
+        if axes is not None:
+            self._draw(plotting.panels(path, axes, names[1:2], names[:2], names))
+            return None
         varies = bool(np.ptp(self.protocol.lr) > 0)
         heights = [1, 11, 5] if varies else [1, 11]
         with plotting.figure(path, width=6.4, height=4.6 if varies else 3.6) as figure:
-            axes = figure.subplots(len(heights), sharex=True, height_ratios=heights)
-            plotting.draw_protocol(axes[0], self.protocol)
-            axes[0].tick_params(bottom=False)
-            plotting.draw_losses(axes[1], self)
-            axes[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-            if varies:
-                plotting.draw_lr(axes[2], self.protocol)
-            axes[-1].set_xlabel("training time α")
+            parts = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+            self._draw(dict(zip(names, parts, strict=False)))
+            parts[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return figure
+
+    def _draw(self, panels: dict[str, Axes]) -> None:
+        from replan._common import plotting
+
+        if "colour bar" in panels:
+            plotting.draw_protocol(panels["colour bar"], self.protocol)
+            panels["colour bar"].tick_params(bottom=False, labelbottom=False)
+        plotting.draw_losses(panels["losses"], self)
+        if "learning rate" in panels:
+            plotting.draw_lr(panels["learning rate"], self.protocol)
+        list(panels.values())[-1].set_xlabel("training time α")
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        if self.status != "ok":
+            return html.block(html.text(str(self)), html.colour_bar(self.protocol))
+        return html.block(
+            html.text(f"Trajectory: loss {self.loss:.6g} ± {self.error:.1g}"),
+            html.colour_bar(self.protocol),
+            html.final_losses(self),
+        )
 
     def __repr__(self) -> str:
         loss = f"loss={self.loss:.6g}" if self.status == "ok" else f"status={self.status!r}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from replan._common import files
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, FigureBase
-    from matplotlib.patches import Patch
+    from matplotlib.figure import FigureBase
 
     from replan.curves import Curves
     from replan.protocol import Protocol
@@ -36,6 +39,7 @@ _STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
     "pdf.fonttype": 42,
 }
+_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def task_colour(task: int) -> str:
@@ -43,19 +47,64 @@ def task_colour(task: int) -> str:
     return TASK_COLOURS[task % len(TASK_COLOURS)]
 
 
-@contextmanager
-def figure(path: files.FilePath | None, *, width: float, height: float) -> Iterator[Figure]:
-    """Give a figure (inches) in our style; at the end save it as .png, .pdf or .svg, if asked."""
-    import matplotlib
-    from matplotlib.figure import Figure
+class Picture(Figure):
+    """A figure in our style that shows itself in a notebook, whether or not pyplot is loaded.
 
-    ending = "" if path is None else files.suffix(path, [".png", ".pdf", ".svg"])
+    matplotlib makes ticks when it draws and reads settings when it saves: the style counts there,
+    too.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        """Draw the figure in our style."""
+        with matplotlib.rc_context(_STYLE):
+            super().draw(renderer)
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """Save the figure in our style."""
+        with matplotlib.rc_context(_STYLE):
+            super().savefig(*args, **kwargs)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Return the picture, and its size at 100 dpi: it has more, for sharp screens."""
+        png = BytesIO()
+        self.savefig(png, format="png")
+        width, height = (round(100 * inches) for inches in self.get_size_inches())
+        return png.getvalue(), {"width": width, "height": height}
+
+
+@contextmanager
+def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
+    """Give a figure (inches) to draw in our style; save it at the end where there is a `path`."""
+    if path is not None:
+        files.suffix(path, _ENDINGS)
     with matplotlib.rc_context(_STYLE):
-        drawing = Figure(figsize=(width, height), layout="constrained")
-        yield drawing
-        if path is not None:
-            with files.replacing(path) as part:
-                drawing.savefig(part, format=ending[1:])
+        picture = Picture(figsize=(width, height), layout="constrained")
+        yield picture
+    if path is not None:
+        save(picture, path)
+
+
+def save(figure: Figure, path: files.FilePath) -> None:
+    """Write a figure as .png, .pdf or .svg."""
+    ending = files.suffix(path, _ENDINGS)
+    with files.replacing(path) as part:
+        figure.savefig(part, format=ending[1:])
+
+
+def panels(
+    path: files.FilePath | None, axes: Axes | Sequence[Axes], *forms: tuple[str, ...]
+) -> dict[str, Axes]:
+    """Return the axes a user gave, by what belongs in them: the names in the form that fits."""
+    if path is not None:
+        raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
+    given = np.ravel(np.asarray(axes, dtype=object)).tolist()
+    if not all(isinstance(one, Axes) for one in given):
+        raise ValueError(f"`axes` expects matplotlib axes, got {axes!r}")
+    for form in forms:
+        if len(form) == len(given):
+            return dict(zip(form, given, strict=True))
+    expects = " or ".join(f"{len(form)} ({', '.join(form)})" for form in forms)
+    raise ValueError(f"`axes` expects {expects}, got {len(given)}")
 
 
 def draw_protocol(
@@ -72,6 +121,7 @@ def draw_protocol(
             high,
             step="post",
             color=task_colour(t),
+            label=f"task {t + 1}",
             linewidth=0,
             antialiased=False,
         )
@@ -83,8 +133,6 @@ def draw_protocol(
 
 def task_patches(tasks: int) -> list[Patch]:
     """Return handles for a legend of the task colours."""
-    from matplotlib.patches import Patch
-
     return [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
 
 
@@ -133,7 +181,7 @@ def draw_curves(axes: Axes, curves: Curves) -> None:
 
 
 def draw_simulation(axes: Axes, simulation: Simulation) -> None:
-    """Draw means of runs as crosses, bands from 10 to 90 %, and the theory as lines."""
+    """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
     times, (low, high) = simulation.times, simulation.quantiles([0.1, 0.9])
     some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
     theory = simulation.theory
@@ -154,7 +202,7 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
 
 
 def draw_lr(axes: Axes, protocol: Protocol) -> None:
-    """Draw the learning rate: a curve a task, in colours; black where tasks share one and mix."""
+    """Draw the learning rate in the colour of its task, black where tasks that mix share it."""
     for t in range(protocol.tasks):
         trained = protocol.shares[:, t] > 0
         axes.hlines(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 
@@ -24,7 +25,7 @@ class Meter:
     """Counts progress and tells it to `watch`, from any thread; used in a `with` statement.
 
     watch: False (nobody listens), True (a bar, on a terminal or in a notebook) or a function that
-    is called with a `Progress` now and then.
+    is called with a `Progress` at every advance.
     """
 
     def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
@@ -44,11 +45,20 @@ class Meter:
             if expect:
                 self.total = (self.total or 0) + expect
             if self._bar is not None:
-                self._bar.total = self.total
                 self._bar.set_postfix_str(note, refresh=False)
-                self._bar.update(count)
+                if expect:
+                    self._lengthen(self._bar)
+                else:
+                    self._bar.update(count)
             if self._tell is not None:
                 self._tell(Progress(self.what, self.done, self.total, note))
+
+    def _lengthen(self, bar: Any) -> None:
+        """Give the bar a new total by `reset`, as a notebook's expects, and keep its count."""
+        start = bar.start_t
+        bar.reset(self.total)
+        bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
+        bar.refresh()
 
     def __enter__(self) -> Meter:
         return self
@@ -59,15 +69,18 @@ class Meter:
 
 
 def _bar(what: str, total: int | None) -> Any:
-    """Return a bar that is gone at the end, shown where somebody can see it."""
-    look: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
-    if _in_notebook():
-        from tqdm.notebook import tqdm_notebook
+    """Return a bar that is gone at the end; None where nobody can see it."""
+    import tqdm
 
-        return tqdm_notebook(**look)
-    from tqdm import tqdm
+    settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
+    if not _in_notebook():
+        bar = tqdm.tqdm(**settings, disable=None)  # shown on a terminal only
+        return None if bar.disable else bar
+    if find_spec("ipywidgets") is None:
+        return tqdm.tqdm(**settings, file=sys.stdout)  # as text in the cell
+    import tqdm.notebook
 
-    return tqdm(**look, disable=None)
+    return tqdm.notebook.tqdm(**settings)
 
 
 def _in_notebook() -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -12,6 +13,11 @@ from replan._common.check import Floats
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Status = Literal["converged", "stalled", "cycled", "inaccurate", "limit", "stopped"]
 
@@ -181,9 +187,36 @@ class Plan:
         except KeyError as error:
             raise ValueError(f"{path}: no {error} in it, so not a plan") from None
 
-    def plot(self, path: files.FilePath) -> None:
-        """Draw the losses, the colour bar and, if it varies, the learning rate."""
-        self.trajectory.plot(path)
+    def to_frame(self) -> pd.DataFrame:
+        """Return the protocol's frame, a row per step, with the losses at the end of each step."""
+        losses = self.trajectory.losses_at(self.protocol.edges[1:])
+        columns = {f"loss_{t + 1}": losses[:, t] for t in range(losses.shape[1])}
+        return self.protocol.to_frame().assign(
+            **columns, weighted=losses @ np.asarray(self.problem.weights)
+        )
+
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the losses under the colour bar, and a learning rate that varies.
+
+        Return the figure, and write it where a `path` is given; `axes` as in `Trajectory.plot`.
+        """
+        return self.trajectory.plot(path, axes=axes)
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        known = {name.replace("_", " "): value for name, value in asdict(self.certificate).items()}
+        return html.block(
+            html.text(f"Plan: loss {self.loss:.6g}, {self.status}"),
+            html.text(self.advice),
+            html.colour_bar(self.protocol),
+            html.text("; ".join([*self.phases, *self.targets])),
+            html.side_by_side(
+                html.final_losses(self.trajectory), html.table(["certificate", ""], known.items())
+            ),
+        )
 
     def __repr__(self) -> str:
         return f"Plan(loss={self.loss:.6g}, status={self.status!r})"

@@ -101,12 +101,15 @@ def _settings(
 
 def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:
     """Write the tables and the pictures of a figure, and check its claims."""
+    from replan._common import plotting
+
+    picture = module.draw(tables)
     paths = [folder / f"{name}.{ending}" for ending in ("png", "pdf")]
     for path in paths:
-        module.draw(tables, path)
+        plotting.save(picture, path)
     for i, (part, table) in enumerate(tables.items()):
         paths.append(folder / (f"{name}-{part}.csv" if i else f"{name}.csv"))
-        files.write_csv(paths[-1], list(table.columns), table.to_numpy(dtype=object).tolist())
+        files.write_frame(paths[-1], table)
     status = [table["status"] for table in tables.values() if "status" in table]
     unconverged = sum(int((column != "converged").sum()) for column in status)
     return Made(name, paths, module.claims(tables), unconverged)

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.paper.claims import Claim
 from replan.protocol import Protocol
 
@@ -102,12 +101,10 @@ def collect(points: list[dict[str, Any]], results: list[dict[str, Any]]) -> Tabl
     }
 
 
-def draw_against_similarity(
-    path: FilePath, tables: Tables, looks: dict[str, dict[str, Any]]
-) -> None:
+def draw_against_similarity(tables: Tables, looks: dict[str, dict[str, Any]]) -> plotting.Picture:
     """Draw losses against similarity, and the typical optimum's colour bar for those shown."""
     losses = tables["losses"]
-    with plotting.figure(path, width=7.2, height=3.1) as figure:
+    with plotting.figure(width=7.2, height=3.1) as figure:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[5, 4])[0]
         axes = left.subplots()
         draw_losses_by_strategy(axes, losses, looks)
@@ -118,6 +115,7 @@ def draw_against_similarity(
             seed = typical(optimal.set_index("seed")["loss"])
             optima[f"γ = {similarity:g}"] = protocol_of(plans[plans["seed"] == seed])
         plotting.draw_bars(right, optima)
+    return figure
 
 
 def draw_losses_by_strategy(

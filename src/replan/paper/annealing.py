@@ -10,7 +10,6 @@ import pandas as pd
 
 from replan import strategies
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.control import solve
 from replan.paper._parts import (
     LOOKS,
@@ -106,9 +105,9 @@ def compute(
     }
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw final losses against similarity."""
-    with plotting.figure(path, width=5.6, height=3.4) as figure:
+    with plotting.figure(width=5.6, height=3.4) as figure:
         axes = figure.subplots()
         labelled = {
             name: look | {"label": f"{name}, η = 1" if name in _CONSTANT else name}
@@ -116,6 +115,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         }
         draw_losses_by_strategy(axes, tables["losses"], labelled)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

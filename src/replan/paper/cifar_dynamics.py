@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan._common.statistics import mean_interval
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
@@ -23,10 +22,10 @@ def compute(run: Run, *, seeds: int, steps: int, **settings: Any) -> Tables:
     return {"curves": found.drop(columns="similarity")}
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw the losses of each strategy, their mean losses with the end enlarged, gains."""
     curves = tables["curves"]
-    with plotting.figure(path, width=7.2, height=4.8) as figure:
+    with plotting.figure(width=7.2, height=4.8) as figure:
         axes = figure.subplot_mosaic("aabbcc;dddeee")
         panels = [axes[name] for name in "abc"]
         images.draw_strategies(panels, curves)
@@ -39,6 +38,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         images.draw_comparison(inset, curves[curves["step"] >= 0.7 * end])
         inset.tick_params(labelsize=7)
         _draw_differences(axes["e"], curves)
+    return figure
 
 
 def _draw_differences(axes: Any, curves: Any) -> None:

@@ -10,7 +10,6 @@ import pandas as pd
 
 from replan import strategies
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.control import solve
 from replan.dynamics import TeacherStudent
 from replan.paper._parts import Run, Tables, continual, protocol_of, protocol_rows, typical
@@ -92,12 +91,12 @@ def compute(run: Run, *, seeds: int, steps: int, similarity: float, dimension: i
     }
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw, for each strategy, the losses of a typical initialisation under its colour bar."""
     curves, protocols = tables["curves"], tables["protocols"]
     seed = typical(_final(curves)["optimal"])
     chosen = curves[curves["seed"] == seed]
-    with plotting.figure(path, width=7.2, height=4.0) as figure:
+    with plotting.figure(width=7.2, height=4.0) as figure:
         axes = figure.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
         for i, name in enumerate(NAMES):
             bar, pair = axes[0, 2 * i : 2 * i + 2], axes[1, 2 * i : 2 * i + 2]
@@ -123,6 +122,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         figure.supxlabel("training time α", fontsize=9)
         handles, labels = axes[1, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=5)
+    return figure
 
 
 def _draw_losses(axes: Any, one: pd.DataFrame, everyone: pd.DataFrame) -> None:

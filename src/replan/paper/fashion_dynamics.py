@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim
@@ -30,10 +29,10 @@ def looks(first: int, steps: int) -> list[int]:
     return sorted({*range(-first, 0, max(1, first // 20)), *early, *range(0, steps, 250), steps})
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw the losses of each strategy, and the mean losses of all."""
     curves = tables["curves"]
-    with plotting.figure(path, width=7.2, height=2.7) as figure:
+    with plotting.figure(width=7.2, height=2.7) as figure:
         axes = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.3])
         images.draw_strategies(axes[:3], curves)
         axes[0].set_ylabel("test loss")
@@ -41,6 +40,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         axes[3].set(xscale="log", yscale="log", xlabel="step after the change", ylabel="mean loss")
         plotting.plain_ticks(axes[3])
         images.legend_of(figure, axes[0], axes[3])
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim
@@ -37,11 +36,11 @@ def compute(
     return {"losses": images.learn(run, "fashion-mnist", tasks, sizes, seeds, settings)}
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw the mean loss against similarity, one panel per size, means with 95 % intervals."""
     losses = tables["losses"]
     sizes = sorted(losses["step"].unique())
-    with plotting.figure(path, width=7.2, height=2.5) as figure:
+    with plotting.figure(width=7.2, height=2.5) as figure:
         axes = np.atleast_1d(figure.subplots(1, len(sizes), sharey=True))
         for panel, size in zip(axes, sizes, strict=True):
             for name, look in images.STYLES.items():
@@ -55,6 +54,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         figure.supxlabel("task similarity γ", fontsize=9)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.control import solve
 from replan.paper._parts import Run, Tables, continual, protocol_of, protocol_rows, typical
 from replan.paper.claims import Claim
@@ -52,7 +51,7 @@ def compute(run: Run, *, seeds: int, steps: int, similarity: float, max_lr: floa
     }
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw the learning rates of three initialisations under their colour bars."""
     protocols, losses = tables["protocols"], tables["losses"].set_index("seed")["joint"]
     order = losses.sort_values().index
@@ -61,7 +60,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         "typical": typical(losses),
         "largest loss": order[-1],
     }
-    with plotting.figure(path, width=7.2, height=3.0) as figure:
+    with plotting.figure(width=7.2, height=3.0) as figure:
         axes = figure.subplots(2, 3, sharex=True, sharey="row", height_ratios=[1, 9])
         for (bar, curve), (name, seed) in zip(axes.T, shown.items(), strict=True):
             protocol = protocol_of(protocols[protocols["seed"] == seed])
@@ -74,6 +73,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         axes[1, 1].set_ylabel("")
         axes[1, 2].set_ylabel("")
         figure.legend(handles=plotting.task_patches(2), loc="outside upper right", ncols=2)
+    return figure
 
 
 def _trained(protocols: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replan import strategies
-from replan._common.files import FilePath
+from replan._common import plotting
 from replan.control import solve
 from replan.paper._parts import (
     LOOKS,
@@ -70,9 +70,9 @@ def compute(
     return collect(points, results)
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    draw_against_similarity(path, tables, NAMES)
+    return draw_against_similarity(tables, NAMES)
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.control import solve
 from replan.paper._parts import Run, Tables, continual, grid
 from replan.paper.claims import Claim
@@ -62,11 +61,11 @@ def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> T
     }
 
 
-def draw(tables: Tables, path: FilePath) -> None:
-    """Draw readouts above and cosines below, a column a similarity, medians with bands."""
+def draw(tables: Tables) -> plotting.Picture:
+    """Draw readouts above and cosines below, a column per similarity, medians with bands."""
     table = tables["overlaps"]
     similarities = sorted(table["similarity"].unique())
-    with plotting.figure(path, width=7.2, height=3.9) as figure:
+    with plotting.figure(width=7.2, height=3.9) as figure:
         axes = figure.subplots(2, len(similarities), sharex=True, sharey="row")
         for column, similarity in zip(axes.T, similarities, strict=True):
             here = table[table["similarity"] == similarity]
@@ -84,6 +83,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         figure.supxlabel("training time α", fontsize=9)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

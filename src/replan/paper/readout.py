@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim
 from replan.paper.timescale import measure_readout_timescale, readout_timescale
@@ -36,10 +35,10 @@ def compute(run: Run, *, similarities: list[float]) -> Tables:
     }
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw time-scales against similarity."""
     table = tables["timescales"]
-    with plotting.figure(path, width=4.6, height=3.2) as figure:
+    with plotting.figure(width=4.6, height=3.2) as figure:
         axes = figure.subplots()
         x = table["similarity"]
         axes.plot(x, table["formula"], "k-", label="formula")
@@ -48,6 +47,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         axes.plot(x, table["trained"], "s--", color="#CC3311", label="measured, features trained")
         axes.set(yscale="log", xlabel="task similarity γ", ylabel="time-scale α, η = 1")
         axes.legend()
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from replan import strategies
-from replan._common.files import FilePath
+from replan._common import plotting
 from replan.control import solve
 from replan.paper._parts import (
     LOOKS,
@@ -68,9 +68,9 @@ def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> T
     return collect(points, results)
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    draw_against_similarity(path, tables, LOOKS)
+    return draw_against_similarity(tables, LOOKS)
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -9,7 +9,6 @@ import pandas as pd
 
 from replan import strategies
 from replan._common import plotting
-from replan._common.files import FilePath
 from replan.control import solve
 from replan.paper._parts import Run, Tables, protocol_of, protocol_rows, typical
 from replan.paper.claims import Claim
@@ -101,13 +100,13 @@ def _final(curves: pd.DataFrame) -> pd.DataFrame:
     return ends.pivot(index="seed", columns="strategy", values="mean")
 
 
-def draw(tables: Tables, path: FilePath) -> None:
+def draw(tables: Tables) -> plotting.Picture:
     """Draw a typical optimum's losses under its colour bar, and the mean loss of all protocols."""
     curves = _with_mean(tables["curves"])
     seed = typical(_final(curves)["optimal"])
     protocol = protocol_of(tables["protocols"].query("seed == @seed"))
     one = curves[(curves["seed"] == seed) & (curves["strategy"] == "optimal")]
-    with plotting.figure(path, width=7.2, height=3.3) as figure:
+    with plotting.figure(width=7.2, height=3.3) as figure:
         axes = figure.subplots(2, 2, sharex=True, height_ratios=[1, 11], width_ratios=[5, 6])
         plotting.draw_protocol(axes[0, 0], protocol)
         axes[0, 0].tick_params(bottom=False)
@@ -127,6 +126,7 @@ def draw(tables: Tables, path: FilePath) -> None:
         axes[1, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
         for axis in axes[1]:
             axis.set(yscale="log", xlabel="training time α", xlim=(0, protocol.duration))
+    return figure
 
 
 def claims(tables: Tables) -> list[Claim]:

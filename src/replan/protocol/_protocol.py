@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,11 @@ from numpy.typing import ArrayLike
 from replan._common import check, files
 from replan._common.check import Floats, Ints
 from replan.protocol._samples import ORDERS, Samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _SAME = 1e-9  # times closer than this part of the duration are one
 
@@ -228,7 +233,7 @@ class Protocol:
     # Files and pictures
 
     def to_dict(self) -> dict[str, Any]:
-        """Return `duration`, `edges`, `shares`, `lr` and, for one task a step, `tasks` from 1."""
+        """Return `duration`, `edges`, `shares`, `lr` and, for one task per step, `tasks` from 1."""
         content = {
             "duration": self.duration,
             "edges": self.edges.tolist(),
@@ -239,14 +244,20 @@ class Protocol:
             content["tasks"] = (self.sequence + 1).tolist()
         return content
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file, or a .csv file with one row a step."""
-        if files.suffix(path, [".json", ".csv"]) == ".json":
-            return files.write_json(path, self.to_dict())
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per step: start, end, share_1, … and lr, or lr_1, … for each task."""
+        import pandas as pd
+
         header = ["start", "end", *(f"share_{t + 1}" for t in range(self.tasks))]
         header += ["lr"] if self.lr.ndim == 1 else [f"lr_{t + 1}" for t in range(self.tasks)]
         columns = [self.edges[:-1], self.edges[1:], self.shares, self.lr]
-        return files.write_csv(path, header, np.column_stack(columns).tolist())
+        return pd.DataFrame(np.column_stack(columns), columns=header)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file, or `to_frame` as a .csv file."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        return files.write_frame(path, self.to_frame())
 
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
@@ -294,16 +305,39 @@ class Protocol:
             raise ValueError("expects steps that start where the one before ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
 
-    def plot(self, path: files.FilePath) -> None:
-        """Draw the protocol as a colour bar, one colour a task (stacked where shares are mixed)."""
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
+    ) -> Figure | None:
+        """Draw the colour bar: one colour per task, stacked where shares are mixed.
+
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing; `axes.legend()` names the tasks.
+        """
         from replan._common import plotting
 
+        if axes is not None:
+            self._draw(plotting.panels(path, axes, ("colour bar",))["colour bar"])
+            return None
         with plotting.figure(path, width=6.4, height=1.3) as figure:
-            axes = figure.subplots()
-            plotting.draw_protocol(axes, self)
+            panel = figure.subplots()
+            self._draw(panel)
             patches = plotting.task_patches(self.tasks)
-            axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
-            axes.set_xlabel("training time α")
+            panel.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return figure
+
+    def _draw(self, axes: Axes) -> None:
+        from replan._common import plotting
+
+        plotting.draw_protocol(axes, self)
+        axes.set_xlabel("training time α")
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        title = f"Protocol: {self.duration:g} units in {self.steps} steps"
+        return html.block(
+            html.text(f"{title}, learning rate {self.lr_text()}"), html.colour_bar(self)
+        )
 
     def __str__(self) -> str:
         shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,11 @@ from replan.dynamics import HasOverlaps, require
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,62 +121,107 @@ class Simulation:
             "problem": self.problem.to_dict(),
         }
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per run and time: run, time, loss_1, …; NaN from where a run diverged."""
+        import pandas as pd
+
+        runs, times, tasks = self.losses.shape
+        columns = {"run": np.repeat(np.arange(runs), times), "time": np.tile(self.times, runs)}
+        columns |= {f"loss_{t + 1}": self.losses[:, :, t].ravel() for t in range(tasks)}
+        return pd.DataFrame(columns)
+
     def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or a .csv file with the losses of every run."""
+        """Write a .json file with everything, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
-        header = ["run", "time", *(f"loss_{t + 1}" for t in range(self.losses.shape[2]))]
-        rows = [
-            [run, time, *losses]
-            for run, curves in enumerate(self.losses.tolist())
-            for time, losses in zip(self.times.tolist(), curves, strict=True)
-        ]
-        return files.write_csv(path, header, rows)
+        return files.write_frame(path, self.to_frame())
 
-    def plot(self, path: files.FilePath) -> None:
-        """Draw crosses (means over finished runs) with 10-90 % bands on the theory's lines."""
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
+
+        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing: one for the losses, or two for the colour bar and the losses.
+        """
         from replan._common import plotting
 
+        names = ("colour bar", "losses")
+        if axes is not None:
+            self._draw(plotting.panels(path, axes, names[1:], names))
+            return None
         with plotting.figure(path, width=6.4, height=3.6) as figure:
-            axes = figure.subplots(2, sharex=True, height_ratios=[1, 11])
-            plotting.draw_protocol(axes[0], self.protocol)
-            axes[0].tick_params(bottom=False)
-            plotting.draw_simulation(axes[1], self)
-            axes[1].legend(
+            parts = figure.subplots(2, sharex=True, height_ratios=[1, 11])
+            self._draw(dict(zip(names, parts, strict=True)))
+            parts[1].legend(
                 title=f"× SGD, N = {self.settings['dimension']}\n"
                 f"   mean of {len(self.finished)} runs\n   band 10 to 90 %\n– theory",
                 loc="center left",
                 bbox_to_anchor=(1.01, 0.5),
             )
-            axes[1].set_xlabel("training time α")
+        return figure
+
+    def _draw(self, panels: dict[str, Axes]) -> None:
+        from replan._common import plotting
+
+        if "colour bar" in panels:
+            plotting.draw_protocol(panels["colour bar"], self.protocol)
+            panels["colour bar"].tick_params(bottom=False, labelbottom=False)
+        plotting.draw_simulation(panels["losses"], self)
+        panels["losses"].set_xlabel("training time α")
 
     def __repr__(self) -> str:
         s = self.settings
         return f"Simulation({s['seeds']} runs, N={s['dimension']}, engine={s['engine']!r})"
 
     def __str__(self) -> str:
+        rows = [
+            f"{t + 1:>4} {mean:>11.5g} {error:>9.1g} {theory:>11.5g} {worst:>30.3g}"
+            for t, (mean, error, theory, worst) in enumerate(self._results())
+        ]
+        head = (
+            f"{'task':>4} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
+            f"{'largest deviation at any time':>30}"
+        )
+        return "\n".join([self._title(), head, *rows, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        head = ["task", "final loss", "± s.e.", "theory", "largest deviation at any time"]
+        rows = [[t + 1, *row] for t, row in enumerate(self._results())]
+        return html.block(
+            html.text(self._title()),
+            html.colour_bar(self.protocol),
+            html.table(head, rows),
+            *map(html.text, self._notes()),
+        )
+
+    def _title(self) -> str:
         s = self.settings
         count = f"{len(self.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
-        lines = [
+        return (
             f"{count} run{'' if s['seeds'] == 1 else 's'} of SGD, N = {s['dimension']}, "
-            f"engine {s['engine']}",
-            f"{'task':>4} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
-            f"{'largest deviation at any time':>30}",
-        ]
+            f"engine {s['engine']}"
+        )
+
+    def _results(self) -> Floats:
+        """Return (T, 4): mean final loss, its standard error, theory, largest deviation."""
         gaps = np.abs(self.finished - self.theory_losses)
         worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
-        for t in range(self.losses.shape[2]):
-            lines.append(
-                f"{t + 1:>4} {self.mean[-1, t]:>11.5g} {self.standard_error[-1, t]:>9.1g} "
-                f"{self.theory_losses[-1, t]:>11.5g} {worst[t]:>30.3g}"
-            )
+        ends = [self.mean[-1], self.standard_error[-1], self.theory_losses[-1], worst]
+        return np.stack(ends, axis=1)
+
+    def _notes(self) -> list[str]:
+        """Return what happened to diverged runs, and to a theory that is not there."""
+        lines = []
         for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
             runs = [str(run) for run, found in self.failures.items() if found == text]
             more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
             lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
         if self.theory.status != "ok":
             lines.append(f"theory: {self.theory.advice}")
-        return "\n".join(lines)
+        return lines
 
 
 def _nullable(values: Floats) -> Any:
