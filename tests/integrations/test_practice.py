@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from replan import networks, practice
-from replan.cli import app
+from replan.cli._app import app
 from replan.networks._practice import SplitTraining, side_by_side
 
 SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch_size": 8}

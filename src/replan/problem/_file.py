@@ -1,4 +1,4 @@
-"""The problem file (TOML): its keys, their types and a commented example."""
+"""The problem file (TOML): its keys and their types; example.toml is a commented one."""
 
 from __future__ import annotations
 
@@ -13,48 +13,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from replan._common import check, files
 from replan.dynamics import Overlaps, TeacherStudent
 from replan.problem import Control, Limits, Problem
-
-EXAMPLE = """\
-# A training problem for replan. Times are in samples per input dimension.
-
-[model]
-hidden = 2                        # hidden units of the student
-similarity = 0.3                  # overlap of any two teachers
-# tasks = 2                       # with `similarity`: how many tasks
-# teacher_overlaps = [[1.0, 0.3], [0.3, 1.0]]   # instead of similarity
-# teacher_heads = [[1.0, 0.0], [0.0, 1.0]]      # tasks × teacher units
-activation = "erf"
-# noise = 0.0                     # standard deviation of the label noise
-# train_heads = true              # false: the student's heads stay fixed
-# head_lr = 1.0                   # the heads learn at this factor times lr
-
-[start]                           # one of three
-pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 1 }
-# fresh = { seed = 0 }            # random weights, nothing learned yet
-# Q = [[0.1, 0.0], [0.0, 0.1]]    # or the overlaps themselves
-# M = [[0.0, 0.0], [0.0, 0.0]]
-# V = [[0.1, 0.1], [0.1, 0.1]]
-
-[training]
-duration = 25.0
-steps = 250                       # steps of the protocol
-lr = 1.0
-
-[control]
-tasks = true
-lr = false                        # or { min = 0.0, max = 5.0 }
-
-[objective]
-weights = [0.5, 0.5]              # of the tasks' final losses
-# running = [0.0, 0.0]            # of their averages over the training
-# targets = { 1 = 0.01 }          # the loss of task 1 should end below 0.01
-
-# [limits]                        # what a plan must keep to
-# min_share = [0.0, 0.0]          # of each task in the whole training
-# max_share = [0.2, 1.0]
-# min_dwell = 0.5                 # shortest time on a task before it changes
-# max_switches = 10
-"""
 
 _Matrix = list[list[float]]
 
