@@ -88,7 +88,7 @@ def test_the_integrator_has_order_four(reference):
 
 @pytest.mark.parametrize("rtol", [1e-4, 1e-6, 1e-8])
 def test_the_error_estimate_holds_and_the_asked_accuracy_is_reached(problem, rtol):
-    protocol = strategies.focus_then_revise(problem)
+    protocol = strategies.focus_then_replay(problem)
     run = evaluate(problem, protocol, rtol=rtol)
     exact = evaluate(problem, protocol, rtol=1e-12)
     true = np.abs(run.losses - exact.losses)
@@ -191,7 +191,7 @@ def test_the_end_can_be_asked_for_whatever_the_rounding():
 
 
 def test_losses_at_any_time_are_integrated_there(problem):
-    protocol = strategies.focus_then_revise(problem, focus=3.3)
+    protocol = strategies.focus_then_replay(problem, focus=3.3)
     run = evaluate(problem, protocol)
     times = [0.0, 1.234, 3.3, 9.99, 10.0]
     finer = evaluate(

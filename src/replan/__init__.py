@@ -1,30 +1,69 @@
-"""replan: plan how to train on several tasks without forgetting."""
+"""replan: plan how to train on several tasks without forgetting.
 
-from replan import strategies
-from replan._common import files
-from replan.comparison import Comparison, compare
-from replan.control import Plan, solve
-from replan.dynamics import Dynamics, IntegrationError, Overlaps, TeacherStudent
-from replan.paper.timescale import measure_readout_timescale, readout_timescale
-from replan.problem import Control, Limits, Problem
-from replan.protocol import Protocol
-from replan.simulation import Simulation, simulate
-from replan.sweeps import sweep
-from replan.trajectory import Trajectory, evaluate
+A name is imported when it is first used: `import replan` costs next to nothing, and JAX is loaded
+only for `AutoDynamics`.
+"""
 
-__version__ = files.VERSION
+TYPE_CHECKING = False  # as in typing, which takes its time, and Ctrl-C is not yet heeded here
+
+if TYPE_CHECKING:
+    from replan import comparison as comparison
+    from replan import control as control
+    from replan import dynamics as dynamics
+    from replan import networks as networks
+    from replan import paper as paper
+    from replan import policies as policies
+    from replan import problem as problem
+    from replan import protocol as protocol
+    from replan import simulation as simulation
+    from replan import strategies as strategies
+    from replan import sweeps as sweeps
+    from replan import trajectory as trajectory
+    from replan.comparison import Comparison, compare
+    from replan.control import (
+        Exhaustive,
+        Flips,
+        ForwardBackward,
+        Plan,
+        Relax,
+        SolveError,
+        solve,
+    )
+    from replan.curves import Curves
+    from replan.dynamics import (
+        AutoDynamics,
+        Dynamics,
+        IntegrationError,
+        Overlaps,
+        TeacherStudent,
+    )
+    from replan.paper.timescale import measure_readout_timescale, readout_timescale
+    from replan.problem import Control, Limits, Problem
+    from replan.protocol import Protocol
+    from replan.simulation import Simulation, simulate
+    from replan.sweeps import sweep
+    from replan.trajectory import Trajectory, evaluate
+
+    __version__: str
 
 __all__ = [
+    "AutoDynamics",
     "Comparison",
     "Control",
+    "Curves",
     "Dynamics",
+    "Exhaustive",
+    "Flips",
+    "ForwardBackward",
     "IntegrationError",
     "Limits",
     "Overlaps",
     "Plan",
     "Problem",
     "Protocol",
+    "Relax",
     "Simulation",
+    "SolveError",
     "TeacherStudent",
     "Trajectory",
     "__version__",
@@ -37,3 +76,51 @@ __all__ = [
     "strategies",
     "sweep",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name at all for one of the module's
+    _HOMES = {
+        "AutoDynamics": "replan.dynamics:AutoDynamics",
+        "Comparison": "replan.comparison:Comparison",
+        "Control": "replan.problem:Control",
+        "Curves": "replan.curves:Curves",
+        "Dynamics": "replan.dynamics:Dynamics",
+        "Exhaustive": "replan.control:Exhaustive",
+        "Flips": "replan.control:Flips",
+        "ForwardBackward": "replan.control:ForwardBackward",
+        "IntegrationError": "replan.dynamics:IntegrationError",
+        "Limits": "replan.problem:Limits",
+        "Overlaps": "replan.dynamics:Overlaps",
+        "Plan": "replan.control:Plan",
+        "Problem": "replan.problem:Problem",
+        "Protocol": "replan.protocol:Protocol",
+        "Relax": "replan.control:Relax",
+        "Simulation": "replan.simulation:Simulation",
+        "SolveError": "replan.control:SolveError",
+        "TeacherStudent": "replan.dynamics:TeacherStudent",
+        "Trajectory": "replan.trajectory:Trajectory",
+        "__version__": "replan._common.files:VERSION",
+        "compare": "replan.comparison:compare",
+        "evaluate": "replan.trajectory:evaluate",
+        "measure_readout_timescale": "replan.paper.timescale:measure_readout_timescale",
+        "readout_timescale": "replan.paper.timescale:readout_timescale",
+        "simulate": "replan.simulation:simulate",
+        "solve": "replan.control:solve",
+        "sweep": "replan.sweeps:sweep",
+    } | {
+        module: f"replan.{module}"
+        for module in (
+            "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
+            "protocol", "simulation", "strategies", "sweeps", "trajectory",
+        )
+    }  # fmt: skip
+
+    def __getattr__(name):
+        from pkgutil import resolve_name
+
+        if name not in _HOMES:
+            raise AttributeError(f"module 'replan' has no attribute {name!r}")
+        value = globals()[name] = resolve_name(_HOMES[name])
+        return value
+
+    def __dir__():
+        return __all__

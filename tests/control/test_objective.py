@@ -19,7 +19,7 @@ def make(parts, **settings):
 
 def test_average_losses_against_a_fine_quadrature(parts):
     problem = make(parts)
-    run = evaluate(problem, strategies.focus_then_revise(problem))
+    run = evaluate(problem, strategies.focus_then_replay(problem))
     nodes, weights = np.polynomial.legendre.leggauss(5)
     edges = run.times
     times = edges[:-1, None] + np.diff(edges)[:, None] * (nodes + 1) / 2
@@ -131,7 +131,7 @@ def test_the_sweep_controls_learning_rates(parts):
 
 def test_phases_of_mixtures(parts):
     problem = make(parts, control=Control(tasks=False, lr=(0.5, 2.0)))
-    plan = solve(problem, start=strategies.focus_then_revise(problem, focus=5.0))
+    plan = solve(problem, start=strategies.focus_then_replay(problem, focus=5.0))
     assert plan.phases == [
         "focus on task 2 for 5",
         "mixture (task 1 50%, task 2 50%) for 15",

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from replan import IntegrationError
-from replan.cli import app
+from replan.cli._app import app
 from replan.networks import _datasets
 from replan.networks import _practice as practice
 from replan.networks._driver import STRATEGIES

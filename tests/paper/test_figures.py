@@ -129,7 +129,7 @@ def similarity(
     losses = {
         "no replay": no_replay,
         "optimal": best,
-        "pseudo-optimal": pseudo * best,
+        "optimal, revision shuffled": pseudo * best,
         "interleaved, optimal share": interleaved * best,
         "interleaved 1:1": 2 * best,
     }
@@ -151,7 +151,7 @@ def multitask(sequential=(2, 4, 3, 2), interleaved=(1.4, 1.3, 1.2, 1.1), gain=0.
 def annealing(joint=1.0, annealed=1.5, optimal=3.0):
     level = {
         "no replay": 9.0, "interleaved 1:1": 5.0, "interleaved, optimal share": 4.0,
-        "pseudo-optimal": 1.1 * optimal,
+        "optimal, revision shuffled": 1.1 * optimal,
         "optimal": optimal, "power law": annealed, "exponential": 1.1 * annealed,
         "joint optimum": joint,
     }  # fmt: skip

@@ -6,8 +6,9 @@ import pytest
 
 import replan
 from replan import Control, Overlaps, Problem, TeacherStudent
-from replan.problem._file import EXAMPLE, from_dict
+from replan.problem._file import from_dict
 
+EXAMPLE = (Path(replan.__file__).parent / "problem" / "example.toml").read_text()
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.toml"))
 
 MODEL = "[model]\nhidden = 2\nsimilarity = 0.3\n"

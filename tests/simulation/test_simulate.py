@@ -156,7 +156,7 @@ def test_results_do_not_depend_on_threads_and_repeat():
 
 def test_orders_of_the_tasks():
     problem = make(duration=1.0)
-    protocol = strategies.focus_then_revise(problem, focus=0.4, shares=[0.3, 0.7])
+    protocol = strategies.focus_then_replay(problem, focus=0.4, shares=[0.3, 0.7])
     spread = protocol.sample(200)
     as_given = simulate(problem, protocol, dimension=200, seeds=3, order=spread)
     assert np.array_equal(

@@ -45,7 +45,7 @@ def test_random_order_is_seeded_and_keeps_shares_on_average():
 
 
 def test_shuffling_keeps_the_steps_and_what_comes_before(problem):
-    base = strategies.focus_then_revise(problem, focus=4.0).round()
+    base = strategies.focus_then_replay(problem, focus=4.0).round()
     mixed = strategies.shuffled(problem, protocol=base, seed=3)
     np.testing.assert_allclose(mixed.mean_shares, base.mean_shares)
     assert mixed.sequence.tolist() != base.sequence.tolist()
@@ -77,7 +77,7 @@ def test_focus_with_three_tasks_ends_at_the_largest_of_the_old_losses():
     model = TeacherStudent.similar(0.3, tasks=3)
     start = model.pretrain(task=1, duration=30.0, start=model.pretrain(task=0, seed=1))
     problem = Problem(model, start, duration=40.0)
-    protocol = strategies.focus_then_revise(problem)
+    protocol = strategies.focus_then_replay(problem)
     switch = protocol.edges[np.argmax(protocol.shares[:, 0] > 0)]
     losses = evaluate(problem, protocol).losses_at([switch])[0]
     assert 0 < switch < 40
@@ -86,21 +86,21 @@ def test_focus_with_three_tasks_ends_at_the_largest_of_the_old_losses():
 
 
 def test_a_given_focus_is_kept_exactly(problem):
-    protocol = strategies.focus_then_revise(problem, focus=3.21, shares=[0.3, 0.7])
+    protocol = strategies.focus_then_replay(problem, focus=3.21, shares=[0.3, 0.7])
     first = protocol.step_at([3.2])[0]
     assert protocol.edges[first + 1] == pytest.approx(3.21)
     assert np.all(protocol.shares[: first + 1] == [0, 1])
     assert np.all(protocol.shares[first + 1 :] == [0.3, 0.7])
-    whole = strategies.focus_then_revise(problem, focus=10.0)
+    whole = strategies.focus_then_replay(problem, focus=10.0)
     assert whole.mean_shares.tolist() == [0, 1]
-    none = strategies.focus_then_revise(problem, focus=0.0)
+    none = strategies.focus_then_replay(problem, focus=0.0)
     assert none.mean_shares.tolist() == [0.5, 0.5]
 
 
 def test_automatic_focus_ends_when_the_losses_meet():
     model = TeacherStudent.similar(0.3)
     problem = Problem(model, model.pretrain(seed=1), duration=25.0)
-    protocol = strategies.focus_then_revise(problem)
+    protocol = strategies.focus_then_replay(problem)
     switch = protocol.edges[np.argmax(protocol.shares[:, 0] > 0)]
     assert 0 < switch < 25
     losses = evaluate(problem, protocol).losses_at([switch])[0]
@@ -111,8 +111,8 @@ def test_automatic_focus_without_a_meeting_or_with_an_early_one():
     model = TeacherStudent.similar(0.3)
     start = model.pretrain(seed=1)
     short = Problem(model, start, duration=1.0)
-    assert strategies.focus_then_revise(short).mean_shares.tolist() == [0, 1]
-    turned = strategies.focus_then_revise(short, new_task=0)  # task 1 is the better one already
+    assert strategies.focus_then_replay(short).mean_shares.tolist() == [0, 1]
+    turned = strategies.focus_then_replay(short, new_task=0)  # task 1 is the better one already
     assert turned.mean_shares.tolist() == [0.5, 0.5]
 
 
@@ -212,7 +212,7 @@ def test_grid_search_with_nothing_but_divergence_says_so(problem):
         ),
         (lambda p: strategies.alternating(p, order=[]), "`order` expects at least one task"),
         (lambda p: strategies.sequential(p, order=[0, 5]), "`order` expects a task index"),
-        (lambda p: strategies.focus_then_revise(p, focus=11.0), "`focus` expects .* at most 10"),
+        (lambda p: strategies.focus_then_replay(p, focus=11.0), "`focus` expects .* at most 10"),
         (lambda p: strategies.shuffled(p, after=11.0), "`after` expects .* at most 10"),
         (
             lambda p: strategies.shuffled(p, protocol=Protocol([[1, 0]], 9.0)),

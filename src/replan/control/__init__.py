@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from replan.control.forward_backward import ForwardBackward
     from replan.control.relax import Relax
 
+    METHODS: dict[str, type[Solver]]
+
 __all__ = [
+    "METHODS",
     "Certificate",
     "Controls",
     "Descent",
@@ -32,6 +35,7 @@ __all__ = [
 
 # What loads numba, and is therefore imported when it is first used.
 _LAZY = {
+    "METHODS": "_solve",
     "Controls": "_objective",
     "Descent": "_solver",
     "Exhaustive": "exhaustive",

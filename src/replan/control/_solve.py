@@ -11,10 +11,17 @@ from replan._common.progress import Meter, Watch
 from replan.control._objective import LimitError
 from replan.control._search import Search
 from replan.control._solver import Solver
+from replan.control.exhaustive import Exhaustive
+from replan.control.flips import Flips
+from replan.control.forward_backward import ForwardBackward
 from replan.control.plan import Plan, SolveError, Status
 from replan.control.relax import TOLERANCE, Relax
 from replan.problem import Problem
 from replan.protocol import Protocol
+
+METHODS: dict[str, type[Solver]] = {  # the solvers by their words on the command line
+    solver.method: solver for solver in (Relax, Flips, ForwardBackward, Exhaustive)
+}
 
 
 def solve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from replan.control._objective import Controls
 from replan.control.plan import Status
@@ -18,7 +18,7 @@ class Solver(ABC):
     method: its word on the command line and in results.
     """
 
-    method: str
+    method: ClassVar[str]
 
     @abstractmethod
     def run(self, search: Search) -> Status:

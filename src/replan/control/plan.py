@@ -54,8 +54,8 @@ class Certificate:
     Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
     upper bound of the first-order gain still possible. discretisation_error: of value, by the
     integrator the optimiser used. switches: changes of the task. multistart_spread: (worst − best)
-    / best of the relaxed values from all starts that do not diverge. scope: "global" only where every protocol was
-    tried.
+    / best of the relaxed values from all starts that do not diverge. scope: "global" only where
+    every protocol was tried.
     """
 
     value: float

@@ -8,11 +8,11 @@ from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, 
 from replan.dynamics._integrate import Integration, IntegrationError, integrate
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._registry import find, register
+from replan.dynamics.auto import AutoDynamics
 from replan.dynamics.teacher_student import Overlaps, TeacherStudent
 
 if TYPE_CHECKING:
     from replan._common.compiled import compiled
-    from replan.dynamics.auto import AutoDynamics
 
 __all__ = [
     "AutoDynamics",
@@ -38,13 +38,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs numba or JAX only when it is asked for."""
+    """Load numba only when it is asked for."""
     if name == "compiled":
         from replan._common.compiled import compiled
 
         return compiled
-    if name == "AutoDynamics":
-        from replan.dynamics.auto import AutoDynamics
-
-        return AutoDynamics
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

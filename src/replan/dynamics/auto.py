@@ -7,7 +7,7 @@ differentiating the unrolled scan costs several times as much to run and to comp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,21 @@ from replan._common import check, sections
 from replan._common.check import Floats
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 
-try:
+if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
-except ImportError as error:
-    raise ImportError("AutoDynamics needs JAX: pip install 'replan[jax]'") from error
+
+
+def _load_jax() -> None:
+    """Import JAX when the first model is made: it takes seconds, and need not be installed."""
+    global jax, jnp, ravel_pytree
+    try:
+        import jax
+        import jax.numpy as jnp
+        from jax.flatten_util import ravel_pytree
+    except ImportError as error:
+        raise ImportError("AutoDynamics needs JAX: pip install 'replan[jax]'") from error
 
 
 class AutoDynamics(DifferentiableDynamics):
@@ -46,6 +55,7 @@ class AutoDynamics(DifferentiableDynamics):
         tasks: int,
         like: Any,
     ) -> None:
+        _load_jax()
         self.tasks = check.integer("tasks", tasks, at_least=1)
         self._rate, self._losses = rate, losses
         with jax.enable_x64(True):

@@ -156,9 +156,7 @@ def _checked_protocols(protocols: Mapping[str, Protocol]) -> dict[str, Protocol]
     return dict(protocols)
 
 
-def _realisation(
-    network: CompiledNetwork, policies: Mapping[str, Policy]
-) -> dict[str, Record]:
+def _realisation(network: CompiledNetwork, policies: Mapping[str, Policy]) -> dict[str, Record]:
     """Return the record of each policy; task 1, which they have in common, is learnt once."""
     steps, interval = network.steps, network.training.interval
     if network.time in steps:

@@ -26,7 +26,12 @@ LOOKS: dict[str, dict[str, Any]] = {
         "band": False,
     },
     "optimal": {"color": "#CC3311", "marker": "o", "linestyle": "-"},
-    "pseudo-optimal": {"color": "#33BBEE", "marker": "", "linestyle": "--", "band": False},
+    "optimal, revision shuffled": {
+        "color": "#33BBEE",
+        "marker": "",
+        "linestyle": "--",
+        "band": False,
+    },
 }
 
 

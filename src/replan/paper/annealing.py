@@ -36,7 +36,7 @@ QUICK = {"seeds": 2, "steps": 25, "similarities": [0.1, 0.5, 0.9], "max_lr": 10.
 EXPONENTS = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0]
 SCALES = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 12.8]  # of the duration
 _CONSTANT = (
-    "no replay", "interleaved 1:1", "interleaved, optimal share", "optimal", "pseudo-optimal",
+    "no replay", "interleaved 1:1", "interleaved, optimal share", "optimal", "optimal, revision shuffled",
 )  # fmt: skip
 NAMES = {name: LOOKS[name] for name in _CONSTANT} | {
     "power law": {"color": "#EE7733", "marker": "^", "linestyle": "-.", "band": False},
@@ -61,7 +61,7 @@ def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
             "no replay": evaluate(joint, strategies.no_replay(joint)).loss,
             "interleaved 1:1": evaluate(joint, bases[0]).loss,
             "interleaved, optimal share": evaluate(joint, bases[1]).loss,
-            "pseudo-optimal": evaluate(joint, revised).loss,
+            "optimal, revision shuffled": evaluate(joint, revised).loss,
             "optimal": best.loss,
             "power law": min(_annealed(joint, base, exponent=EXPONENTS) for base in bases),
             "exponential": min(
@@ -76,7 +76,7 @@ def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def _annealed(problem: Problem, base: Protocol, **grid: list[float]) -> float:
+def _annealed(problem: Problem, base: Protocol, **grid: Any) -> float:
     """Return the smallest loss of a schedule over a grid, with the tasks of `base`."""
     schedule = strategies.power_law_lr if "exponent" in grid else strategies.exponential_lr
     _, high = problem.control.lr or (0.0, problem.lr)

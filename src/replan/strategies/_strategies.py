@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
-from replan._common.check import Floats
+from replan._common.check import Floats, Task
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
@@ -29,13 +29,13 @@ _SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs mo
 
 
 @strategy
-def one_task(problem: Problem, *, task: int = 0) -> Protocol:
+def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     """Train on one task alone, by default the first."""
     return _steady(problem, np.eye(problem.model.tasks)[_task(problem, "task", task)])
 
 
 @strategy
-def no_replay(problem: Problem, *, new_task: int | None = None) -> Protocol:
+def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     """Train on the new task alone, by default the last."""
     return one_task(problem, task=_new_task(problem, new_task))
 
@@ -47,7 +47,7 @@ def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protoco
 
 
 @strategy
-def alternating(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
+def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Change the task every step, in turn through `order` (by default all tasks)."""
     cycle = _order(problem, order)
     rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
@@ -64,7 +64,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
 
 
 @strategy
-def sequential(problem: Problem, *, order: Sequence[int] | None = None) -> Protocol:
+def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Train on one task after the other in blocks of equal length (by default all tasks)."""
     blocks = _order(problem, order)
     return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
@@ -75,7 +75,7 @@ def focus_then_replay(
     problem: Problem,
     *,
     focus: float | None = None,
-    new_task: int | None = None,
+    new_task: Task | None = None,
     shares: ArrayLike | None = None,
 ) -> Protocol:
     """Train on the new task alone (the last), then mix the tasks in fixed shares (equal ones).

@@ -14,7 +14,7 @@ STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve
 
 
 class Strategy:
-    """A recipe that makes a protocol for a problem: call it with a problem, and settings if need be.
+    """A recipe that makes a protocol for a problem; called with a problem and settings of its own.
 
     name: its word on the command line. turns: the rates that it sets, such as ("lr",); without any
     it leaves them as the problem has them. A strategy that turns a rate takes a `protocol`, whose

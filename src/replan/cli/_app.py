@@ -1,0 +1,97 @@
+"""The group of all commands, and how errors end."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import click
+
+from replan._common.interrupt import interrupted
+from replan.cli import compare, data, evaluate, figure, new, simulate, solve, train
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--import",
+    "imports",
+    metavar="MODULE_OR_FILE",
+    multiple=True,
+    help="A module or a .py file with models of your own; repeat for more. Adds to the "
+    f"environment variable REPLAN_IMPORT, whose entries are separated by '{os.pathsep}'.",
+)
+@click.version_option(package_name="replan", message="%(prog)s %(version)s")
+@click.pass_context
+def app(context: click.Context, imports: tuple[str, ...]) -> None:
+    """Plan how to train on several tasks without forgetting.
+
+    \b
+    Examples:
+      replan new problem.toml
+      replan compare problem.toml
+      replan solve problem.toml --json plan.json --plot plan.png
+      replan evaluate problem.toml --strategy interleaved --json out.json
+    """
+    for entry in imports:
+        if not entry or os.pathsep in entry:
+            raise ValueError(
+                f"`--import` expects a module or a file without {os.pathsep!r} in its name, "
+                f"got {entry!r}"
+            )
+    if imports:  # in the environment, where worker processes find them too
+        before = os.environ.get("REPLAN_IMPORT")
+        os.environ["REPLAN_IMPORT"] = os.pathsep.join([*([before] if before else []), *imports])
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for command in (
+    compare.command,
+    data.command,
+    evaluate.command,
+    figure.command,
+    new.command,
+    simulate.command,
+    solve.command,
+    train.command,
+):
+    app.add_command(command)
+
+
+def run() -> int:
+    """Run the command line and return its exit code; every error is one line.
+
+    Raises KeyboardInterrupt where Ctrl-C stopped it.
+    """
+    try:
+        return app.main(prog_name="replan", standalone_mode=False) or 0
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    except ValueError as error:
+        return _fail(str(error), 2)
+    except Exception as error:
+        if interrupted(error):
+            raise KeyboardInterrupt from None
+        if _is_failed_integration(error):
+            return _fail(str(error), 1)
+        if "REPLAN_DEBUG" in os.environ:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        return _fail(f"internal error, a bug in replan: {what} (REPLAN_DEBUG=1 shows where)", 70)
+
+
+def _is_failed_integration(error: Exception) -> bool:
+    with suppress(ImportError):  # which may be the very error
+        from replan.dynamics import IntegrationError
+
+        return isinstance(error, IntegrationError)
+    return False
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"replan: {' '.join(message.split())}", err=True)
+    return code

@@ -1,0 +1,94 @@
+"""replan solve: the best protocol for a problem."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+
+import click
+
+import replan
+from replan.cli._options import (
+    PICTURES,
+    OneOf,
+    json_output,
+    output,
+    problem_file,
+    say_written,
+    write_json,
+)
+
+
+@click.command("solve")
+@problem_file
+@click.option(
+    "--method", default="relax", show_default=True, cls=OneOf, words="replan.control:METHODS"
+)
+@click.option(
+    "--starts",
+    type=int,
+    help="Random starts besides the strategies (relax, flips).  [default: 2]",
+)
+@click.option("--seed", type=int, help="Seed of the random starts (relax, flips).  [default: 0]")
+@click.option(
+    "--tolerance",
+    type=float,
+    help="What a plan may leave on the table, as a part of what the controls can change "
+    "(relax, flips).  [default: 1e-4]",
+)
+@click.option(
+    "--max-gradients", default=5000, show_default=True, help="Gradients to spend at most."
+)
+@click.option(
+    "--protocol",
+    type=click.Path(),
+    help="A protocol file to begin from; where only the learning rate is free, the tasks.",
+)
+@json_output
+@output("--plot", PICTURES, "Draw the plan.")
+def command(
+    file: Path,
+    method: str,
+    max_gradients: int,
+    protocol: str | None,
+    json: Path | None,
+    plot: Path | None,
+    **settings: int | float | None,
+) -> None:
+    """Find the best protocol for a problem, and say how good it is.
+
+    Ctrl-C ends the search and keeps the best plan so far.
+
+    \b
+    Examples:
+      replan solve problem.toml --json plan.json --plot plan.png
+      replan solve problem.toml --method sweep
+      replan evaluate problem.toml --protocol plan.json
+    """
+    problem = replan.Problem.load(file)
+    start = None if protocol is None else replan.Protocol.load(protocol)
+    plan = replan.solve(
+        problem,
+        _solver(method, settings),
+        start=start,
+        max_gradients=max_gradients,
+        progress=True,
+    )
+    click.echo(plan)
+    if json is not None:
+        write_json(json, plan.to_dict(), file)
+    if plot is not None:
+        plan.plot(plot)
+    say_written(json, plot)
+
+
+def _solver(method: str, settings: dict[str, int | float | None]) -> replan.control.Solver:
+    """Return the solver that a word stands for, with the settings that are given."""
+    from replan._common import check
+
+    solver = replan.control.METHODS[check.one_of("method", method, replan.control.METHODS)]
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in given:
+        if name not in signature(solver).parameters:
+            raise ValueError(f"`--{name}` does not go with `--method {method}`")
+    return solver(**given)

@@ -1,0 +1,34 @@
+"""example(kind): a commented problem file to start from."""
+
+from __future__ import annotations
+
+from replan.dynamics import find
+from replan.dynamics._registry import DEFAULT
+
+_HEAD = "# A training problem for replan. Times are in samples per input dimension.\n"
+_EXAMPLE = """\
+[training]
+duration = 25.0
+steps = 250                       # steps of the protocol
+lr = 1.0
+
+[control]
+tasks = true
+lr = false                        # or { min = 0.0, max = 5.0 }
+
+[objective]
+weights = [0.5, 0.5]              # of the tasks' final losses
+# running = [0.0, 0.0]            # of their averages over the training
+# targets = { 1 = 0.01 }          # the loss of task 1 should end below 0.01
+
+# [limits]                        # what a plan must keep to
+# min_share = [0.0, 0.0]          # of each task in the whole training
+# max_share = [0.2, 1.0]
+# min_dwell = 0.5                 # shortest time on a task before it changes
+# max_switches = 10
+"""
+
+
+def example(kind: str = DEFAULT) -> str:
+    """Return a commented problem file for a kind of model."""
+    return f"{_HEAD}\n{find(kind).example}{_EXAMPLE}"

@@ -1,0 +1,10 @@
+from replan import Problem
+
+
+def test_new_writes_a_problem_that_loads_and_keeps_what_exists(run):
+    code, out, _ = run("new mine.toml")
+    assert code == 0
+    assert "replan compare mine.toml" in out
+    assert Problem.load("mine.toml").duration == 25.0
+    code, _, err = run("new mine.toml")
+    assert (code, err) == (2, "replan: `FILE` expects a new file, got 'mine.toml', which exists\n")

@@ -1,0 +1,42 @@
+"""`import replan`: what it offers, and what it does not load."""
+
+import subprocess
+import sys
+
+import pytest
+
+import replan
+
+
+def test_every_public_name_is_there():
+    assert set(replan.__all__) <= set(replan._HOMES)
+    for name in set(replan._HOMES) - {"AutoDynamics"}:
+        assert getattr(replan, name) is not None
+    assert dir(replan) == replan.__all__
+    assert replan.strategies.interleaved is not None
+    with pytest.raises(AttributeError, match="module 'replan' has no attribute 'sovle'"):
+        replan.sovle  # noqa: B018
+
+
+def test_using_replan_is_light():
+    """Compiled code, pictures and JAX are loaded when something needs them."""
+    program = (
+        "import sys; from replan import *; "
+        "print([name for name in ('numba', 'matplotlib', 'scipy', 'jax') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_auto_dynamics_is_there_where_jax_is():
+    pytest.importorskip("jax")
+    from replan.dynamics.auto import AutoDynamics
+
+    assert replan.AutoDynamics is AutoDynamics
+
+
+def test_without_jax_auto_dynamics_says_what_to_install():
+    program = "import sys; sys.modules['jax'] = None; import replan; replan.AutoDynamics"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == "ImportError: AutoDynamics needs JAX: pip install 'replan[jax]'"
