@@ -36,7 +36,8 @@ QUICK = {"seeds": 2, "steps": 25, "similarities": [0.1, 0.5, 0.9], "max_lr": 10.
 EXPONENTS = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0]
 SCALES = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 12.8]  # of the duration
 _CONSTANT = (
-    "no replay", "interleaved 1:1", "interleaved, optimal share", "optimal", "optimal, revision shuffled",
+    "no replay", "interleaved 1:1", "interleaved, optimal share", "optimal",
+    "optimal, revision shuffled",
 )  # fmt: skip
 NAMES = {name: LOOKS[name] for name in _CONSTANT} | {
     "power law": {"color": "#EE7733", "marker": "^", "linestyle": "-.", "band": False},
