@@ -200,7 +200,7 @@ class AutoDynamics(DifferentiableDynamics):
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:
         """Return the start that a flat list under the key `state` describes."""
-        return sections.call(self._start, content, "start")
+        return sections.from_keys(self._start, content, "start")
 
     def _start(self, state: list[float]) -> Any:
         return self.unpack(check.array("state", state, (self.size,)))
