@@ -34,9 +34,19 @@ def register(model: _D) -> _D:
 
 
 def find(kind: str) -> type[Dynamics]:
-    """Return the model of a kind.
+    """Return the model of a kind; refuse one that is not known."""
+    if not known(kind):
+        raise ValueError(
+            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
+            f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
+        )
+    return _KINDS[kind]
 
-    One that is not known yet is looked for among the entry points `replan.models` of installed
+
+def known(kind: str) -> bool:
+    """Whether there is a model of a kind.
+
+    One that is not registered yet is looked for among the entry points `replan.models` of installed
     packages, and in the modules or files that the environment variable REPLAN_IMPORT names.
     """
     if kind not in _KINDS:
@@ -45,12 +55,7 @@ def find(kind: str) -> type[Dynamics]:
                 entry.load()
         for name in filter(None, os.environ.get(IMPORTS, "").split(os.pathsep)):
             _import(name)
-    if kind not in _KINDS:
-        raise ValueError(
-            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
-            f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
-        )
-    return _KINDS[kind]
+    return kind in _KINDS
 
 
 def _import(name: str) -> None:
