@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from replan._common import files
+from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.strategies import STRATEGIES
@@ -152,15 +152,18 @@ class Comparison:
         )
 
 
-def compare(problem: Problem, *, progress: bool = False) -> Comparison:
-    """Evaluate every strategy with its default settings; `progress` shows a bar on a terminal."""
+def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
+    """Evaluate every strategy with its default settings.
+
+    `progress`: True shows a bar; a function is called with a `Progress` after each strategy.
+    """
     runs, failures = {}, {}
-    for name, strategy in tqdm(
-        STRATEGIES.items(), desc="strategies", leave=False, disable=None if progress else True
-    ):
-        try:
-            runs[name] = evaluate(problem, strategy(problem))
-        except IntegrationError as error:
-            failures[name] = str(error)
+    with Meter(progress, "strategies", len(STRATEGIES)) as meter:
+        for name, strategy in STRATEGIES.items():
+            try:
+                runs[name] = evaluate(problem, strategy(problem))
+            except IntegrationError as error:
+                failures[name] = str(error)
+            meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)

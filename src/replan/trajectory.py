@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
+from replan.curves import Curves
 from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, require
 from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
 from replan.problem import Problem
@@ -83,6 +85,11 @@ class Trajectory:
         running = float(self.average_losses @ np.asarray(self.problem.running))
         return {"final": final, "running": running, "targets": self.loss - final - running}
 
+    @cached_property
+    def curves(self) -> Curves:
+        """The losses as curves of a single run."""
+        return Curves(self.times, self.losses[None])
+
     @property
     def unpacked(self) -> Any:
         """The states in the model's own form, with time in front."""
@@ -132,7 +139,7 @@ class Trajectory:
         return {
             "value": self.loss if ok else None,
             "losses": self.final_losses.tolist() if ok else None,
-            "error": self.error if ok else None,
+            "error": self.error if ok and np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
             "average_losses": self.average_losses.tolist(),
             "status": self.status,

@@ -251,7 +251,7 @@ def test_a_diverging_run_says_when_and_the_others_stay():
     first = next(iter(run.failures))
     sample = int(run.failures[first].split("diverged at sample ")[1].split(":")[0])
     assert np.isnan(run.losses[first]).all(axis=1).argmax() == np.argmax(run.times * 4 >= sample)
-    assert np.all(np.isfinite(run.mean[0]))
+    assert np.all(np.isfinite(run.curves.mean[0]))
     content = json.loads(json.dumps(run.to_dict(), allow_nan=False))
     assert content["losses"][first] == [None, None]
     assert content["curves"][first][0] == run.losses[first, 0].tolist()
@@ -274,8 +274,8 @@ def test_files_text_and_picture(tmp_path):
     run.plot(tmp_path / "run.png")
     assert "N = 300" in str(run)
     assert max(map(len, str(run).splitlines())) <= 80
-    assert run.quantiles([0.0, 1.0]).shape == (2, 101, 2)
-    assert np.all(run.quantiles([0.5])[0] <= run.quantiles([1.0])[0])
+    assert run.curves.quantiles([0.0, 1.0]).shape == (2, 101, 2)
+    assert np.all(run.curves.quantiles([0.5])[0] <= run.curves.quantiles([1.0])[0])
 
 
 @pytest.mark.parametrize(
@@ -351,4 +351,4 @@ def test_ctrl_c_keeps_finished_runs():
     assert np.isfinite(runs.losses[:2]).all()
     assert 3 in runs.failures  # and the third, unless the signal came late
     assert set(runs.failures.values()) == {"stopped"}
-    assert np.isfinite(runs.mean).all()
+    assert np.isfinite(runs.curves.mean).all()

@@ -182,7 +182,7 @@ def draw_curves(axes: Axes, curves: Curves) -> None:
 
 def draw_simulation(axes: Axes, simulation: Simulation) -> None:
     """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
-    times, (low, high) = simulation.times, simulation.quantiles([0.1, 0.9])
+    times, (low, high) = simulation.times, simulation.curves.quantiles([0.1, 0.9])
     some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
     theory = simulation.theory
     for t in range(simulation.losses.shape[2]):
@@ -192,7 +192,7 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
             axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
         axes.plot(
             times[some],
-            simulation.mean[some, t],
+            simulation.curves.mean[some, t],
             "x",
             color=colour,
             label=f"task {t + 1}",

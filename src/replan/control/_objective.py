@@ -12,6 +12,8 @@ from replan.dynamics import DifferentiableDynamics, Pieces
 from replan.problem import Problem
 from replan.trajectory import simpson_weights
 
+_MOST_SUBSTEPS = 128
+
 
 class Controls(NamedTuple):
     """Shares and learning rates of every step, (steps, T) each."""
@@ -80,22 +82,21 @@ class Objective:
         self.pieces = 2 if np.any(problem.running) else 1
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
-        self._find_substeps(accuracy)
+        tasks = problem.model.tasks
+        highest = problem.lr if problem.control.lr is None else problem.control.lr[1]
+        mixed = np.full((steps, tasks), 1 / tasks)
+        self.resolve(Controls(mixed, np.full((steps, tasks), highest)), accuracy)
 
-    def _find_substeps(self, accuracy: float) -> None:
-        """Double the RK4 steps until step and half step agree."""
-        tasks = self.problem.model.tasks
-        rate = self.problem.lr if self.problem.control.lr is None else self.problem.control.lr[1]
-        mixed = Controls(
-            np.full((self.steps, tasks), 1 / tasks), np.full((self.steps, tasks), rate)
-        )
-        finer = self.value(mixed)
-        while self.substeps < 128:
+    def resolve(self, controls: Controls, accuracy: float = 1e-6) -> bool:
+        """Double the RK4 steps until step and half step agree; return whether it was needed."""
+        before, finer = self.substeps, self.value(controls)
+        while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2
-            coarser, finer = finer, self.value(mixed)
+            coarser, finer = finer, self.value(controls)
             if np.isfinite(finer) and abs(coarser - finer) <= 15 * accuracy * abs(finer):
                 self.substeps //= 2
-                return
+                break
+        return self.substeps > before
 
     def _pieces(self, controls: Controls, first: int, last: int) -> Pieces:
         """Return the pieces of some steps."""

@@ -172,6 +172,17 @@ class Search:
         typical = float(np.quantile(below, _TYPICAL))
         return max(tolerance * typical, RTOL * float(below.max()), 1e-15 * abs(self.best.value))
 
+    def resolve(self, tolerance: float) -> bool:
+        """Make the fine grid's integrator accurate enough for the best plan.
+
+        Return whether it was not: then values and what is left to gain were inaccurate.
+        """
+        accuracy = self.enough(tolerance) / (2 * max(abs(self.best.value), 1e-300))
+        if not self.fine.resolve(self.best.controls, accuracy):
+            return False
+        self._best = self.best._replace(value=self.fine.value(self.best.controls))
+        return True
+
     def rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
         """Return controls with one task per step within the limits, if tasks are free."""
         if not self.free_tasks:
@@ -271,7 +282,8 @@ def on_grid(protocol: Protocol, steps: int) -> Controls:
             [np.zeros(rates.shape[1]), np.cumsum(rates.T * protocol.lengths, axis=1).T]
         )
         at = np.stack([np.interp(edges, protocol.edges, column) for column in sums.T], axis=1)
-        return np.diff(at, axis=0) / np.diff(edges)[:, None]
+        found = np.diff(at, axis=0) / np.diff(edges)[:, None]
+        return np.where(np.ptp(rates, axis=0) == 0, rates[0], found)  # without rounding errors
 
     shares = means(protocol.shares)
     return Controls(shares / shares.sum(axis=1, keepdims=True), means(protocol.lr_by_task))

@@ -10,6 +10,9 @@ import numpy as np
 
 from replan._common import files
 from replan._common.check import Floats
+from replan.dynamics import Dynamics
+from replan.dynamics._absent import Absent
+from replan.dynamics._registry import DEFAULT, known
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -165,18 +168,22 @@ class Plan:
         files.write_json(path, self.to_dict())
 
     @classmethod
-    def load(cls, path: files.FilePath) -> Plan:
-        """Read a saved plan; its learning curves are computed again."""
+    def load(cls, path: files.FilePath, *, model: Dynamics | None = None) -> Plan:
+        """Read a saved plan.
+
+        Its learning curves are computed again with the model of its kind, or with `model`. Where
+        there is neither, the protocol, the curves and the certificate are those of the file.
+        """
         content = files.read_json(path)
         try:
-            problem = Problem.from_dict(content["problem"])
+            protocol = Protocol.load(path)
+            trajectory = _trajectory(content, protocol, model)
             relaxed = content["relaxed"]
             names = Certificate.__dataclass_fields__
-            protocol = Protocol.load(path)
             return cls(
-                problem,
+                trajectory.problem,
                 protocol,
-                evaluate(problem, protocol),
+                trajectory,
                 Protocol(relaxed["shares"], lr=relaxed["lr"], edges=relaxed["edges"]),
                 np.array(content["hamiltonians"]),
                 np.array(content["adjoints"]),
@@ -257,6 +264,30 @@ class Plan:
             f"of it {parts['final']:.4g} final losses, {parts['running']:.4g} running costs, "
             f"{parts['targets']:.4g} targets"
         ]
+
+
+def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | None) -> Trajectory:
+    """Return the trajectory of a saved plan, computed again where there is a model for it."""
+    section = content["problem"]["model"]
+    if model is not None or known(section.get("kind", DEFAULT)):
+        problem = Problem.from_dict(content["problem"], model=model)
+        return evaluate(problem, protocol)
+    problem = Problem.from_dict(content["problem"], model=Absent(section, protocol.tasks))
+    times, losses = np.array(content["times"]), np.array(content["curves"])
+    return Trajectory(
+        problem,
+        protocol,
+        times=times,
+        states=np.zeros((times.size, 0)),
+        losses=losses,
+        errors=np.full_like(losses, np.nan),
+        substeps=np.ones(times.size - 1, np.int64),
+        average_losses=np.array(content["average_losses"]),
+        average_errors=np.full(protocol.tasks, np.nan),
+        rtol=content["rtol"],
+        status="ok",
+        advice="",
+    )
 
 
 def _mixture(shares: Floats, alone: str = "task {} alone") -> str:

@@ -22,6 +22,7 @@ _DESCENTS = 3  # strategies, the best ones, from which the relaxed problem is so
 _ROUGH = 20.0  # times the tolerance: good enough on the coarse grid
 _SAME = 2.0  # times the tolerance: does not tell optima apart on the coarse grid
 _SLACK = 10.0  # times the tolerance: left on the table, it counts as converged all the same
+_ATTEMPTS = 3  # at an integrator that is accurate enough for the plan
 _PATIENCES = 6  # ways to round the relaxed plan with fewer and fewer switches
 
 
@@ -51,11 +52,14 @@ class Relax(Solver):
         search.begin(self.starts, self.seed)
         if not (search.free_tasks or search.free_lr):
             return "converged"  # nothing to choose
-        coarse = self._relax_on_coarse_grid(search)
-        relaxed = self._relax_on_fine_grid(search, coarse)
-        self._round(search, relaxed)
-        self._polish_tasks(search, relaxed)
-        self._polish_tasks_and_rates(search)
+        relaxed = self._relax_on_coarse_grid(search)
+        for _ in range(_ATTEMPTS):
+            relaxed = self._relax_on_fine_grid(search, relaxed)
+            self._round(search, relaxed)
+            self._polish_tasks(search, relaxed)
+            self._polish_tasks_and_rates(search)
+            if not search.resolve(self.tolerance):  # else once more, with smaller steps
+                break
         return self._relax_from_plan(search)
 
     # The stages

@@ -26,18 +26,28 @@ def register(model: _D) -> _D:
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
         raise ValueError(f"`kind` expects a word for files, got {kind!r} in {model.__name__}")
-    known = _KINDS.get(kind, model)
-    if (known.__module__, known.__qualname__) != (model.__module__, model.__qualname__):
+    before = _KINDS.get(kind, model)
+    if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
         raise ValueError(
             f"`kind` expects a new word for {model.__module__}.{model.__name__}, got {kind!r}, "
-            f"which is {known.__module__}.{known.__name__}"
+            f"which is {before.__module__}.{before.__name__}"
         )
     _KINDS[kind] = model
     return model
 
 
 def find(kind: str) -> type[Dynamics]:
-    """Return the model of a kind.
+    """Return the model of a kind; refuse one that is not known."""
+    if not known(kind):
+        raise ValueError(
+            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
+            f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
+        )
+    return _KINDS[kind]
+
+
+def known(kind: str) -> bool:
+    """Whether there is a model of a kind.
 
     First come the modules or files that the environment variable REPLAN_IMPORT names, which may
     bring strategies and solvers as well. A kind that is still not known is looked for among the
@@ -49,12 +59,7 @@ def find(kind: str) -> type[Dynamics]:
         for entry in entry_points(group="replan.models"):
             if entry.name == kind:
                 entry.load()
-    if kind not in _KINDS:
-        raise ValueError(
-            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
-            f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
-        )
-    return _KINDS[kind]
+    return kind in _KINDS
 
 
 def _import(name: str) -> None:

@@ -184,6 +184,13 @@ class Protocol:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
             raise ValueError(f"`other` expects a protocol of {self.tasks} tasks, got {other!r}")
 
+    def stretch(self, duration: float) -> Protocol:
+        """Return the same protocol in another time: every step longer or shorter by one factor."""
+        end = check.number("duration", duration, above=0)
+        edges = self.edges * (end / self.duration)
+        edges[-1] = end
+        return Protocol(self.shares, lr=self.lr, edges=edges)
+
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal ones."""
         factor = check.integer("factor", factor, at_least=1)

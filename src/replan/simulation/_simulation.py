@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from replan._common import check, files
+from replan._common import files
 from replan._common.check import Floats
+from replan.curves import Curves
 from replan.dynamics import HasOverlaps, require
 from replan.problem import Problem
 from replan.protocol import Protocol
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
-    """Runs of SGD with the same protocol, one a seed.
+    """Runs of SGD with the same protocol, one per seed.
 
     times: (m,) when they were looked at, the last one the end. states: (seeds, m, n) their
     overlaps, NaN from where a run diverged. ends: what each run can go on from. failures: what
@@ -57,36 +57,10 @@ class Simulation:
         """The overlaps, with seeds and times in front, of a model that has them."""
         return require(self.problem.model, HasOverlaps, "overlaps").overlaps(self.states)
 
-    @property
-    def finished(self) -> Floats:
-        """The losses (runs, m, T) of the runs that went through to the end."""
-        return self.losses[[run not in self.failures for run in range(len(self.losses))]]
-
-    @property
-    def mean(self) -> Floats:
-        """The mean loss (m, T) over the finished runs, NaN where there are none.
-
-        Runs that diverged are left out, which flatters a learning rate that is too large.
-        """
-        runs = self.finished
-        return runs.mean(axis=0) if len(runs) else np.full_like(self.losses[0], np.nan)
-
-    @property
-    def standard_error(self) -> Floats:
-        """The standard error (m, T) of `mean`, NaN for a single run."""
-        runs = self.finished
-        if len(runs) < 2:
-            return np.full_like(self.losses[0], np.nan)
-        return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
-
-    def quantiles(self, levels: ArrayLike) -> Floats:
-        """Return quantiles (levels, m, T) of the losses over the finished runs."""
-        wanted = check.array("levels", levels, ("n",))
-        if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
-            raise ValueError(f"`levels` expects numbers from 0 to 1, got {wanted.tolist()}")
-        if len(self.finished) == 0:
-            return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
-        return np.quantile(self.finished, wanted, axis=0)
+    @cached_property
+    def curves(self) -> Curves:
+        """The losses of all runs, with their mean, intervals and quantiles."""
+        return Curves(self.times, self.losses, failures=self.failures)
 
     @cached_property
     def theory(self) -> Trajectory:
@@ -109,12 +83,12 @@ class Simulation:
         """Return everything a reader of the result needs, as JSON types; null where it diverged."""
         return {
             "times": self.times.tolist(),
-            "curves": _nullable(self.losses),
-            "losses": _nullable(self.final_losses),
-            "mean": _nullable(self.mean[-1]),
-            "standard_error": _nullable(self.standard_error[-1]),
-            "ode_losses": _nullable(self.theory_losses[-1]),
-            "ode_curves": _nullable(self.theory_losses),
+            "curves": files.nullable(self.losses),
+            "losses": files.nullable(self.final_losses),
+            "mean": files.nullable(self.curves.mean[-1]),
+            "standard_error": files.nullable(self.curves.standard_error[-1]),
+            "ode_losses": files.nullable(self.theory_losses[-1]),
+            "ode_curves": files.nullable(self.theory_losses),
             "failures": {str(run): text for run, text in self.failures.items()},
             **self.settings,
             "protocol": self.protocol.to_dict(),
@@ -123,12 +97,7 @@ class Simulation:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per run and time: run, time, loss_1, …; NaN from where a run diverged."""
-        import pandas as pd
-
-        runs, times, tasks = self.losses.shape
-        columns = {"run": np.repeat(np.arange(runs), times), "time": np.tile(self.times, runs)}
-        columns |= {f"loss_{t + 1}": self.losses[:, :, t].ravel() for t in range(tasks)}
-        return pd.DataFrame(columns)
+        return self.curves.to_frame()
 
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with everything, or `to_frame` as a .csv file."""
@@ -155,7 +124,7 @@ class Simulation:
             self._draw(dict(zip(names, parts, strict=True)))
             parts[1].legend(
                 title=f"× SGD, N = {self.settings['dimension']}\n"
-                f"   mean of {len(self.finished)} runs\n   band 10 to 90 %\n– theory",
+                f"   mean of {len(self.curves.finished)} runs\n   band 10 to 90 %\n– theory",
                 loc="center left",
                 bbox_to_anchor=(1.01, 0.5),
             )
@@ -199,7 +168,7 @@ class Simulation:
 
     def _title(self) -> str:
         s = self.settings
-        count = f"{len(self.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
+        count = f"{len(self.curves.finished)} of {s['seeds']}" if self.failures else f"{s['seeds']}"
         return (
             f"{count} run{'' if s['seeds'] == 1 else 's'} of SGD, N = {s['dimension']}, "
             f"engine {s['engine']}"
@@ -207,24 +176,14 @@ class Simulation:
 
     def _results(self) -> Floats:
         """Return (T, 4): mean final loss, its standard error, theory, largest deviation."""
-        gaps = np.abs(self.finished - self.theory_losses)
+        gaps = np.abs(self.curves.finished - self.theory_losses)
         worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
-        ends = [self.mean[-1], self.standard_error[-1], self.theory_losses[-1], worst]
+        ends = [self.curves.mean[-1], self.curves.standard_error[-1], self.theory_losses[-1], worst]
         return np.stack(ends, axis=1)
 
     def _notes(self) -> list[str]:
         """Return what happened to diverged runs, and to a theory that is not there."""
-        lines = []
-        for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
-            runs = [str(run) for run, found in self.failures.items() if found == text]
-            more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
-            lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
+        lines = self.curves.left_out
         if self.theory.status != "ok":
             lines.append(f"theory: {self.theory.advice}")
         return lines
-
-
-def _nullable(values: Floats) -> Any:
-    rows = values.astype(object)
-    rows[~np.isfinite(values)] = None
-    return rows.tolist()

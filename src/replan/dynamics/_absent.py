@@ -1,0 +1,61 @@
+"""Absent: the place of a model that a result was computed with and that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from replan._common.check import Floats
+from replan.dynamics._dynamics import Dynamics, Pieces
+
+
+class Absent(Dynamics):
+    """Stands for a model of which only the `[model]` section is known.
+
+    Results that were saved with it can be read, but nothing can be computed again.
+    """
+
+    def __init__(self, section: Mapping[str, Any], tasks: int) -> None:
+        self.section, self.tasks = dict(section), tasks
+        self.kind = str(section.get("kind", "unknown"))  # type: ignore[misc]
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(
+            f"this result was loaded without its model, of kind {self.kind!r}: to compute anything "
+            "anew, load it with `model=` given, or import the module that registers the kind"
+        )
+
+    def pack(self, start: Any) -> Floats:
+        """Return an empty state."""
+        return np.zeros(0)
+
+    def unpack(self, states: Floats) -> Any:
+        """Refuse: the form of states is not known."""
+        self._refuse()
+
+    def losses(self, states: Floats) -> Floats:
+        """Refuse: the losses are not known."""
+        self._refuse()
+
+    def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
+        """Refuse: the rate is not known."""
+        self._refuse()
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
+        """Refuse: a file describes models that are there."""
+        raise ValueError("`model.kind` expects a model")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the section as it was."""
+        return self.section
+
+    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
+        """Return the section as it is."""
+        return dict(content)
+
+    def start_to_dict(self, start: Any) -> dict[str, Any]:
+        """Return the section as it was."""
+        return dict(start)
