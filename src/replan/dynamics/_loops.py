@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -48,8 +48,7 @@ class Loops(NamedTuple):
 def loops(kernels: Kernels) -> Loops:
     """Return the loops for a model's kernels; its sources decide whether compiled code is old."""
     _check(kernels)
-    made = (kernels.make_work, kernels.make_pull_work)
-    for found in (kernels.parameters, *(_returned(maker) for maker in made if maker is not None)):
+    for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
             raise ValueError(f"`parameters` expects a class of its own, got {found} once more")
     functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
@@ -102,15 +101,19 @@ def _one_line(text: str) -> str:
     )
 
 
-def _returned(maker: Any) -> type:
-    """Return the NamedTuple class that a compiled function says it returns."""
-    found = get_type_hints(maker.py_func).get("return")
-    if not isinstance(found, type):
-        raise ValueError(
-            f"`{maker.__name__}` expects an annotation with the NamedTuple class that it returns, "
-            f"got {found}"
-        )
-    return found
+def _returned(kernels: Kernels) -> Iterator[type]:
+    """Yield the NamedTuple classes that the makers of scratch arrays say they return."""
+    for name in ("make_work", "make_pull_work"):
+        maker: Any = getattr(kernels, name)
+        if maker is None:
+            continue
+        found: Any = get_type_hints(maker.py_func).get("return")
+        if not hasattr(found, "_fields"):
+            raise ValueError(
+                f"`{name}` expects an annotation with the NamedTuple class that it returns, "
+                f"got {found}"
+            )
+        yield found
 
 
 # The functions of a model, found by the type of their first argument.
