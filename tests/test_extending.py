@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,12 +64,11 @@ def command_line(*words):
 
 
 def assert_alike(printed, shown):
-    """The same words, and numbers within 1 % (of one, where they are smaller)."""
+    """The same words, and the same numbers to 1 % or 1e-4."""
     number = r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?"
     assert re.sub(number, "#", printed).split() == re.sub(number, "#", shown).split()
-    pairs = zip_longest(re.findall(number, printed), re.findall(number, shown))
-    for one, other in pairs:
-        assert float(one) == pytest.approx(float(other), rel=0.01, abs=0.01)
+    found, wanted = (list(map(float, re.findall(number, text))) for text in (printed, shown))
+    assert found == pytest.approx(wanted, rel=0.01, abs=1e-4)
 
 
 # The page
@@ -113,6 +111,9 @@ def compiled_model_is_like_any_other(names, folder):
     end = plan.trajectory
     assert json.loads((folder / "plan.json").read_text())["problem"]["model"]["kind"] == "linear"
     assert {"plan.png", "compare.csv", "problem-compare.png"} <= {x.name for x in folder.iterdir()}
+    for call in (lambda: end.cosines, lambda: replan.simulate(plan.problem, plan.protocol)):
+        with pytest.raises(ValueError, match=r"needs a model .*, got one of kind 'linear'"):
+            call()
     state = plan.problem.model.unpack(end.states[-1])
     np.testing.assert_allclose((state.Q - 2 * state.M + 1) / 2, end.final_losses, rtol=1e-12)
 
@@ -174,6 +175,23 @@ def linear_problem(linear, model=None, duration=1.0, **settings):
     return replan.Problem(model or linear.Linear(0.3), start, duration, lr=0.2, **settings)
 
 
+def test_a_problem_file_to_start_from(files, write):
+    sections = file("problem.toml").partition("[training]")[0]
+    write(
+        "linear.py",
+        file("linear.py").replace("    kind =", f'    example = """{sections}"""\n    kind ='),
+    )
+    importlib.import_module("linear")
+    (files / "new.toml").write_text(replan.problem.example("linear"))
+    assert replan.Problem.load("new.toml").model.kind == "linear"
+
+
+def test_an_installed_package_needs_no_import(files, write):
+    write("own-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    write("own-1.0.dist-info/entry_points.txt", "[replan.models]\nlinear = linear\n")
+    assert replan.Problem.load("problem.toml").model.kind == "linear"
+
+
 # Mistakes in a model
 
 
@@ -220,8 +238,8 @@ MISTAKES = {
         r"`rate` expects code that numba can compile, got: Unknown attribute 'gamma' of type "
         r"Parameters\(.*\) \(linear.py, line 19\)"
     ),
-    change("losses", "state[0]", "stat[0]"): (
-        r"`losses` expects code .*, got: NameError: name 'stat' is not defined$"
+    change("rate", "= 0.0", "= zero"): (
+        r"`rate` expects code .*, got: NameError: name 'zero' is not defined$"
     ),
     change("rate", "Q, M = state[0]", "Q, M = state"): (
         r"`rate` expects code .*, got: No implementation .*: >>> iadd\(.*\) \(linear.py, line 18\)"
@@ -290,7 +308,7 @@ def test_what_cannot_be_imported_is_told_in_a_line(files, write, monkeypatch):
 
 
 def test_errors_of_ones_own_are_not_blamed_on_replan_alone(files, write):
-    write("linear.py", file("linear.py").replace('return {"similarity"', "return {1 / 0"))
+    write("linear.py", file("linear.py").replace("return from_keys(cls", "return 1 / 0, (cls"))
     status, _, err = command_line(
         "--import", "linear.py", "evaluate", "problem.toml", "--strategy", "no-replay",
         "--json", "out.json",
