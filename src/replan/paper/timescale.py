@@ -47,7 +47,7 @@ def measure_readout_timescale(
     while True:
         training = {"duration": duration, "lr": slow * eta, "steps": 128}
         problem = Problem.from_dict(content | {"training": training})
-        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, throw=False)
+        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, max_steps=2**18, throw=False)
         if run.status != "ok":
             raise IntegrationError(
                 f"the time-scale at `similarity` {gamma:g} and `lr` {eta:g} is too long to measure"
