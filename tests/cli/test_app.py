@@ -30,7 +30,6 @@ def test_help_lists_the_words_that_the_library_knows(run):
     for line, words in {
         "evaluate": replan.strategies.STRATEGIES,
         "solve": replan.control.METHODS,
-        "simulate": replan.simulation.ENGINES,
     }.items():
         assert f"One of {', '.join(words)}." in " ".join(run(f"{line} --help")[1].split())
     names = ", ".join([*replan.paper.FIGURES, *replan.paper.IMAGE_FIGURES])

@@ -21,7 +21,7 @@ def test_simulate_beside_the_theory(run, tmp_path):
 def test_too_few_dimensions_are_refused(run):
     code, _, err = run("simulate problem.toml --strategy interleaved --dimension 3")
     assert code == 2
-    assert "`dimension` expects at least 4 dimensions" in err
+    assert "`dimension` expects at least 4" in err
     assert len(err.splitlines()) == 1
 
 

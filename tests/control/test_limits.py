@@ -1,66 +1,28 @@
-"""Limits are kept exactly, at their edges too, and cost no more than they must."""
+"""Limits are kept exactly. That plans are the best within them: test_library.py."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from replan import Limits, Problem, TeacherStudent, solve
+from problems import after_task_one, keeps
+from replan import Flips, ForwardBackward, Limits, Problem, solve
 from replan.control._discrete import allows, cheapest, nearest
 from replan.control._projection import Domain, project
 
 
 @pytest.fixture(scope="module")
 def make():
-    model = TeacherStudent.similar(0.4)
-    start = model.pretrain(seed=1, duration=300.0)
-
     def problem(steps=12, **limits):
-        return Problem(model, start, duration=24.0, steps=steps, limits=Limits(**limits))
+        return Problem(*after_task_one(0.4), duration=24.0, steps=steps, limits=Limits(**limits))
 
     return problem
 
 
-def stays(sequence):
-    edges = np.flatnonzero(np.diff(sequence)) + 1
-    return np.diff([0, *edges, len(sequence)])
-
-
-CASES = [
-    {"max_share": [0.25, 1.0]},
-    {"min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
-    {"min_share": [0.5, 0.5], "max_share": [0.5, 0.5]},
-    {"max_share": [0.0, 1.0]},
-    {"min_share": [1.0, 0.0]},
-    {"min_dwell": 4.0},
-    {"min_dwell": 24.0},
-    {"max_switches": 0},
-    {"max_switches": 1},
-    {"max_switches": 2, "min_dwell": 5.0},
-    {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
-    {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
-]
-
-
-@pytest.mark.parametrize("limits", CASES, ids=str)
-def test_plans_are_the_best_within_limits(make, limits):
-    problem = make(**limits)
-    truth, plan = solve(problem, method="exhaustive"), solve(problem)
-    for found in (truth, plan):
-        sequence = found.protocol.sequence
-        shares = np.bincount(sequence, minlength=2) / 12
-        assert np.all(shares >= np.array(limits.get("min_share", [0, 0])) - 1e-12)
-        assert np.all(shares <= np.array(limits.get("max_share", [1, 1])) + 1e-12)
-        assert stays(sequence).min() * 2.0 >= limits.get("min_dwell", 0)
-        assert len(stays(sequence)) - 1 <= limits.get("max_switches", 11)
-        assert found.certificate.switches == len(stays(sequence)) - 1
-    assert truth.loss * (1 - 1e-6) <= plan.loss <= truth.loss * 1.002
-
-
-@pytest.mark.parametrize("method", ["flips", "sweep"])
-def test_other_methods_keep_limits(make, method):
+@pytest.mark.parametrize("solver", [Flips(starts=1), ForwardBackward()], ids=lambda s: s.method)
+def test_other_solvers_keep_limits(make, solver):
     problem = make(steps=40, max_switches=3, max_share=[0.3, 1.0], min_dwell=2.0)
-    plan = solve(problem, method=method, starts=1)
+    plan = solve(problem, solver)
     assert allows(problem.step_limits, plan.protocol.sequence)
 
 
@@ -93,11 +55,13 @@ def test_cheapest_is_the_cheapest_of_all(seed):
             limits = Limits(**settings).on_grid(tasks, steps, float(steps))
         except ValueError:  # no protocol keeps them: the exhaustive list agrees
             if low.sum() <= steps and "cannot all be kept" in str(_error(settings, tasks, steps)):
-                assert not any(keeps(settings, s, tasks) for s in everything)
+                assert not any(
+                    keeps(Limits(**settings), s, tasks, float(steps)) for s in everything
+                )
             continue
         break
     allowed = [s for s in everything if allows(limits, s)]
-    assert [keeps(settings, s, tasks) for s in everything] == [
+    assert [keeps(Limits(**settings), s, tasks, float(steps)) for s in everything] == [
         allows(limits, s) for s in everything
     ]
     costs = rng.normal(size=(steps, tasks))
@@ -106,18 +70,6 @@ def test_cheapest_is_the_cheapest_of_all(seed):
     total = [costs[np.arange(steps), s].sum() for s in allowed]
     assert costs[np.arange(steps), found].sum() == pytest.approx(min(total))
     assert allows(limits, nearest(rng.dirichlet(np.ones(tasks), size=steps), limits))
-
-
-def keeps(settings, sequence, tasks):
-    """The limits, written plainly."""
-    shares = np.bincount(sequence, minlength=tasks) / len(sequence)
-    switches = settings["max_switches"]
-    return bool(
-        np.all(shares >= settings["min_share"] - 1e-9)
-        and np.all(shares <= settings["max_share"] + 1e-9)
-        and stays(sequence).min() >= settings["min_dwell"]
-        and (switches is None or len(stays(sequence)) - 1 <= switches)
-    )
 
 
 def _error(settings, tasks, steps):

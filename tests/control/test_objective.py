@@ -3,14 +3,22 @@
 import numpy as np
 import pytest
 
-from replan import Control, Plan, Problem, TeacherStudent, evaluate, solve, strategies
+from problems import after_task_one
+from replan import (
+    Control,
+    ForwardBackward,
+    Plan,
+    Problem,
+    evaluate,
+    solve,
+    strategies,
+)
 from replan.control._objective import Controls, Objective
 
 
 @pytest.fixture(scope="module")
 def parts():
-    model = TeacherStudent.similar(0.4)
-    return model, model.pretrain(seed=1, duration=300.0)
+    return after_task_one(0.4)
 
 
 def make(parts, **settings):
@@ -50,7 +58,7 @@ def test_the_average_converges_at_order_four(parts):
 )
 def test_gradients_against_differences(parts, settings):
     problem = make(parts, steps=10, control=Control(lr=(0.0, 2.0)), **settings)
-    objective = Objective(problem, 10, 1000)
+    objective = Objective(problem, 10)
     rng = np.random.default_rng(0)
     controls = Controls(rng.dirichlet(np.ones(2), size=10), rng.uniform(0.5, 1.5, (10, 2)))
     found = objective.gradient(controls)
@@ -118,11 +126,11 @@ def test_the_sweep_controls_learning_rates(parts):
     """Close to the relaxed optimum for a convex choice; it never ends above its start."""
     problem = make(parts, steps=30, control=Control(tasks=False, lr=(0.0, 4.0)))
     start = strategies.alternating(problem)
-    swept, best = solve(problem, method="sweep", start=start), solve(problem, start=start)
+    swept, best = solve(problem, ForwardBackward(), start=start), solve(problem, start=start)
     assert best.loss * (1 - 1e-4) <= swept.loss <= 1.05 * best.loss
     assert swept.loss < evaluate(problem, start).loss
     both = make(parts, steps=30, control=Control(lr=(0.0, 4.0)))
-    joint = solve(both, method="sweep")
+    joint = solve(both, ForwardBackward())
     assert joint.loss < evaluate(both, strategies.interleaved(both)).loss
     curves = joint.learning_rates
     assert curves.shape == (30, 2)

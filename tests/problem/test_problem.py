@@ -6,10 +6,11 @@ import pytest
 
 import replan
 from replan import Control, Overlaps, Problem, TeacherStudent
+from replan.problem import example
 from replan.problem._file import from_dict
 
-EXAMPLE = (Path(replan.__file__).parent / "problem" / "example.toml").read_text()
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.toml"))
+EXAMPLE = example()
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 
 MODEL = "[model]\nhidden = 2\nsimilarity = 0.3\n"
 START = "[start]\nfresh = { seed = 3 }\n"

@@ -71,6 +71,8 @@ class Search:
         self.scope: Literal["local", "global"] = "local"
         self._best: Found | None = None
         self._references: Floats = np.zeros(0)
+        first = problem.model.losses(problem.state)
+        self._untrained = problem.objective(first, first)
 
     # Beginning
 
@@ -165,12 +167,14 @@ class Search:
         """Return what may be left on the table: `tolerance` × what the controls can change.
 
         That is how far the best plan lies below a typical start (a quarter of all starts are
-        better): a constant added to the loss changes nothing. Less than the accuracy of the
-        integrator, as a part of all that the controls can do, is nothing to be gained at all.
+        better), and at most below where training begins, should starts diverge: a constant added to
+        the loss changes nothing. Less than the integrator's accuracy, as a part of what training
+        changes, is nothing to be gained at all.
         """
-        below = self._references - self.best.value
-        typical = float(np.quantile(below, _TYPICAL))
-        return max(tolerance * typical, RTOL * float(below.max()), 1e-15 * abs(self.best.value))
+        best = self.best.value
+        trained = abs(self._untrained - best)
+        typical = min(float(np.quantile(self._references - best, _TYPICAL)), trained or np.inf)
+        return max(tolerance * typical, RTOL * trained, 1e-15 * abs(best))
 
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.

@@ -19,11 +19,11 @@ class Exhaustive(Solver):
 
     def run(self, search: Search) -> Status:
         """Try every protocol."""
-        search.begin(starts=0, seed=0)
         if not search.free_tasks or search.free_lr:
             raise ValueError(
                 "`Exhaustive` expects a problem in which the tasks alone are controlled"
             )
+        search.begin(starts=0, seed=0)
         descent = Enumeration(search.fine, search.best.controls)
         search.improve(descent, descent.tasks**4)
         search.scope = "global"

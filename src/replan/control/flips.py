@@ -35,9 +35,9 @@ class Flips(Solver):
 
     def run(self, search: Search) -> Status:
         """Polish every start."""
-        search.begin(self.starts, self.seed)
         if not search.free_tasks:
             raise ValueError("`Flips` expects a problem in which the tasks are controlled")
+        search.begin(self.starts, self.seed)
         for start in search.starts:
             enough = search.enough(self.tolerance)
             begin = start.found.controls

@@ -133,5 +133,5 @@ def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tu
             )
     return "inaccurate", (
         f"accuracy {rtol:g} was not reached with {steps} steps: "
-        "try a larger `max_steps` or `rtol`, a smaller `lr` or a shorter `duration`"
+        "try a smaller `lr` or a shorter `duration`, or a larger `max_steps`"
     )

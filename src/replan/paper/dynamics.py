@@ -11,7 +11,6 @@ import pandas as pd
 from replan import strategies
 from replan._common import plotting
 from replan.control import solve
-from replan.dynamics import TeacherStudent
 from replan.paper._parts import Run, Tables, continual, protocol_of, protocol_rows, typical
 from replan.paper.claims import Claim
 from replan.problem import Problem
@@ -27,9 +26,12 @@ NAMES = ("no replay", "interleaved 1:1", "optimal")
 def case(problem: dict[str, Any], seed: int, dimension: int) -> dict[str, Any]:
     """Return losses of theory and SGD in both phases, and the protocols of the second."""
     second = Problem.from_dict(problem)
-    model: TeacherStudent = second.model  # type: ignore[assignment]
     learnt = problem["start"]["pretrain"]
-    first = replace(second, start=model.fresh(seed), duration=learnt["duration"])
+    first = replace(
+        second,
+        start=second.model.start_from_dict({"fresh": {"seed": seed}}),
+        duration=learnt["duration"],
+    )
     times = [*np.linspace(*FIRST, 81), *np.linspace(SECOND[0], first.duration, 21)]
     settings: dict[str, Any] = {"dimension": dimension, "seeds": 1, "seed": seed, "threads": 1}
     before = simulate(first, strategies.one_task(first), times=times, **settings)

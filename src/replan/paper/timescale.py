@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from replan._common import check
-from replan.dynamics import IntegrationError, Overlaps, TeacherStudent
+from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.strategies import one_task
 from replan.trajectory import evaluate
@@ -37,13 +38,16 @@ def measure_readout_timescale(
     """
     gamma, eta = _checked(similarity, lr)
     slow = 1.0 if train_features else _FREEZE
-    model = TeacherStudent.similar(gamma, head_lr=1 / slow)
-    S = model.teacher_overlaps
-    start = Overlaps(Q=S, M=S, V=np.eye(2) + _NUDGE)
+    S = [[1.0, gamma], [gamma, 1.0]]
+    content: dict[str, Any] = {
+        "model": {"hidden": 2, "similarity": gamma, "head_lr": 1 / slow},
+        "start": {"Q": S, "M": S, "V": (np.eye(2) + _NUDGE).tolist()},
+    }
     duration = 8 * readout_timescale(gamma, eta)
     while True:
-        problem = Problem(model, start, duration=duration, lr=slow * eta, steps=128)
-        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, throw=False)
+        training = {"duration": duration, "lr": slow * eta, "steps": 128}
+        problem = Problem.from_dict(content | {"training": training})
+        run = evaluate(problem, one_task(problem, task=0), rtol=1e-11, max_steps=2**18, throw=False)
         if run.status != "ok":
             raise IntegrationError(
                 f"the time-scale at `similarity` {gamma:g} and `lr` {eta:g} is too long to measure"

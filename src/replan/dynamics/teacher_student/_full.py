@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,8 +11,10 @@ from scipy.special import erf
 
 from replan._common.check import Floats, Ints
 from replan.dynamics._capabilities import Chain
-from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
 from replan.dynamics.teacher_student._reduced import LARGE, coordinates
+
+if TYPE_CHECKING:
+    from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
 
 _BLOCK = 2**20  # numbers drawn at once
 

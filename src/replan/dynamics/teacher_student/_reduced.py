@@ -12,14 +12,16 @@ No matrix is inverted, so nothing becomes singular when a student aligns with a 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled, inlined
 from replan.dynamics._capabilities import Chain
-from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
+
+if TYPE_CHECKING:
+    from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
 
 LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
 _SLOPE = math.sqrt(2.0 / math.pi)

@@ -1,0 +1,116 @@
+"""Every solver over every problem of the library that it can take."""
+
+import numpy as np
+import pytest
+
+from problems import LIBRARY, SOLVERS, fishing, keeps, small
+from problems.models import Shifted
+from replan import Problem, Relax, evaluate, solve, strategies
+from replan.control._objective import Objective
+
+STATUSES = {
+    "flips": {"converged", "inaccurate"},
+    "sweep": {"converged", "stalled", "cycled", "inaccurate"},
+    "printed": {"converged", "stalled", "cycled"},
+    "exhaustive": {"converged", "inaccurate"},
+}
+
+
+def plan_of(problem, name):
+    """Return a solver's plan; local searches of long problems have one start, to save time."""
+    alone = problem.steps > 100 and name in ("flips", "sweep", "printed")
+    return solve(problem, SOLVERS[name], start=strategies.interleaved(problem) if alone else None)
+
+
+def most_work(problem, name):
+    """Return how many gradients and roll-outs a solver may need."""
+    tasks, steps = problem.model.tasks, problem.steps
+    if name in ("sweep", "printed"):
+        turns = 3 * tasks * steps if problem.control.lr is not None else 0
+        return 30, 100 + 30 * (1 + turns)
+    if name == "exhaustive":
+        return 0, 100 + sum(tasks**i for i in range(1, steps + 1)) + 4 * tasks**4
+    if problem.step_limits.on_stays:  # moves of whole stays too, from many starts
+        return {"relax": (600, 3000), "flips": (120, 4000)}[name]
+    few = steps <= 32  # then the polish has many starts
+    return {"relax": (210, 1000 if few else 400), "tight": (400, 500), "flips": (120, 4000)}[name]
+
+
+@pytest.mark.parametrize(
+    ("known", "name"),
+    [(known, name) for known in LIBRARY for name in known.within],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_solvers_over_the_library(known, name):
+    problem = known.problem
+    plan = plan_of(problem, name)
+    found = plan.certificate
+
+    assert known.best - 1e-5 * abs(known.best) <= plan.loss
+    assert plan.loss <= known.best + known.within[name] * abs(known.best)
+    assert plan.status in STATUSES.get(name, known.statuses)
+
+    assert plan.loss == pytest.approx(evaluate(problem, plan.protocol).loss, rel=1e-12)
+    assert np.all(plan.protocol.shares.max(axis=1) == 1.0)
+    sequence = plan.protocol.sequence
+    assert found.switches == np.count_nonzero(np.diff(sequence))
+    assert keeps(problem.limits, sequence, problem.model.tasks, problem.duration)
+    low, high = problem.control.lr or (problem.lr, problem.lr)
+    assert np.all((plan.protocol.lr >= low) & (plan.protocol.lr <= high))
+    assert found.pmp_residual >= -1e-12
+    assert 0 <= found.discretisation_error <= 2e-3 * abs(plan.loss)
+    assert found.scope == ("global" if name == "exhaustive" else "local")
+
+    if name in ("relax", "tight"):
+        assert found.relaxed_value <= plan.loss
+        assert found.integrality_gap == plan.loss - found.relaxed_value
+        assert plan.relaxed.lr_by_task.shape == (problem.steps, problem.model.tasks)
+        mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
+        assert found.relaxed_value == min(mixed, plan.loss)
+        if known.relaxed is not None:
+            assert found.relaxed_value == pytest.approx(known.relaxed, rel=1e-4)
+    else:
+        assert found.relaxed_value is None
+        assert found.integrality_gap is None
+
+    gradients, roll_outs = most_work(problem, name)
+    assert plan.statistics["gradients"] <= gradients
+    assert plan.statistics["roll_outs"] <= roll_outs
+
+
+@pytest.mark.parametrize("known", LIBRARY, ids=lambda known: known.name)
+def test_other_solvers_refuse(known):
+    for name in {"flips", "exhaustive"} - set(known.within):
+        with pytest.raises(ValueError, match=f"`{type(SOLVERS[name]).__name__}` expects"):
+            solve(known.problem, SOLVERS[name])
+
+
+def test_the_turnpike_is_taken():
+    (known,) = (known for known in LIBRARY if known.name == "turnpike")
+    relaxed = plan_of(known.problem, "tight").relaxed
+    up, edges = relaxed.shares[:, 1], relaxed.edges
+    assert np.all(up[edges[1:] < 0.95] < 0.05)
+    assert np.all(np.abs(up[(edges[:-1] > 1.05) & (edges[1:] < 1.42)] - 0.5) < 0.08)
+    assert np.all(up[edges[:-1] > 1.55] > 0.95)
+
+
+def test_the_gap_of_fishing_falls_with_the_step():
+    gaps = [solve(fishing(n), Relax(1)).certificate.integrality_gap for n in (60, 240)]
+    assert gaps[0] > gaps[1] > 0
+
+
+@pytest.mark.parametrize("constant", [10.0, -3e-4])
+@pytest.mark.parametrize("name", ["relax", "flips", "sweep", "exhaustive"])
+def test_a_constant_in_the_loss_changes_nothing_but_the_value(name, constant):
+    problem = small(0.3, steps=8)
+    shifted = Problem(Shifted(problem.model, constant), problem.start, duration=25.0, steps=8)
+    plan, other = plan_of(problem, name), plan_of(shifted, name)
+    assert other.loss == pytest.approx(plan.loss + constant, abs=1e-8 * (1 + abs(constant)))
+    assert other.protocol == plan.protocol
+    assert other.status == plan.status
+
+
+def test_a_constant_in_the_loss_changes_no_accuracy():
+    problem = small(0.3, steps=8)
+    shifted = Problem(Shifted(problem.model, 10.0), problem.start, duration=25.0, steps=8)
+    assert Objective(problem, 8).substeps == Objective(shifted, 8).substeps

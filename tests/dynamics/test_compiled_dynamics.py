@@ -1,0 +1,36 @@
+"""Compiled models of one's own: their gradients against automatic differentiation."""
+
+import numpy as np
+import pytest
+
+from problems.models import Averaging, Fishing, auto_averaging, auto_fishing
+from replan.dynamics import Pieces
+
+CASES = {
+    "fishing": (Fishing(), auto_fishing, [0.5, 0.7, 0.0]),
+    "averaging": (Averaging(3), lambda: auto_averaging(3), [1.0, 0.5, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_compiled_models_match_autodiff(name):
+    model, make_auto, start = CASES[name]
+    auto, x, tasks = make_auto(), np.array(start), model.tasks
+    rng = np.random.default_rng(0)
+    pieces = Pieces(
+        rng.dirichlet(np.ones(tasks), size=4),
+        0.2 + rng.random((4, tasks)),
+        0.1 + rng.random(4),
+        np.array([1, 2, 3, 1]),
+    )
+    states = model.roll_out(x, pieces)
+    np.testing.assert_allclose(states, auto.roll_out(x, pieces), rtol=1e-12)
+    cotangents = rng.normal(size=states.shape)
+    mine, other = (one.pull_back(states, cotangents, pieces) for one in (model, auto))
+    for ours, theirs in zip(mine, other, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(model.losses(states), auto.losses(states), rtol=1e-12)
+    weights = rng.normal(size=(len(states), tasks))
+    np.testing.assert_allclose(
+        model.pull_losses(states, weights), auto.pull_losses(states, weights), rtol=1e-12
+    )

@@ -1,0 +1,317 @@
+"""The library of test problems: what is known about each, and how close every solver must come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from problems.models import Averaging, Fishing, below_zero, turnpike
+from replan import (
+    Control,
+    Exhaustive,
+    Flips,
+    ForwardBackward,
+    Limits,
+    Overlaps,
+    Problem,
+    Protocol,
+    Relax,
+    TeacherStudent,
+    evaluate,
+)
+from replan.dynamics import Pieces
+
+DATA = Path(__file__).parents[1] / "data"
+
+SOLVERS = {
+    "relax": Relax(starts=1),
+    "tight": Relax(starts=1, tolerance=1e-6),
+    "flips": Flips(starts=0),
+    "sweep": ForwardBackward(sweeps=30),
+    "printed": ForwardBackward(damping=1.0, sweeps=30),
+    "exhaustive": Exhaustive(),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A problem and what is known about it.
+
+    tests: what it is for. make: gives the problem. value: what no protocol can go below; without
+    it, the best of all protocols, each tried. within: how far above it each solver may end, as a
+    part of it; solvers that are not named cannot take the problem. relaxed: the value of the best
+    mixture, met by `Relax` within 1e-4 of it. statuses: of `Relax`.
+    """
+
+    name: str
+    tests: str
+    make: Callable[[], Problem]
+    within: dict[str, float]
+    value: float | None = None
+    relaxed: float | None = None
+    statuses: tuple[str, ...] = ("converged",)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem, made once."""
+        return self.make()
+
+    @cached_property
+    def best(self) -> float:
+        """The value that no protocol can go below."""
+        return best_of_all(self.problem) if self.value is None else self.value
+
+
+@cache
+def after_task_one(similarity: float, tasks: int = 2) -> tuple[TeacherStudent, Overlaps]:
+    """Return a model and where it is after 300 units on its first task."""
+    model = TeacherStudent.similar(similarity, tasks=tasks)
+    return model, model.pretrain(seed=1, duration=300.0)
+
+
+@cache
+def reference(name: str) -> dict:
+    """Return an instance with values from an independent code."""
+    return json.loads((DATA / f"{name}.json").read_text())
+
+
+def reference_problem(content: dict, **settings) -> Problem:
+    """Return the problem of such an instance."""
+    model = TeacherStudent(content["teacher_overlaps"], hidden=content["hidden"])
+    return Problem(model, Overlaps(**content["start"]), duration=25.0, **settings)
+
+
+def small(similarity: float, tasks: int = 2, steps: int = 12, **settings) -> Problem:
+    """Return a problem with so few steps that every protocol can be tried."""
+    return Problem(*after_task_one(similarity, tasks), duration=25.0, steps=steps, **settings)
+
+
+# The truth
+
+
+@cache
+def _values(model, start: bytes, duration: float, steps: int, weights: bytes, running: bytes):
+    """Return every sequence of tasks (n, steps) and its value (n,), on halves of the steps."""
+    tasks, parts = model.tasks, 2
+    w, r = np.frombuffer(weights), np.frombuffer(running)
+    lr = np.ones((steps, tasks))
+    simpson = np.tile([1.0, 4.0, 1.0], (steps * parts // 2, 1)) / 3 / (steps * parts)
+    sequences = np.array(list(product(range(tasks), repeat=steps)))
+    values = []
+    for sequence in sequences:
+        whole = Pieces.whole(np.eye(tasks)[sequence], lr, np.full(steps, duration / steps))
+        losses = model.losses(model.roll_out(np.frombuffer(start), whole.cut(parts)))
+        triples = np.stack([losses[:-2:2], losses[1:-1:2], losses[2::2]], axis=1)
+        values.append(losses[-1] @ w + np.einsum("ij,ijt,t->", simpson, triples, r))
+    return sequences, np.array(values)
+
+
+def keeps(limits: Limits, sequence, tasks: int, duration: float) -> bool:
+    """Whether a sequence of tasks keeps limits, written plainly."""
+    shares = np.bincount(sequence, minlength=tasks) / len(sequence)
+    changes = np.flatnonzero(np.diff(sequence)) + 1
+    stays = np.diff([0, *changes, len(sequence)]) * duration / len(sequence)
+    low = np.zeros(tasks) if limits.min_share is None else np.asarray(limits.min_share)
+    high = np.ones(tasks) if limits.max_share is None else np.asarray(limits.max_share)
+    return bool(
+        np.all(shares >= low - 1e-9)
+        and np.all(shares <= high + 1e-9)
+        and stays.min() >= limits.min_dwell - 1e-9
+        and (limits.max_switches is None or len(changes) <= limits.max_switches)
+    )
+
+
+def best_of_all(problem: Problem) -> float:
+    """Return the least objective of all protocols within the limits, tried one by one."""
+    arrays = (problem.state, np.asarray(problem.weights), np.asarray(problem.running))
+    start, weights, running = (array.tobytes() for array in arrays)
+    sequences, values = _values(
+        problem.model, start, problem.duration, problem.steps, weights, running
+    )
+    tasks, duration = problem.model.tasks, problem.duration
+    allowed = [keeps(problem.limits, sequence, tasks, duration) for sequence in sequences]
+    best = sequences[allowed][np.argmin(values[allowed])]
+    return evaluate(problem, Protocol.from_sequence(best, tasks, duration, problem.lr)).loss
+
+
+# The library. A sweep is a baseline: it must only not be far off.
+
+TRUTH = {"relax": 2e-3, "flips": 2e-3, "exhaustive": 1e-6}
+SWEEPS = {"sweep": 0.1, "printed": 0.5}
+
+LIMITS = [
+    {"max_share": [0.25, 1.0]},
+    {"min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
+    {"min_share": [0.5, 0.5], "max_share": [0.5, 0.5]},
+    {"max_share": [0.0, 1.0]},
+    {"min_share": [1.0, 0.0]},
+    {"min_dwell": 4.0},
+    {"min_dwell": 24.0},
+    {"max_switches": 0},
+    {"max_switches": 1},
+    {"max_switches": 2, "min_dwell": 5.0},
+    {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
+    {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
+]
+
+
+def fishing(steps: int, **settings) -> Problem:
+    """Return Sager's fishing problem."""
+    start = [0.5, 0.7, 0.0]
+    return Problem(Fishing(), start, duration=12.0, steps=steps, weights=[1.0, 0.0], **settings)
+
+
+def averaging(start: list[float], steps: int, **settings) -> Problem:
+    """Return noisy quadratics, to be averaged for four units of time."""
+    return Problem(Averaging(len(start)), start, duration=4.0, lr=0.5, steps=steps, **settings)
+
+
+def limited(limits: dict) -> Problem:
+    """Return a small problem with limits."""
+    return Problem(*after_task_one(0.4), duration=24.0, steps=12, limits=Limits(**limits))
+
+
+def _two_in_any_order(lr: float, steps: int) -> float:
+    """Return the least mean of v = lr/2 + (v₀ − lr/2) exp(−2 lr S) with n steps on the first."""
+    first = 4.0 / steps * np.arange(steps + 1)
+    ends = [
+        lr / 2 + (v - lr / 2) * np.exp(-2 * lr * time)
+        for v, time in ((1.0, first), (0.5, 4.0 - first))
+    ]
+    return float(np.mean(ends, axis=0).min())
+
+
+K2, K4 = (reference(name)["best_known_mean_loss"] for name in ("two_tasks_k2", "two_tasks_k4"))
+JOINT = reference("two_tasks_k2")["best_known_mean_loss_joint"]
+
+LIBRARY = [
+    Known(
+        "fishing",
+        "a singular arc, published: relaxed 1.34408, with 56 switches 1.34416",
+        partial(fishing, 600),
+        {"relax": 1e-4, "flips": 2e-3, "sweep": 0.2, "printed": 3.0},
+        value=1.34408,
+        relaxed=1.34408,
+    ),
+    Known(
+        "fishing with 56 switches",
+        "a limit of switches on a fine grid",
+        partial(fishing, 600, limits=Limits(max_switches=56)),
+        {"relax": 5e-4, "flips": 1e-2, "sweep": 1.0, "printed": 3.0},
+        value=1.34408,
+        relaxed=1.34408,
+    ),
+    Known(
+        "fishing on 12 steps",
+        "a compiled model that is no teacher-student, all protocols tried",
+        partial(fishing, 12),
+        TRUTH | {"sweep": 2.0, "printed": 2.0},
+    ),
+    Known(
+        "turnpike",
+        """x′ = ±1, x(0) = 1, x(2) = ½, min ∫ x²: 3/8, down until 1, rest, up from 3/2. The end is
+        held by a steep loss w (x − ½)², which lets it miss by λ/2w and saves λ²/4w, with the price
+        λ = x(2)² = ¼ of the end. What controls can change is mostly that steep loss: a small part
+        of it is much of ∫ x².""",
+        lambda: Problem(
+            turnpike(), np.array([1.0, 0.0]), duration=2.0, steps=80, weights=[1.0, 500.0]
+        ),
+        {"tight": 1e-3, "flips": 1e-3, "sweep": 20.0, "printed": 2000.0},
+        value=3 / 8 - 1 / 32000,
+        relaxed=3 / 8 - 1 / 32000,
+    ),
+    Known(
+        "below zero",
+        "an objective (x − 0.35)² − 1 at the end, where 25 of 40 steps up reach it exactly",
+        lambda: Problem(
+            below_zero(), np.array([0.1]), duration=1.0, steps=40, weights=[1.0, 0.0]
+        ),
+        {"relax": 1e-6, "flips": 1e-6, "sweep": 1e-2, "printed": 1e-2},
+        value=-1.0,
+        relaxed=-1.0,
+    ),
+    Known(
+        "one rate",
+        "the learning rate alone: v′ = −v²/σ² at best, so 1/v grows from 1 to 5",
+        partial(averaging, [1.0], 80, control=Control(tasks=False, lr=(0.0, 2.0))),
+        {"relax": 2e-4, "sweep": 5e-3, "printed": 1e-2},
+        value=1 / 5,
+        relaxed=1 / 5,
+    ),
+    Known(
+        "tasks and rates",
+        "joint control: 1/v grows by the time on a task, best to (1 + 2 + 4)/2 for both",
+        partial(averaging, [1.0, 0.5], 40, control=Control(lr=(0.0, 2.0))),
+        {"relax": 2e-4, "flips": 2e-2, "sweep": 5e-3, "printed": 0.1},
+        value=2 / 7,
+        relaxed=2 / 7,
+        statuses=("converged", "stalled"),  # all orders are alike: flat to second order
+    ),
+    Known(
+        "any order",
+        "tasks that do not touch one another: any order of the best counts will do",
+        partial(averaging, [1.0, 0.5], 40),
+        {"relax": 1e-4, "flips": 1e-4, "sweep": 5e-3, "printed": 0.2},
+        value=_two_in_any_order(0.5, 40),
+    ),
+    Known(
+        "reference, K = 2",
+        "the paper's problem, from an independent code",
+        lambda: reference_problem(reference("two_tasks_k2")),
+        {"relax": 2e-4, "flips": 1e-3, "sweep": 0.1, "printed": 10.0},
+        value=K2["relaxed"],
+        relaxed=K2["relaxed"],
+    ),
+    Known(
+        "reference, K = 4",
+        "the same with four hidden units",
+        lambda: reference_problem(reference("two_tasks_k4")),
+        {"relax": 2e-4, "flips": 1e-3, "sweep": 0.1, "printed": 10.0},
+        value=K4["relaxed"],
+        relaxed=K4["relaxed"],
+    ),
+    Known(
+        "reference, tasks and rates",
+        "joint control of the paper's problem, from an independent code",
+        lambda: reference_problem(reference("two_tasks_k2"), control=Control(lr=(0.0, 5.0))),
+        {"relax": 5e-4, "flips": 10.0, "sweep": 0.2, "printed": 50.0},
+        value=JOINT["relaxed_value"],
+        relaxed=JOINT["relaxed_value"],
+    ),
+    *(
+        Known(
+            f"similarity {similarity}",
+            "the best of all protocols with two tasks",
+            partial(small, similarity),
+            TRUTH | SWEEPS,
+        )
+        for similarity in (0.1, 0.3, 0.6, 0.9)
+    ),
+    Known(
+        "three tasks",
+        "the best of all protocols with three tasks",
+        partial(small, 0.4, tasks=3, steps=8),
+        TRUTH | SWEEPS,
+        statuses=("converged", "inaccurate"),  # steps of three units are long
+    ),
+    Known(
+        "running costs",
+        "average losses count: every step is two pieces",
+        partial(small, 0.4, weights=[0.0, 0.0], running=[0.5, 0.5]),
+        TRUTH | SWEEPS,
+        statuses=("converged", "inaccurate"),  # two pieces are few on long steps
+    ),
+    *(
+        Known(str(limits), "the best of all protocols within limits", partial(limited, limits),
+              TRUTH | {"sweep": 1.0, "printed": 1.0},
+              # where one protocol alone keeps them, there is nothing to gain
+              statuses=("converged", "inaccurate"))
+        for limits in LIMITS
+    ),
+]  # fmt: skip
