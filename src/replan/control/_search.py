@@ -62,7 +62,7 @@ class Search:
         self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
-        self.coarse = Objective(problem, _COARSE, 1e-3, self.fine.counts) if few else self.fine
+        self.coarse = Objective(problem, _COARSE, 1e-5, self.fine.counts) if few else self.fine
         self.counts = self.fine.counts
         self.counts.max_gradients = max_gradients
         self.values: list[float] = []
@@ -71,8 +71,6 @@ class Search:
         self.scope: Literal["local", "global"] = "local"
         self._best: Found | None = None
         self._references: Floats = np.zeros(0)
-        first = problem.model.losses(problem.state)
-        self._untrained = problem.objective(first, first)
 
     # Beginning
 
@@ -166,23 +164,24 @@ class Search:
     def enough(self, tolerance: float) -> float:
         """Return what may be left on the table: `tolerance` × what the controls can change.
 
-        That is how far the best plan lies below a typical start (a quarter of all starts are
+        That is how far the best plan lies below a typical start (a quarter of all worse starts are
         better), and at most below where training begins, should starts diverge: a constant added to
         the loss changes nothing. Less than the integrator's accuracy, as a part of what training
         changes, is nothing to be gained at all.
         """
         best = self.best.value
-        trained = abs(self._untrained - best)
-        typical = min(float(np.quantile(self._references - best, _TYPICAL)), trained or np.inf)
-        return max(tolerance * typical, RTOL * trained, 1e-15 * abs(best))
+        trained = abs(self.fine.untrained - best)
+        worse = self._references[self._references > best] - best
+        typical = min(np.quantile(worse, _TYPICAL) if worse.size else np.inf, trained or np.inf)
+        floor = max(RTOL * trained, 1e-15 * abs(best))
+        return max(tolerance * float(typical), floor) if np.isfinite(typical) else floor
 
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.
 
         Return whether it was not: then values and what is left to gain were inaccurate.
         """
-        accuracy = self.enough(tolerance) / (2 * max(abs(self.best.value), 1e-300))
-        if not self.fine.resolve(self.best.controls, accuracy):
+        if not self.fine.resolve(self.best.controls, error=self.enough(tolerance) / 2):
             return False
         self._best = self.best._replace(value=self.fine.value(self.best.controls))
         return True
@@ -250,9 +249,9 @@ class Search:
             multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
             scope=self.scope,
         )
-        if status in ("converged", "stalled"):
-            allowed = _INACCURATE * self.enough(tolerance)
-            status = status if certificate.discretisation_error <= allowed else "inaccurate"
+        error = certificate.discretisation_error
+        if status == "converged" and error > _INACCURATE * self.enough(tolerance):
+            status = "inaccurate"
         edges = slice(None, None, self.fine.pieces)
         return Plan(
             problem, protocol, trajectory, relaxed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
+from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
 
@@ -20,28 +22,6 @@ from replan.protocol import Protocol
 # plan misses its target. Steeper penalties are met more often, but a descent gets slow along them.
 _PENALTY = 30.0
 _MARGIN = 0.03  # of the target: where the penalty sets in
-
-
-@dataclass(frozen=True)
-class Control:
-    """What may be controlled.
-
-    tasks: whether the shares of the tasks are free. lr: the range (min, max) of the learning rate,
-    or None where it is fixed.
-    """
-
-    tasks: bool = True
-    lr: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.tasks, bool):
-            raise ValueError(f"`tasks` expects true or false, got {self.tasks!r}")
-        if self.lr is not None:
-            low, high = check.array("lr", self.lr, (2,))
-            check.number("lr min", low, at_least=0)
-            if low > high:
-                raise ValueError(f"`lr` expects min ≤ max, got min {low:g} and max {high:g}")
-            object.__setattr__(self, "lr", (float(low), float(high)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,10 +173,17 @@ class Problem:
 
     @classmethod
     def load(cls, path: files.FilePath) -> Problem:
-        """Read a problem file (TOML); see docs/problem-file.md."""
-        from replan.problem._file import load
+        """Read a problem file (TOML); see docs/problem-file.md.
 
-        return load(path)
+        Any mistake in it is a ValueError of one line that names the key.
+        """
+        from replan.problem._file import sections
+
+        content = sections(path)
+        try:
+            return cls.from_dict(content)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, model: Dynamics | None = None) -> Problem:
@@ -205,9 +192,9 @@ class Problem:
         `model`: the model itself, instead of the `[model]` section, as for one that no file can
         describe.
         """
-        from replan.problem._file import from_dict
+        from replan.problem._file import arguments
 
-        return from_dict(content, model)
+        return cls(**arguments(content, model))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as a state."""
