@@ -83,7 +83,7 @@ def _trained(protocols: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 4."""
+    """Check what the paper says about Fig. 4."""
     losses = tables["losses"].set_index("seed")
     found = pd.DataFrame(
         {seed: _describe(steps) for seed, steps in tables["protocols"].groupby("seed")}

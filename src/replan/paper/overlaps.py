@@ -22,7 +22,8 @@ _POINTS = 51
 def case(problem: dict[str, Any]) -> dict[str, Any]:
     """Return readouts and cosines, both (time, task, unit), under the optimum.
 
-    Units are numbered so that unit k goes with teacher k: the cosines' sum at the end is larger.
+    Units are numbered so that unit k belongs to teacher k: this makes the cosines' sum at the end
+    larger.
     """
     plan = solve(Problem.from_dict(problem))
     run = plan.trajectory
@@ -87,7 +88,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 8."""
+    """Check what the paper says about Fig. 8."""
     table = tables["overlaps"]
     end = table[table["time"] == table["time"].max()]
     cosines = end.pivot(index=["seed", "similarity"], columns=["unit", "task"], values="cosine")

@@ -74,7 +74,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 3."""
+    """Check what the paper says about Fig. 3."""
     losses = by_strategy(tables["losses"])
     plans = tables["plans"]
     no_replay, optimal = losses["no replay"], losses["optimal"]
