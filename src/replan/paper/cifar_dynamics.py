@@ -87,7 +87,7 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "It loses less than 0.5 % against interleaved.",
-            "where it is largest, 95 % interval",
+            "where it loses most, 95 % interval",
             [images.below(smallest["interleaved"] - 0.5)],
             {
                 **images.numbers("largest loss against interleaved, %", smallest["interleaved"]),

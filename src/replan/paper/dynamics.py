@@ -173,7 +173,7 @@ def claims(tables: Tables) -> list[Claim]:
     return [
         Claim(
             "After 1,000 units on task 1 its loss is about 1e-6.",
-            "within a factor 10",
+            "within a factor of 10",
             list((learnt > 1e-7) & (learnt < 1e-5)),
             {"loss": learnt},
         ),

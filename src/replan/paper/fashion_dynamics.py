@@ -70,7 +70,7 @@ def claims(tables: Tables) -> list[Claim]:
         *(
             Claim(
                 f"Focus-then-replay beats {name} over the entire trajectory.",
-                "its loss averaged over all steps on task 2 is below, 95 % interval",
+                "its loss averaged over all steps on task 2 is lower, 95 % interval",
                 [images.below(_average(rule) - _average(other))],
                 {
                     **images.numbers("difference", _average(rule) - _average(other)),

@@ -102,8 +102,8 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "In the revision phase the rates lie on two curves, one for each task.",
-            "from step to step the rate changes by over 5 %, and by over twice as much, where the "
-            "task changes as where it does not (medians)",
+            "from one step to the next, the rate changes by over 5 % where the task changes, and "
+            "by over twice as much as where it does not (medians)",
             list((found["jump"] > 1.05) & (np.log(found["jump"]) > 2 * np.log(found["drift"]))),
             {"change with the task": found["jump"], "change within a task": found["drift"]},
         ),

@@ -102,14 +102,14 @@ def claims(tables: Tables) -> list[Claim]:
     return [
         Claim(
             "Each hidden unit specialises on one teacher, at every similarity.",
-            "at the end each unit is nearer to a teacher of its own, at all γ: its cosines differ "
-            "by at least half of what they would if it were on it",
+            "at the end each unit is nearer to its own teacher, at all γ: its cosines differ by at "
+            "least half as much as if it lay on that teacher",
             list((special > 0.5).all(axis=1)),
             {f"smaller difference / (1 - γ), γ = {g:g}": special[g] for g in special.columns},
         ),
         Claim(
             "Off-diagonal readouts are suppressed more slowly as γ → 1.",
-            f"of their maxima, more is left at the end at γ = {last:g} than at γ = {first:g}",
+            f"more of their maxima is left at the end at γ = {last:g} than at γ = {first:g}",
             list(left[last] > left[first]),
             {f"end / maximum at γ = {g:g}": left[g] for g in left.columns},
         ),

@@ -62,5 +62,5 @@ def measure_readout_timescale(
 def _checked(similarity: float, lr: float) -> tuple[float, float]:
     gamma = check.number("similarity", similarity, at_least=0)
     if gamma >= 1:
-        raise ValueError(f"`similarity` expects a number from 0 up to below 1, got {similarity!r}")
+        raise ValueError(f"`similarity` expects a number from 0 to below 1, got {similarity!r}")
     return gamma, check.number("lr", lr, above=0)
