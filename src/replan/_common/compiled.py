@@ -1,8 +1,8 @@
 """The one door to numba: functions compiled on their first call, and kept for the next process.
 
-numba's own cache looks at the file of a function only, not at the files of what it calls: an edited
-kernel would go on computing old numbers. Here the cache of a function lies in a folder that is
-named after all the sources it can depend on, and folders of older sources are removed.
+numba's own cache checks the file of a function only, not the files of what it calls: after an edit
+of a kernel, its callers would still compute old numbers. Here the cache of a function lies in a
+folder named after all the sources it can depend on, and folders of older sources are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replan._common import sources
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_config: Any = numba.config  # its settings have no types
+_config: Any = numba.config  # numba's settings have no types
 
 
 @overload
@@ -76,7 +76,7 @@ def _compile(function: Any, model: Any, options: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _numba_cache_in(folder: Path) -> Iterator[None]:
-    """Have functions that are decorated meanwhile keep their code in a folder."""
+    """Make functions that are decorated meanwhile keep their code in a folder."""
     before, _config.CACHE_DIR = _config.CACHE_DIR, str(folder)
     try:
         yield
@@ -88,7 +88,7 @@ def _numba_cache_in(folder: Path) -> Iterator[None]:
 def _folder_of(module: str) -> Path | None:
     """Return the folder of the compiled code of a module; None where nothing can be kept.
 
-    Code without a file, as of an interactive session, is compiled anew in every process.
+    Code without a file, as in an interactive session, is compiled anew in every process.
     """
     if module.partition(".")[0] == __package__.partition(".")[0]:
         owner, digest = sources.PACKAGE, sources.package_digest()
@@ -111,10 +111,10 @@ def _folder_of(module: str) -> Path | None:
 
 def _parents() -> Iterator[Path]:
     """Yield where compiled code may be kept, the best place first."""
-    if _config.CACHE_DIR:  # what the user wants
+    if _config.CACHE_DIR:  # the user's choice
         yield Path(_config.CACHE_DIR)
     yield sources.PACKAGE / "__pycache__"
-    with contextlib.suppress(RuntimeError):  # no home
+    with contextlib.suppress(RuntimeError):  # no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replan"
     # Nobody else may put code here: the folder is this user's, or it is not used.
     user = os.getuid() if hasattr(os, "getuid") else 0

@@ -22,12 +22,12 @@ class Controls(NamedTuple):
     lr: Floats
 
     def with_tasks(self, sequence: Ints) -> Controls:
-        """Return controls that train on one task a step, with the same learning rates."""
+        """Return controls that train on one task per step, with the same learning rates."""
         return Controls(np.eye(self.shares.shape[1])[sequence], self.lr)
 
     @property
     def sequence(self) -> Ints:
-        """The task with the largest share of every step."""
+        """The task with the largest share in every step."""
         return np.argmax(self.shares, axis=1)
 
 
@@ -132,7 +132,7 @@ class Objective:
         return self.value_of(self.roll_out(controls))
 
     def value_after(self, states: Floats, first: int, controls: Controls) -> tuple[float, Floats]:
-        """Return the objective and the states of controls that differ from `first` on only."""
+        """Return the objective and the states of controls that differ only from step `first` on."""
         edge = first * self.pieces
         rest = self.roll_out(controls, first, state=states[edge])
         whole = np.concatenate([states[:edge], rest])

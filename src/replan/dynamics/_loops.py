@@ -1,7 +1,7 @@
 """RK4 and its exact reverse, compiled once for every kind of parameters.
 
-What is particular to a model (`rate`, `losses`, their reverses) is found by the type of what it is
-called with, a NamedTuple of the model's own: a function passed as an argument would be compiled
+What is particular to a model (`rate`, `losses`, their reverses) is found by the type of its first
+argument, a NamedTuple class of the model's own: a function passed as an argument would be compiled
 anew in every process.
 """
 
@@ -19,7 +19,7 @@ from replan._common.compiled import compiled, inlined
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
-_KERNELS: dict[type, Kernels] = {}  # by the types that their functions get first
+_KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
 
 
 class Loops(NamedTuple):
@@ -33,17 +33,17 @@ class Loops(NamedTuple):
 
 @cache
 def loops(kernels: Kernels) -> Loops:
-    """Return the loops for a model's kernels; its sources decide whether compiled code is old."""
+    """Return the loops for a model's kernels; code compiled from older sources is not used."""
     made = (kernels.make_work, kernels.make_pull_work)
     for found in (kernels.parameters, *(_returned(maker) for maker in made if maker is not None)):
         if _KERNELS.setdefault(found, kernels) != kernels:
-            raise ValueError(f"`parameters` expects a class of its own, got {found} once more")
+            raise ValueError(f"`parameters` expects a class of the model's own, got {found} again")
     functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
     return Loops(*(compiled(model=kernels.rate)(function) for function in functions))
 
 
 def _returned(maker: Any) -> type:
-    """Return the NamedTuple class that a compiled function says it returns."""
+    """Return the NamedTuple class in a compiled function's return annotation."""
     found = get_type_hints(maker.py_func).get("return")
     if not isinstance(found, type):
         raise ValueError(
@@ -113,7 +113,7 @@ def _finish(
 def _roll_out(p: Any, start: Floats, pieces: Pieces) -> tuple[Floats, int]:
     """Classical RK4 with `pieces.substeps[i]` equal steps on piece i.
 
-    Returns the states (pieces + 1, n) at the edges and how many pieces ended in finite numbers.
+    Returns the states (pieces + 1, n) at the edges and how many pieces ended with finite numbers.
     """
     count, n = pieces.lengths.size, start.size
     work = _make_work(p)
@@ -142,7 +142,7 @@ def _pull_back(
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
     states, cotangents: (pieces + 1, n). Returns the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and the gradients by shares and lr (pieces, T).
+    state at each edge, and the gradients by shares and by lr (pieces, T).
     """
     count, n = pieces.lengths.size, states.shape[1]
     T = pieces.shares.shape[1]
@@ -161,7 +161,7 @@ def _pull_back(
         step = pieces.lengths[piece] / substeps
         shares, lr = pieces.shares[piece], pieces.lr[piece]
         stages[0, 0] = states[piece]
-        for sub in range(substeps):  # the stages again, forwards
+        for sub in range(substeps):  # the stages again, going forwards
             _stages(work, shares, lr, step, stages[sub], slope, total)
             if sub + 1 < substeps:
                 _finish(work, shares, lr, step, stages[sub], slope, total, stages[sub + 1, 0])

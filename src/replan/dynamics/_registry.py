@@ -13,8 +13,8 @@ from typing import TypeVar
 from replan._common import check
 from replan.dynamics._dynamics import Dynamics
 
-DEFAULT = "teacher-student"  # of a problem file that names no kind
-IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with models of one's own
+DEFAULT = "teacher-student"  # for a problem file that names no kind
+IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with the user's own models
 
 _D = TypeVar("_D", bound=type[Dynamics])
 
@@ -25,16 +25,16 @@ def register(model: _D) -> _D:
     """Make a model known under its `kind`; used as a decorator of its class."""
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
-        raise ValueError(f"`kind` expects a word for files, got {kind!r} in {model.__name__}")
+        raise ValueError(f"`kind` expects a word to use in files, got {kind!r} in {model.__name__}")
     known = _KINDS.get(kind, model)
     if (known.__module__, known.__qualname__) != (model.__module__, model.__qualname__):
-        raise ValueError(f"`kind` expects a new word, got {kind!r}, which is {known.__name__}")
+        raise ValueError(f"`kind` expects a new word, got {kind!r}, used by {known.__name__}")
     _KINDS[kind] = model
     return model
 
 
 def find(kind: str) -> type[Dynamics]:
-    """Return the model of a kind; refuse one that is not known."""
+    """Return the model of a kind; refuse an unknown kind."""
     if not known(kind):
         raise ValueError(
             f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
@@ -44,9 +44,9 @@ def find(kind: str) -> type[Dynamics]:
 
 
 def known(kind: str) -> bool:
-    """Whether there is a model of a kind.
+    """Whether there is a model of this kind.
 
-    One that is not registered yet is looked for among the entry points `replan.models` of installed
+    One that is not registered yet is sought among the entry points `replan.models` of installed
     packages, and in the modules or files that the environment variable REPLAN_IMPORT names.
     """
     if kind not in _KINDS:
@@ -59,7 +59,7 @@ def known(kind: str) -> bool:
 
 
 def _import(name: str) -> None:
-    """Import a module by its name, or a file by its path."""
+    """Import a module by name, or a file by path."""
     if not name.endswith(".py"):
         importlib.import_module(name)
         return

@@ -50,17 +50,17 @@ def make(
     workers: int | None = None,
     progress: bool = False,
 ) -> Iterator[Made]:
-    """Make figures of the paper in the folder `out`, and give each as soon as it is made.
+    """Make figures of the paper in the folder `out`, and yield each as soon as it is made.
 
     Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
     claims.json and claims.md. What is computed is kept in `out`/cache: a figure that was stopped
-    goes on where it was.
+    continues from where it was.
 
     **Other arguments**
 
     - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
-    - `workers`: processes, by default one a core. `progress`: show a bar on a terminal.
+    - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
     modules = {
         name: import_module(f"replan.paper.{name.replace('-', '_')}")
@@ -93,7 +93,7 @@ def make(
 def _settings(
     standard: dict[str, Any], seeds: int | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of a figure with those changes that it knows."""
+    """Return the settings of a figure, with those of the changes that it knows."""
     if seeds is not None:
         changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
     return standard | {key: value for key, value in changes.items() if key in standard}
@@ -120,7 +120,7 @@ class _Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._figures()  # a file that is none of ours is refused before anything is computed
+        self._figures()  # a file that we did not write is refused before anything is computed
 
     def _figures(self) -> dict[str, Any]:
         if not self.path.exists():

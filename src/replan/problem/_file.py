@@ -1,4 +1,4 @@
-"""The problem file (TOML): its keys and their types; example.toml is a commented one."""
+"""The problem file (TOML): its keys and their types; `example` gives a commented one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Objective(Section):
     targets: dict[str, float] | None = None
 
     def target_list(self, tasks: int) -> list[float | None] | None:
-        """Return the targets of all tasks; the file names tasks from 1."""
+        """Return the targets of all tasks; the file counts tasks from 1."""
         if self.targets is None:
             return None
         listed: list[float | None] = [None] * tasks

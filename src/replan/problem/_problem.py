@@ -18,15 +18,15 @@ from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
 
 # A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
-# the last part below it. Where more than that much of other losses would have to be given up, a
-# plan misses its target. Steeper penalties are met more often, but a descent gets slow along them.
+# the last part below it. Where meeting it would cost more than that in other losses, a plan misses
+# its target. With steeper penalties targets are met more often, but descents become slow.
 _PENALTY = 30.0
-_MARGIN = 0.03  # of the target: where the penalty sets in
+_MARGIN = 0.03  # fraction of the target below it where the penalty sets in
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Problem:
-    """A training problem: from `start`, train for `duration`, reach a small objective.
+    """A training problem: from `start`, train for `duration` so that the objective is small.
 
     The objective is Σ_t weights[t] × final loss of task t + Σ_t running[t] × its average over the
     training, and a penalty for final losses above their targets.
@@ -36,14 +36,14 @@ class Problem:
     - `model`: the dynamics, such as a `TeacherStudent`.
     - `start`: where training begins, such as `model.pretrain(…)`.
     - `duration`: training time α_F, in samples per input dimension.
-    - `lr`: the learning rate where nothing else is said; within the range of `control.lr`.
+    - `lr`: the learning rate unless stated otherwise; within the range of `control.lr`.
 
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
     - `weights`: (T,) of the final losses; by default their mean counts.
     - `running`: (T,) of the average losses over the training; by default they do not count.
-    - `targets`: (T,) what the final loss of each task should end below, None where there is none.
+    - `targets`: (T,) what the final loss of each task should stay below, None for no target.
     - `control`: what may be controlled.
     - `limits`: what `solve` must keep to.
     """
@@ -157,7 +157,7 @@ class Problem:
         return np.linspace(0.0, self.duration, self.steps + 1)
 
     def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
-        """Return the protocol if it is one for this problem; refuse any other by its name."""
+        """Return the protocol if it fits this problem; else refuse it, naming the argument."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(f"`{name}` expects a Protocol, got {protocol!r}{hint}")
@@ -189,7 +189,7 @@ class Problem:
     def from_dict(cls, content: Mapping[str, Any], *, model: Dynamics | None = None) -> Problem:
         """Return the problem that the sections of a problem file, as dicts, describe.
 
-        `model`: the model itself, instead of the `[model]` section, as for one that no file can
+        `model`: the model itself, instead of the `[model]` section, such as one that no file can
         describe.
         """
         from replan.problem._file import arguments
