@@ -75,7 +75,9 @@ def test_an_internal_error_shows_no_traceback(run, monkeypatch):
     assert err.startswith("replan: internal error, a bug in replan: ZeroDivisionError")
 
 
-def test_imports_are_left_to_the_environment(run, monkeypatch):
+def test_imports_are_left_to_the_environment(run, write, monkeypatch):
+    for name in ("mine.py", "models/own.py", "more.py"):
+        write(name, "")
     monkeypatch.setenv("REPLAN_IMPORT", "")
     assert run("--import mine --import models/own.py new a.toml")[0] == 0
     assert os.environ["REPLAN_IMPORT"] == os.pathsep.join(["mine", "models/own.py"])
@@ -83,6 +85,9 @@ def test_imports_are_left_to_the_environment(run, monkeypatch):
     assert os.environ["REPLAN_IMPORT"] == os.pathsep.join(["mine", "models/own.py", "more"])
     assert run("new c.toml")[0] == 0
     assert os.environ["REPLAN_IMPORT"].endswith("more")
+    code, _, err = run("--import none.py new d.toml")
+    assert code == 2
+    assert err.startswith("replan: `--import`, or REPLAN_IMPORT, expects modules and .py files")
 
 
 def test_stopping_a_compiled_kernel_is_stopping(run, monkeypatch):

@@ -25,7 +25,8 @@ from replan._common import sources
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_config: Any = numba.config  # numba's settings have no types
+_config: Any = numba.config  # its settings have no types
+_versions: dict[str, set[tuple[Path, str]]] = {}  # of the user's modules: what was loaded here
 
 
 @overload
@@ -84,11 +85,12 @@ def _numba_cache_in(folder: Path) -> Iterator[None]:
         _config.CACHE_DIR = before
 
 
-@cache
 def _folder_of(module: str) -> Path | None:
     """Return the folder of the compiled code of a module; None where nothing can be kept.
 
-    Code without a file, as in an interactive session, is compiled anew in every process.
+    Code without a file, as of an interactive session, is compiled anew in every process. So is that
+    of a module that was edited and reloaded: code from disk may bear the names of what is loaded
+    already, which would run in its place.
     """
     if module.partition(".")[0] == __package__.partition(".")[0]:
         owner, digest = sources.PACKAGE, sources.package_digest()
@@ -98,6 +100,16 @@ def _folder_of(module: str) -> Path | None:
             return None
         owner = Path(found).resolve()
         digest = sources.package_digest() + sources.reachable_sources(sys.modules[module]).digest
+        versions = _versions.setdefault(module, set())
+        versions.add((owner, digest))
+        if len(versions) > 1:
+            return None
+    return _folder(owner, digest)
+
+
+@cache
+def _folder(owner: Path, digest: str) -> Path | None:
+    """Return the folder of the code of a file or package with these sources; remove older ones."""
     place = hashlib.sha256(str(owner).encode()).hexdigest()[:8]
     for parent in _parents():
         folder = parent / f"{owner.stem}-{place}-{digest}"

@@ -35,7 +35,7 @@ def read(section: type[_S], content: Any, name: str = "") -> _S:
         raise ValueError(_one_line(error, section, name)) from None
 
 
-def call(function: Any, content: Mapping[str, Any], name: str) -> Any:
+def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
     """Return function(**content), where the keys of a section are the function's arguments."""
     known = inspect.signature(function).parameters
     for key in content:

@@ -17,8 +17,9 @@ from replan.cli import compare, data, evaluate, figure, new, simulate, solve, tr
     "imports",
     metavar="MODULE_OR_FILE",
     multiple=True,
-    help="A module or a .py file with models of your own; repeat for more. Adds to the "
-    f"environment variable REPLAN_IMPORT, whose entries are separated by '{os.pathsep}'.",
+    help="A module or a .py file with models, strategies or solvers of your own; repeat for "
+    "more. Adds to the environment variable REPLAN_IMPORT, whose entries are separated by "
+    f"'{os.pathsep}'.",
 )
 @click.version_option(package_name="replan", message="%(prog)s %(version)s")
 @click.pass_context
@@ -81,7 +82,9 @@ def run() -> int:
         if "REPLAN_DEBUG" in os.environ:
             raise
         what = f"{type(error).__name__}: {error}"
-        return _fail(f"internal error, a bug in replan: {what} (REPLAN_DEBUG=1 shows where)", 70)
+        own = os.environ.get("REPLAN_IMPORT")
+        whose = f"replan or in {own}" if own else "replan"
+        return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
 
 
 def _is_failed_integration(error: Exception) -> bool:

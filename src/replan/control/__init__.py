@@ -6,7 +6,7 @@ from replan.control.plan import Certificate, Plan, SolveError
 
 if TYPE_CHECKING:
     from replan.control._objective import Controls, Objective
-    from replan.control._search import Search
+    from replan.control._search import Found, Search
     from replan.control._solve import solve
     from replan.control._solver import Descent, Solver
     from replan.control.exhaustive import Exhaustive
@@ -24,6 +24,7 @@ __all__ = [
     "Exhaustive",
     "Flips",
     "ForwardBackward",
+    "Found",
     "Objective",
     "Plan",
     "Relax",
@@ -41,6 +42,7 @@ _LAZY = {
     "Exhaustive": "exhaustive",
     "Flips": "flips",
     "ForwardBackward": "forward_backward",
+    "Found": "_search",
     "Objective": "_objective",
     "Relax": "relax",
     "Search": "_search",

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from replan._common.sections import from_keys
 from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable, require
 from replan.dynamics._compiled_dynamics import CompiledDynamics
 from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, Pulled
@@ -31,6 +32,7 @@ __all__ = [
     "TeacherStudent",
     "compiled",
     "find",
+    "from_keys",
     "integrate",
     "register",
     "require",

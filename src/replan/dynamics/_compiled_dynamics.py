@@ -36,7 +36,14 @@ class CompiledDynamics(DifferentiableDynamics):
     def _loops(self) -> Loops:
         from replan.dynamics._loops import loops  # loads numba
 
-        return loops(self.kernels())
+        kernels = self.kernels()
+        found = loops(kernels)
+        if not isinstance(self.parameters, kernels.parameters):
+            raise ValueError(
+                f"`parameters` expects a {kernels.parameters.__name__}, as the kernels name it, "
+                f"got {self.parameters!r}"
+            )
+        return found
 
     def losses(self, states: Any) -> Floats:
         """Return the loss of every task (…, T) at states (…, n), or at a user's start."""

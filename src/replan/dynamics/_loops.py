@@ -7,11 +7,15 @@ anew in every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
+from numba.core.errors import NumbaError
 from numba.extending import overload
 
 from replan._common.check import Floats
@@ -20,6 +24,15 @@ from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
 _KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
+
+_ARGUMENTS = {
+    "rate": "p, state, shares, lr, out",
+    "losses": "p, state, out",
+    "pull_rate": "p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr",
+    "pull_losses": "p, state, cotangent, out",
+    "make_work": "p",
+    "make_pull_work": "p",
+}
 
 
 class Loops(NamedTuple):
@@ -33,24 +46,74 @@ class Loops(NamedTuple):
 
 @cache
 def loops(kernels: Kernels) -> Loops:
-    """Return the loops for a model's kernels; code compiled from older sources is not used."""
-    made = (kernels.make_work, kernels.make_pull_work)
-    for found in (kernels.parameters, *(_returned(maker) for maker in made if maker is not None)):
+    """Return the loops for a model's kernels; its sources decide whether compiled code is old."""
+    _check(kernels)
+    for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
             raise ValueError(f"`parameters` expects a class of the model's own, got {found} again")
     functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
-    return Loops(*(compiled(model=kernels.rate)(function) for function in functions))
+    return Loops(*(_explained(compiled(model=kernels.rate)(function)) for function in functions))
 
 
-def _returned(maker: Any) -> type:
-    """Return the NamedTuple class in a compiled function's return annotation."""
-    found = get_type_hints(maker.py_func).get("return")
-    if not isinstance(found, type):
-        raise ValueError(
-            f"`{maker.__name__}` expects an annotation with the NamedTuple class that it returns, "
-            f"got {found}"
-        )
-    return found
+def _check(kernels: Kernels) -> None:
+    """Refuse kernels that are not compiled or have other arguments than they are called with."""
+    if not hasattr(kernels.parameters, "_fields"):
+        raise ValueError(f"`parameters` expects a NamedTuple class, got {kernels.parameters!r}")
+    for name, arguments in _ARGUMENTS.items():
+        function: Any = getattr(kernels, name)
+        if function is None:
+            continue
+        if not hasattr(function, "py_func"):
+            raise ValueError(f"`{name}` expects a function made by `compiled`, got {function!r}")
+        given = inspect.signature(function.py_func).parameters
+        if len(given) != arguments.count(",") + 1:
+            raise ValueError(
+                f"`{name}` expects the arguments ({arguments}), got ({', '.join(given)})"
+            )
+
+
+def _explained(loop: Any) -> Callable[..., Any]:
+    """Return the loop with errors of numba, which are pages long, told in one line."""
+
+    @wraps(loop.py_func)
+    def call(*arguments: Any) -> Any:
+        try:
+            return loop(*arguments)
+        except NumbaError as error:
+            raise ValueError(_one_line(str(error))) from error
+
+    return call
+
+
+def _one_line(text: str) -> str:
+    """Return which kernel numba could not compile, why and where, from all that it says."""
+    kernel = re.search(r">>> (\w+)\(", text)
+    if kernel is None:
+        return f"`parameters` expects numbers and arrays, got: {text.strip().splitlines()[-1]}"
+    _, _, inner = text.partition("specific error:")
+    lines = [line.strip().removeprefix("TypingError: ") for line in inner.splitlines()]
+    reasons = [line for line in lines if line and not line.startswith("Failed in")] + ["?"]
+    reason = " ".join(reasons[: 2 if reasons[0].endswith(":") else 1])
+    places = re.findall(r'File "(?:[^"]*[/\\])?([^"]+)", line (\d+)', inner)
+    where = [f" ({name}, line {line})" for name, line in places if name != Path(__file__).name]
+    return (
+        f"`{kernel[1]}` expects code that numba can compile, got: {''.join([reason, *where[:1]])}"
+    )
+
+
+def _returned(kernels: Kernels) -> Iterator[type]:
+    """Yield the NamedTuple classes that the makers of scratch arrays say they return."""
+    for name in ("make_work", "make_pull_work"):
+        maker: Any = getattr(kernels, name)
+        if maker is None:
+            continue
+        found: Any = get_type_hints(maker.py_func).get("return")
+        if not hasattr(found, "_fields"):
+            raise ValueError(
+                f"`{name}` expects an annotation with the NamedTuple class that it returns, "
+                f"got {found}"
+            )
+        yield found
 
 
 # The functions of a model, found by the type of their first argument.
@@ -58,6 +121,8 @@ def _returned(maker: Any) -> type:
 
 def _by_type(name: str) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any: ...
+
+    kernel.__name__ = name  # for errors
 
     @overload(kernel, strict=False, jit_options={"error_model": "numpy"})
     def find(*arguments: Any) -> Any:

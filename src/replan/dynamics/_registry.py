@@ -25,10 +25,13 @@ def register(model: _D) -> _D:
     """Make a model known under its `kind`; used as a decorator of its class."""
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
-        raise ValueError(f"`kind` expects a word to use in files, got {kind!r} in {model.__name__}")
-    known = _KINDS.get(kind, model)
-    if (known.__module__, known.__qualname__) != (model.__module__, model.__qualname__):
-        raise ValueError(f"`kind` expects a new word, got {kind!r}, used by {known.__name__}")
+        raise ValueError(f"`kind` expects a word for files, got {kind!r} in {model.__name__}")
+    before = _KINDS.get(kind, model)
+    if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
+        raise ValueError(
+            f"`kind` expects a new word for {model.__module__}.{model.__name__}, got {kind!r}, "
+            f"which is {before.__module__}.{before.__name__}"
+        )
     _KINDS[kind] = model
     return model
 
@@ -46,28 +49,46 @@ def find(kind: str) -> type[Dynamics]:
 def known(kind: str) -> bool:
     """Whether there is a model of this kind.
 
-    One that is not registered yet is sought among the entry points `replan.models` of installed
-    packages, and in the modules or files that the environment variable REPLAN_IMPORT names.
+    First come the modules or files that the environment variable REPLAN_IMPORT names, which may
+    bring strategies and solvers as well. A kind that is still not known is looked for among the
+    entry points `replan.models` of installed packages.
     """
+    for name in filter(None, os.environ.get(IMPORTS, "").split(os.pathsep)):
+        _import(name)
     if kind not in _KINDS:
         for entry in entry_points(group="replan.models"):
             if entry.name == kind:
                 entry.load()
-        for name in filter(None, os.environ.get(IMPORTS, "").split(os.pathsep)):
-            _import(name)
     return kind in _KINDS
 
 
 def _import(name: str) -> None:
-    """Import a module by name, or a file by path."""
-    if not name.endswith(".py"):
-        importlib.import_module(name)
+    """Import a module by its name, or a file by its path; whatever goes wrong is a ValueError."""
+    try:
+        if name.endswith(".py"):
+            _import_file(Path(name).resolve())
+        else:
+            importlib.import_module(name)
+    except Exception as error:
+        raise ValueError(
+            f"`--import`, or {IMPORTS}, expects modules and .py files that can be imported, "
+            f"got {name!r}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_file(path: Path) -> None:
+    """Import a file under its own name, if it is not there yet."""
+    name = path.stem
+    if name in sys.modules:
+        found = getattr(sys.modules[name], "__file__", None)
+        if found is None or Path(found).resolve() != path:
+            raise ImportError(f"there is another module {name!r}: give the file another name")
         return
-    path = Path(name).resolve()
-    if path.stem in sys.modules:
-        return
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"`{IMPORTS}` expects modules or Python files, got {name!r}")
-    module = sys.modules[path.stem] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "it ends in .py"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

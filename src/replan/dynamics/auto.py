@@ -139,7 +139,7 @@ class AutoDynamics(DifferentiableDynamics):
         with jax.enable_x64(True):
             rows = jax.vmap(self._unravel)(jnp.asarray(states.reshape(-1, self.size)))
         lead = states.shape[:-1]
-        return jax.tree_util.tree_map(lambda a: np.array(a).reshape(*lead, *a.shape[1:]), rows)
+        return jax.tree_util.tree_map(lambda a: np.array(a).reshape((*lead, *a.shape[1:])), rows)
 
     def losses(self, states: Floats) -> Floats:
         """Return the loss of every task (…, T) at states (…, n)."""
@@ -200,7 +200,7 @@ class AutoDynamics(DifferentiableDynamics):
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:
         """Return the start that a flat list under the key `state` describes."""
-        return sections.call(self._start, content, "start")
+        return sections.from_keys(self._start, content, "start")
 
     def _start(self, state: list[float]) -> Any:
         return self.unpack(check.array("state", state, (self.size,)))

@@ -1,4 +1,4 @@
-"""make(names, out): compute figures, write their tables and pictures, check their claims."""
+"""make(figures, out): compute figures, write their tables and pictures, check their claims."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from replan._common import check, files
@@ -28,6 +29,8 @@ FIGURES = (
     "readout",
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
+_ALL = (*FIGURES, *IMAGE_FIGURES)
+_PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a figure
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Made:
 
 
 def make(
-    names: Sequence[str],
+    figures: Sequence[str | ModuleType],
     out: files.FilePath,
     *,
     quick: bool = False,
@@ -50,8 +53,9 @@ def make(
     workers: int | None = None,
     progress: bool = False,
 ) -> Iterator[Made]:
-    """Make figures of the paper in the folder `out`, and yield each as soon as it is made.
+    """Make figures in the folder `out`, and give each as soon as it is made.
 
+    `figures`: names of the paper's, and modules with figures of one's own (docs/extending.md).
     Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
     claims.json and claims.md. What is computed is kept in `out`/cache: a figure that was stopped
     continues from where it was.
@@ -62,10 +66,7 @@ def make(
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
-    modules = {
-        name: import_module(f"replan.paper.{name.replace('-', '_')}")
-        for name in (check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES]) for name in names)
-    }
+    modules = dict(map(_find, figures))
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
     for key in changes or {}:
         check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
@@ -86,8 +87,27 @@ def make(
         }
         for name, module in modules.items():
             made = _write(folder, name, module, tables[name].result())
-            record.add(made, f"replan figure {name}{''.join(options)}", settings[name])
+            command = f"replan figure {name}{''.join(options)}"
+            if name not in _ALL:
+                command = f"replan.paper.make([{module.__name__}], …)"
+            record.add(made, command, settings[name])
             yield made
+
+
+def _find(figure: str | ModuleType) -> tuple[str, ModuleType]:
+    """Return the name of a figure and its module, for a name of the paper's or a module."""
+    if not isinstance(figure, ModuleType):
+        name = check.one_of("figures", figure, _ALL)
+        return name, import_module(f"replan.paper.{name.replace('-', '_')}")
+    name = figure.__name__.rpartition(".")[2].replace("_", "-")
+    if name in _ALL and figure.__package__ != __package__:
+        raise ValueError(f"`figures` expects modules with names of their own, got {name!r}")
+    for part in _PARTS:
+        if not hasattr(figure, part):
+            raise ValueError(
+                f"`figures` expects modules with {', '.join(_PARTS)}, got {name!r} without {part}"
+            )
+    return name, figure
 
 
 def _settings(
@@ -141,6 +161,7 @@ class _Record:
                 "claims": [claim.to_dict() for claim in made.claims],
             }
         }
-        ordered = {name: figures[name] for name in (*FIGURES, *IMAGE_FIGURES) if name in figures}
+        own = [name for name in figures if name not in _ALL]
+        ordered = {name: figures[name] for name in (*_ALL, *own) if name in figures}
         files.write_json(self.path, {"figures": ordered})
         files.write_text(self.path.with_suffix(".md"), page(ordered))

@@ -82,7 +82,7 @@ class Problem:
             "weights": weights,
             "running": running,
             "targets": self._targets(tasks),
-            "state": self.model.pack(self.start),
+            "state": check.array("start", self.model.pack(self.start), ("n",)),
         }.items():
             object.__setattr__(self, name, value)
         limits = self.limits.on_grid(tasks, self.steps, self.duration)

@@ -356,7 +356,7 @@ class Protocol:
     def lr_text(self) -> str:
         """Return the learning rate in a few words: one number, first and last, or a range."""
         rates = self.lr if self.lr.ndim == 1 else self.lr.ravel()
-        if np.ptp(rates) == 0:
+        if f"{rates.min():.3g}" == f"{rates.max():.3g}":
             return f"{rates[0]:.3g}"
         slope = np.diff(rates)
         if self.lr.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):

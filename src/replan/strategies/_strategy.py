@@ -50,5 +50,10 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
 
 
 def _add(made: Strategy) -> Strategy:
+    known = STRATEGIES.get(made.name, made).recipe
+    if (known.__module__, known.__qualname__) != (made.recipe.__module__, made.recipe.__qualname__):
+        raise ValueError(
+            f"`strategy` expects a new name, got {made.name!r}, which is one of {known.__module__}"
+        )
     STRATEGIES[made.name] = made
     return made
