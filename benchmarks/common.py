@@ -1,4 +1,4 @@
-"""What the benchmarks share: times of peers that take turns, tables, and where results go."""
+"""What the benchmarks share: times of peers run alternately, tables, and where results go."""
 
 import ctypes
 import json
@@ -37,7 +37,7 @@ def pointers(*arrays: np.ndarray) -> list:
 
 
 def best_times(*functions, repeats: int = 9) -> list[float]:
-    """Return the smallest time of each function, called in turns."""
+    """Return the smallest time of each function; they are called alternately."""
     times = np.empty((repeats, len(functions)))
     for repeat in range(repeats):
         for i, function in enumerate(functions):
@@ -61,7 +61,7 @@ def show(rows: list[dict]) -> str:
 def save(name: str, tables: dict[str, list[dict]]) -> dict[str, list[dict]]:
     """Write the tables with the machine as JSON, and as text, to benchmarks/results.
 
-    Tables of an earlier run that were not made again stay. Returns all of them.
+    Tables of an earlier run that were not made again are kept. Returns all tables.
     """
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""The time of the paper's figures: similarity at full setting on one core and two, all --quick.
+"""The time of the paper's figures: similarity at full settings on one core and two, all --quick.
 
-The last table asks whether neighbours in a sweep should start each other: the optimum of the
-similarity before, alone, against the starts that `solve` makes itself.
+The last table asks whether neighbours in a sweep should start each other: the optimum at the
+previous similarity, alone, against the starts that `solve` makes itself.
 """
 
 import tempfile

@@ -65,7 +65,7 @@ def theirs(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) ->
 
 
 def compare(name: str, tasks: networks.ImageTasks, steps: int) -> dict:
-    """Time a number of steps of both in turns, and compare their final losses."""
+    """Time a number of steps of both alternately, and compare their final losses."""
     order, images = np.arange(steps) % 2, streams(tasks, steps)
     ours(tasks, order[:10], images)  # compiles
     best = {"ours": np.inf, "theirs": np.inf}

@@ -3,7 +3,7 @@
     python benchmarks/rate.py            prints the tables, writes benchmarks/results/rate.json
 
 Peers alternate within one run, and the smallest of several times counts: neighbours on the machine
-only ever add to a time.
+can only add to a time.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ def instance(K: int) -> tuple[replan.TeacherStudent, replan.Overlaps]:
 
 
 def rate_against_c(peer: ctypes.CDLL, K: int, mixed: bool) -> dict:
-    """Microseconds a call of `rate` for K = P = T, one task or all of them in equal shares."""
+    """Microseconds per call of `rate` for K = P = T, one task or all of them in equal shares."""
     model, start = instance(K)
     x = model.pack(start)
     S, A, ones = model.teacher_overlaps, model.teacher_heads, np.ones(K)
@@ -70,7 +70,7 @@ def rate_against_c(peer: ctypes.CDLL, K: int, mixed: bool) -> dict:
 
 
 def roll_out_by_steps(steps: int) -> dict:
-    """Microseconds a step of the roll-out (one RK4 step each), K = T = 2, equal shares."""
+    """Microseconds per step of the roll-out (one RK4 step each), K = T = 2, equal shares."""
     model, start = instance(2)
     x, lengths = model.pack(start), np.full(steps, 0.1)
     pieces = Pieces.whole(np.full((steps, 2), 0.5), np.ones((steps, 2)), lengths)

@@ -2,8 +2,8 @@
 
     python benchmarks/simulate.py     prints the tables, writes benchmarks/results/simulate.*
 
-K = T = P = 2. Numpy draws blocks of K + P normals and a χ² for every step, which is all the chance
-there is in a step of the reduced engine.
+K = T = P = 2. Numpy draws blocks of K + P normals and a χ² for every step, which are all the random
+numbers in a step of the reduced engine.
 """
 
 import numpy as np

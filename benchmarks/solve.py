@@ -23,7 +23,7 @@ import sweep_peer
 from common import HERE, best_times, compile_peer, pointers, save
 from replan.control._objective import Controls, Objective
 
-REPEATS = 3  # of what takes long
+REPEATS = 3  # of what is slow
 
 
 def shared_problem() -> replan.Problem:
@@ -33,7 +33,7 @@ def shared_problem() -> replan.Problem:
 
 
 def gradient_against_c(peer: ctypes.CDLL, problem: replan.Problem) -> dict:
-    """Milliseconds for value and gradient, against the forward roll-out alone in plain C."""
+    """Milliseconds for value and gradient, and for the forward roll-out alone in plain C."""
     model, n = problem.model, problem.steps
     objective = Objective(problem, n, 10**9)
     controls = Controls(np.full((n, 2), 0.5), np.ones((n, 2)))
@@ -69,7 +69,7 @@ def whole_problems(problem: replan.Problem) -> list[dict]:
     """Seconds and losses of the peers on the whole problem; all losses from `evaluate`."""
     replan.solve(problem)  # compiles
     ours, casadi = [], []
-    for _ in range(REPEATS):  # in turns
+    for _ in range(REPEATS):  # alternately
         ours += [timed(lambda: replan.solve(problem)) for _ in range(3)]
         casadi.append(timed(lambda: casadi_peer.solve(problem)))
     sweep = timed(lambda: sweep_peer.solve(problem))

@@ -1,10 +1,10 @@
 """Split Fashion-MNIST in Avalanche: no replay, `ReplayPlugin` and a policy's replay.
 
-Five tasks of two classes arrive one after the other, with all of their images or a tenth of them
+Five tasks of two classes arrive one after another, with all of their images or a tenth of them
 and a head for each task. All ways have the same memory and the same number of samples: 12,000 and
 1,200 images and memories of 200 and 1,000 are whole numbers of batches of 25. The learning rate and
 the share of the new task are the same for all ways and tuned for none: the table does not say which
-way is the best when each has its own.
+way is best when each is tuned on its own.
 
 Needs the environment of `make test-avalanche` and Fashion-MNIST (`replan data fetch`). Takes a
 quarter of an hour on two cores; finished runs are kept in .cache.

@@ -1,9 +1,9 @@
 """A damped forward-backward sweep in plain numpy, as it is usually written.
 
-Euler forwards, Euler backwards, at every step the task with the smallest Hamiltonian; the old
-states and adjoints are kept to 0.99 and mixed with 0.01 of the new ones; at most 10,000 sweeps,
-fewer when the tasks have not changed for 500. Arrays have the steps in front, so that Hamiltonians
-and Jacobians (by central differences) of the whole trajectory are computed at once.
+Euler forwards, Euler backwards, at every step the task with the smallest Hamiltonian; 0.99 of the
+old states and adjoints is mixed with 0.01 of the new ones; at most 10,000 sweeps, fewer if the
+tasks have not changed for 500. The first axis of arrays is the step, so that Hamiltonians and
+Jacobians (by central differences) of the whole trajectory are computed at once.
 """
 
 import numpy as np

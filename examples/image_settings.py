@@ -16,7 +16,7 @@ CHANGES = [
 
 
 def measure(tasks, training, realisations):
-    """Return a row of the table: from means over realisations, in percent where it says so."""
+    """Return a row of the table: from means over realisations, in per cent where it says so."""
     found = networks.experiment(tasks, LOOKS, training=training, realisations=realisations)
     steps, switches = found.times[1:].astype(int), found.switches("focus-then-replay")
     none, mixed, rule = (

@@ -36,7 +36,7 @@ def stream(tasks: list[TensorDataset]) -> list:
 
 
 def train(way: str, policy: Policy, seed: int) -> dict:
-    """Train on one experience after the other; return the figures of the run."""
+    """Train on one experience after another; return the results of the run."""
     torch.manual_seed(seed)
     tasks, _, test = data(seed)
     final = LossProbe(test, loss, batch_size=TEST)

@@ -1,4 +1,4 @@
-"""What the examples of practice share: two tasks, a network with two heads, a table.
+"""What the practice examples share: two tasks, a network with two heads, a table.
 
 Inputs are Gaussian. The label of a task says on which side of a hidden curved surface they lie; the
 surfaces of the two tasks are similar, but not the same. Samples are (input, label, task).
@@ -54,7 +54,7 @@ def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
 
 
 def row(way: str, switch: int, samples: np.ndarray, before: float, after: dict) -> dict:
-    """Return the figures of a run: its samples by task, losses before (old) and after (both)."""
+    """Return the results of a run: its samples by task, losses before (old) and after (both)."""
     return {
         "way": way,
         "switch": samples.sum() if switch < 0 else switch,  # not before the end

@@ -351,28 +351,29 @@ def test_a_strategy_on_the_command_line_with_a_model_of_replan(files, monkeypatc
 def test_a_solver_is_never_worse_than_its_best_start(files, problem, monkeypatch):
     solver = importlib.import_module("frank_wolfe").FrankWolfe()
     assert METHODS["frank-wolfe"] is type(solver)
-    starts = [run.loss for run in replan.compare(problem).runs.values()]
+    runs = [run for run in replan.compare(problem).runs.values() if np.ptp(run.protocol.lr) == 0]
+    best = min(run.loss for run in runs if np.all(run.protocol.shares.max(axis=1) == 1))
     plan = replan.solve(problem, solver)
     assert plan.status == "converged"
-    assert plan.certificate.pmp_residual <= 1e-2 * max(starts)
+    assert plan.certificate.pmp_residual <= 1e-2 * best
     assert plan.loss <= replan.solve(problem).loss * 1.01
 
-    short = replan.solve(problem, solver, max_gradients=2)
+    patient = type(solver)(tolerance=1e-9)
+    short = replan.solve(problem, patient, max_gradients=2)
     assert short.status == "limit"
     gradient, calls = Objective.gradient, []
 
     def interrupted(self, controls):
         calls.append(controls)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return gradient(self, controls)
 
     monkeypatch.setattr(Objective, "gradient", interrupted)
-    stopped = replan.solve(problem, solver)
+    stopped = replan.solve(problem, patient)
     assert stopped.status == "stopped"
     for found in (plan, short, stopped):
-        one_task = replan.strategies.no_replay(problem)
-        assert found.loss <= replan.evaluate(problem, one_task).loss * (1 + 1e-6)
+        assert found.loss <= best * (1 + 1e-6)
         assert np.all(found.protocol.shares.max(axis=1) == 1)
 
 

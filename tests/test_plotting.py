@@ -151,7 +151,9 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path):
 
 
 def test_a_comparison_without_curves_has_no_picture(problem):
-    with pytest.raises(ValueError, match="`plot` expects a strategy that has a learning curve"):
+    with pytest.raises(
+        ValueError, match="`plot` expects at least one strategy with a learning curve"
+    ):
         replan.Comparison(problem, {}, {"interleaved": "diverged"}).plot()
 
 

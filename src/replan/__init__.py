@@ -4,7 +4,7 @@ A name is imported when it is first used: `import replan` costs next to nothing,
 only for `AutoDynamics`.
 """
 
-TYPE_CHECKING = False  # as in typing, which takes its time, and Ctrl-C is not yet heeded here
+TYPE_CHECKING = False  # as in typing, which is slow to import, and Ctrl-C is not yet handled here
 
 if TYPE_CHECKING:
     from replan import comparison as comparison
@@ -77,7 +77,7 @@ __all__ = [
     "sweep",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name at all for one of the module's
+if not TYPE_CHECKING:  # a type checker would take any name at all to be in the module
     _HOMES = {
         "AutoDynamics": "replan.dynamics:AutoDynamics",
         "Comparison": "replan.comparison:Comparison",

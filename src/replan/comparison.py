@@ -78,14 +78,14 @@ class Comparison:
     ) -> Figure | None:
         """Draw the protocols as colour bars and the final losses beside them, best on top.
 
-        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With two `axes`,
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With two `axes`,
         for the colour bars and the final losses, draw there and return nothing; `legend()` of the
         second names the tasks.
         """
         from replan._common import plotting
 
         if not self.runs:
-            raise ValueError("`plot` expects a strategy that has a learning curve, got none")
+            raise ValueError("`plot` expects at least one strategy with a learning curve, got none")
         if axes is not None:
             bars, points = plotting.panels(path, axes, ("colour bars", "final losses")).values()
             self._draw(bars, points)

@@ -1,4 +1,4 @@
-"""Curves: losses of runs × times × tasks, which all that trains gives."""
+"""Curves: losses of runs × times × tasks, the one form of everything that trains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Curves:
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
     (runs, m, T), NaN from where a run diverged and where a task was not measured. runs: the name of
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
-    end, by name. These runs are left out of means, intervals and quantiles.
+    end, by name; these runs are left out of means, intervals and quantiles.
     """
 
     times: Floats
@@ -152,7 +152,7 @@ class Curves:
     ) -> Figure | None:
         """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %.
 
-        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing.
         """
         from replan._common import plotting

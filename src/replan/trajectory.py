@@ -31,7 +31,7 @@ class Trajectory:
     times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
     states. losses: (n, T). errors: (n, T) estimated discretisation errors of the losses. substeps:
     (n − 1,) integration steps taken between the times. average_losses, average_errors: (T,) over
-    the time covered. status: "ok", "diverged" or "inaccurate", and then `advice` says when and what
+    the time covered. status: "ok", or "diverged" or "inaccurate", where `advice` says when and what
     to try; a diverged trajectory ends before its divergence.
     """
 
@@ -55,7 +55,7 @@ class Trajectory:
 
     @property
     def loss(self) -> float:
-        """The objective: weighted final losses, running costs and what missed targets cost."""
+        """The objective: weighted final losses, running costs and penalties for missed targets."""
         self._require_ok()
         return self.problem.objective(self.losses[-1], self.average_losses)
 
@@ -80,7 +80,7 @@ class Trajectory:
 
     @property
     def parts(self) -> dict[str, float]:
-        """What `loss` consists of: final losses, running costs, missed targets."""
+        """What `loss` consists of: final losses, running costs, penalties for missed targets."""
         final = float(self.final_losses @ np.asarray(self.problem.weights))
         running = float(self.average_losses @ np.asarray(self.problem.running))
         return {"final": final, "running": running, "targets": self.loss - final - running}
@@ -171,7 +171,7 @@ class Trajectory:
     ) -> Figure | None:
         """Draw the losses under the colour bar of the protocol, and a learning rate that varies.
 
-        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing: one for the losses, two for the colour bar and the losses, or
         three for these and the learning rate; `legend()` of the losses' axes names the lines.
         """
@@ -225,7 +225,7 @@ class Trajectory:
 def simpson_weights(lengths: Floats) -> Floats:
     """Return the weights (2n + 1,) of edges and middles in an average over n steps.
 
-    Simpson's rule: an error of order 4 in the step, as the integrator's.
+    Simpson's rule: an error of order 4 in the step, like the integrator's.
     """
     weights = np.zeros(2 * lengths.size + 1)
     weights[:-1:2] += lengths
@@ -259,14 +259,14 @@ def evaluate(
 
     **Main arguments**
 
-    - `problem`, `protocol`: of the same number of tasks and the same duration.
+    - `problem`, `protocol`: with the same number of tasks and the same duration.
 
     **Other arguments**
 
     - `rtol`: the relative accuracy of the losses; RK4 steps are halved until it is reached.
     - `max_steps`: how many RK4 steps the finest run may take.
-    - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate too
-      large); with `throw=False` return what there is, with a status that says so.
+    - `throw`: raise an `IntegrationError` where the curves cannot be computed (if a learning rate
+      is too large); with `throw=False`, return what there is, with a status that says so.
     """
     if not isinstance(problem, Problem):
         raise ValueError(f"`problem` expects a Problem, got {problem!r}")

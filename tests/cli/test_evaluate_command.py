@@ -73,7 +73,7 @@ def test_a_single_task(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--at 1,x", "`--at` expects numbers with commas between, got '1,x'"),
+        ("--at 1,x", "`--at` expects numbers separated by commas, got '1,x'"),
         ("--at 11", "`--at` expects a finite number of at least 0 and at most 10"),
         ("--rtol 7", "`rtol` expects a finite number"),
     ],

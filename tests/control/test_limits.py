@@ -106,7 +106,7 @@ def test_projection_within_budgets(tasks):
         ),
         (
             {"min_share": [0.3, 0.0], "max_share": [0.3, 1.0]},
-            "of task 1 leave no whole number of the 12 steps: take multiples of 1/12",
+            "of task 1 leave no whole number of the 12 steps: use multiples of 1/12",
         ),
         ({"min_dwell": 25.0}, "`min_dwell` expects at most the duration 24, got 25"),
         ({"min_dwell": -1.0}, "`min_dwell` expects a finite number of at least 0"),

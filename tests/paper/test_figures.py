@@ -288,7 +288,7 @@ def test_ctrl_c_ends_all_figures_at_once(tmp_path):
         time.sleep(0.05)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to the workers, too
     _, errors = run.communicate(timeout=60)
-    kept = "finished problems are kept in made/cache; the same command goes on"
+    kept = "finished problems are kept in made/cache; the same command continues"
     lines = [line for line in errors.splitlines() if line]
     assert (run.returncode, lines) == (130, [kept, "replan: stopped"])
 

@@ -7,7 +7,6 @@ import pytest
 import replan
 from replan import Control, Overlaps, Problem, TeacherStudent
 from replan.problem import example
-from replan.problem._file import from_dict
 
 EXAMPLE = example()
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
@@ -112,7 +111,7 @@ def test_to_dict_gives_the_same_problem_back(problem):
         control=Control(tasks=False, lr=(0.5, 3.0)),
     )  # fmt: skip
     for one in (problem, rich):
-        again = from_dict(one.to_dict())
+        again = Problem.from_dict(one.to_dict())
         assert again.state.tolist() == one.state.tolist()
         assert again.to_dict() == one.to_dict()
 
@@ -268,7 +267,7 @@ def test_limits_running_costs_and_targets_from_a_file(tmp_path):
     described = problem.to_dict()
     assert described["limits"]["max_switches"] == 10
     assert described["objective"]["targets"] == {"1": 0.01}
-    again = from_dict(described)
+    again = Problem.from_dict(described)
     assert again.to_dict() == described
 
 

@@ -12,7 +12,7 @@ from replan._common import files
 
 @st.composite
 def protocols(draw, tasks=None):
-    """A random protocol, on equal or unequal steps, with one learning rate or one a task."""
+    """A random protocol, on equal or unequal steps, with one learning rate or one per task."""
     tasks = tasks or draw(st.integers(1, 5))
     steps = draw(st.integers(1, 40))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))

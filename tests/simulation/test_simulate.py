@@ -231,7 +231,7 @@ def test_given_weights(tmp_path):
         ValueError, match=r"`weights` expects weights with the overlaps of `problem"
     ):
         simulate(problem, protocol, dimension=N, engine="full", weights=(2 * weights, axes[:2]))
-    with pytest.raises(ValueError, match="`weights` expects None but with the engine 'full'"):
+    with pytest.raises(ValueError, match="`weights` expects None unless the engine is 'full'"):
         simulate(problem, protocol, dimension=N, weights=(weights, axes[:2]))
 
 
@@ -285,7 +285,7 @@ def test_files_text_and_picture(tmp_path):
         ({"seeds": 0}, "`seeds` expects an integer of at least 1, got 0"),
         ({"engine": "fast"}, "`engine` expects one of reduced, full"),
         ({"order": "sorted"}, "`order` expects one of spread, random"),
-        ({"order": [0, 1], "dimension": 10}, "`order` expects 40 tasks, one a sample, got 2"),
+        ({"order": [0, 1], "dimension": 10}, "`order` expects 40 tasks, one per sample, got 2"),
         (
             {"order": [2] * 40, "dimension": 10},
             "`order` expects whole numbers from 0 to 1, got 2 to 2",

@@ -1,1 +1,1 @@
-"""What all parts of replan share; nobody else should import it."""
+"""What all parts of replan share; for internal use only."""

@@ -1,4 +1,4 @@
-"""Checks of arguments on entry: each names the argument, what it got and what it expects."""
+"""Checks of arguments on entry: each names the argument, what it expects and what it got."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# The index of a task. Where people count tasks from 1, this tells which parameters are tasks.
+# The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
 Task = Annotated[int, "from 0"]
 
 

@@ -1,8 +1,8 @@
 """The one door to numba: functions compiled on their first call, and kept for the next process.
 
-numba's own cache looks at the file of a function only, not at the files of what it calls: an edited
-kernel would go on computing old numbers. Here the cache of a function lies in a folder that is
-named after all the sources it can depend on, and folders of older sources are removed.
+numba's own cache checks the file of a function only, not the files of what it calls: after an edit
+of a kernel, its callers would still compute old numbers. Here the cache of a function lies in a
+folder named after all the sources it can depend on, and folders of older sources are removed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _compile(function: Any, model: Any, options: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _numba_cache_in(folder: Path) -> Iterator[None]:
-    """Have functions that are decorated meanwhile keep their code in a folder."""
+    """Make functions that are decorated meanwhile keep their code in a folder."""
     before, _config.CACHE_DIR = _config.CACHE_DIR, str(folder)
     try:
         yield
@@ -124,10 +124,10 @@ def _folder(owner: Path, digest: str) -> Path | None:
 
 def _parents() -> Iterator[Path]:
     """Yield where compiled code may be kept, the best place first."""
-    if _config.CACHE_DIR:  # what the user wants
+    if _config.CACHE_DIR:  # the user's choice
         yield Path(_config.CACHE_DIR)
     yield sources.PACKAGE / "__pycache__"
-    with contextlib.suppress(RuntimeError):  # no home
+    with contextlib.suppress(RuntimeError):  # no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replan"
     # Nobody else may put code here: the folder is this user's, or it is not used.
     user = os.getuid() if hasattr(os, "getuid") else 0

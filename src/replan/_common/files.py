@@ -1,4 +1,4 @@
-"""Results as files that other tools open; a file is either the old one or the new one, whole."""
+"""Results as files that other tools can open; a file is always either all old or all new."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write_frame(path: FilePath, frame: pd.DataFrame) -> None:
 
 @contextmanager
 def replacing(path: FilePath) -> Iterator[Path]:
-    """Give a file to write that takes the place of `path` at the end, if all went well."""
+    """Give a file to write to, which replaces `path` at the end if all went well."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
@@ -76,7 +76,7 @@ def replacing(path: FilePath) -> Iterator[Path]:
 
 
 def suffix(path: FilePath, known: Sequence[str]) -> str:
-    """Return the path's ending, which says the format, if it is one of the known ones."""
+    """Return the path's suffix, which says the format, if it is a known one."""
     ending = Path(path).suffix.lower()
     if ending not in known:
         raise ValueError(

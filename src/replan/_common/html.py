@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from replan.protocol import Protocol
     from replan.trajectory import Trajectory
 
-_COLUMNS = 300  # at most in a colour bar: about as many as can be told apart
+_COLUMNS = 300  # most columns of a colour bar: about as many as can be told apart
 _CELL = 'style="text-align:left;white-space:nowrap;padding:2px 14px 2px 0"'
 
 
@@ -29,7 +29,7 @@ def block(*parts: Html) -> Html:
 
 
 def side_by_side(*parts: Html) -> Html:
-    """Return parts beside each other, where there is room."""
+    """Return parts side by side, where there is room."""
     return Html(
         f'<div style="display:flex;flex-wrap:wrap;gap:0 32px;align-items:flex-start">'
         f"{''.join(parts)}</div>"
@@ -37,7 +37,7 @@ def side_by_side(*parts: Html) -> Html:
 
 
 def text(words: str) -> Html:
-    """Return a paragraph, its lines as they are; nothing for no words."""
+    """Return a paragraph with its line breaks kept; nothing if there are no words."""
     return Html(f'<div style="white-space:pre-wrap">{escape(words)}</div>' if words else "")
 
 
@@ -74,7 +74,7 @@ def final_losses(trajectory: Trajectory) -> Html:
 
 
 def legend(names: Sequence[str]) -> Html:
-    """Return the names of the tasks, or what is said of them, each beside its colour."""
+    """Return the names of the tasks, or what is said about them, each beside its colour."""
     entries = "".join(
         f'<span style="margin-right:16px;white-space:nowrap"><svg width="10" height="10" '
         f'aria-hidden="true"><rect width="10" height="10" fill="{task_colour(t)}"/></svg> '
@@ -111,7 +111,7 @@ def _bar(protocol: Protocol, height: int) -> str:
         boxes = "".join(
             f"M{left:.6g} {top:.4g}H{right:.6g}v{100 * share:.4g}H{left:.6g}z"
             for left, right, top, share in zip(x, x[1:], tops[:, t], shares[:, t], strict=False)
-            if share > 1e-6  # else rounding, or too thin to be seen
+            if share > 1e-6  # else a rounding error, or too thin to be seen
         )
         paths.append(f'<path fill="{task_colour(t)}" d="{boxes}"/>')
     parts = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(protocol.mean_shares))

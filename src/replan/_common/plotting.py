@@ -1,4 +1,4 @@
-"""Pictures: the style all of them share, and the parts they are made of."""
+"""Pictures: the style they all share, and the parts they are made of."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def task_colour(task: int) -> str:
 class Picture(Figure):
     """A figure in our style that shows itself in a notebook, whether or not pyplot is loaded.
 
-    matplotlib makes ticks when it draws and reads settings when it saves: the style counts there,
-    too.
+    matplotlib makes ticks when it draws and reads settings when it saves: both need the style.
     """
 
     def draw(self, renderer: Any) -> None:
@@ -65,7 +64,7 @@ class Picture(Figure):
             super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """Return the picture, and its size at 100 dpi: it has more, for sharp screens."""
+        """Return the picture, and its size at 100 dpi: it has more pixels, for sharp screens."""
         png = BytesIO()
         self.savefig(png, format="png")
         width, height = (round(100 * inches) for inches in self.get_size_inches())
@@ -74,7 +73,7 @@ class Picture(Figure):
 
 @contextmanager
 def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
-    """Give a figure (inches) to draw in our style; save it at the end where there is a `path`."""
+    """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
     if path is not None:
         files.suffix(path, _ENDINGS)
     with matplotlib.rc_context(_STYLE):
@@ -94,7 +93,7 @@ def save(figure: Figure, path: files.FilePath) -> None:
 def panels(
     path: files.FilePath | None, axes: Axes | Sequence[Axes], *forms: tuple[str, ...]
 ) -> dict[str, Axes]:
-    """Return the axes a user gave, by what belongs in them: the names in the form that fits."""
+    """Return the axes a user gave by name: the names are those of the form with as many axes."""
     if path is not None:
         raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
     given = np.ravel(np.asarray(axes, dtype=object)).tolist()
@@ -110,7 +109,7 @@ def panels(
 def draw_protocol(
     axes: Axes, protocol: Protocol, *, bottom: float = 0.0, height: float = 1.0
 ) -> None:
-    """Draw the colour bar of a protocol: at each time the shares of the tasks, stacked."""
+    """Draw the colour bar of a protocol: the shares of the tasks at each time, stacked."""
     shares = np.vstack([protocol.shares, protocol.shares[-1:]])
     low = np.full(len(shares), bottom)
     for t in range(protocol.tasks):
@@ -202,7 +201,7 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
 
 
 def draw_lr(axes: Axes, protocol: Protocol) -> None:
-    """Draw the learning rate in the colour of its task, black where tasks that mix share it."""
+    """Draw the learning rate in the colour of its task, black where mixed tasks share it."""
     for t in range(protocol.tasks):
         trained = protocol.shares[:, t] > 0
         axes.hlines(

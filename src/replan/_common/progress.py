@@ -1,4 +1,4 @@
-"""Progress of long work, told in one form everywhere: `progress=True`, or a function."""
+"""Progress of long work, reported in one form everywhere: `progress=True`, or a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """How far a long computation is: `done` of `total` (None where nobody knows) of `what`."""
+    """How far a long computation is: `done` of `total` (None where unknown) of `what`."""
 
     what: str
     done: int
@@ -22,10 +22,10 @@ Watch = bool | Callable[[Progress], object]
 
 
 class Meter:
-    """Counts progress and tells it to `watch`, from any thread; used in a `with` statement.
+    """Counts progress and reports it to `watch`, from any thread; used in a `with` statement.
 
-    watch: False (nobody listens), True (a bar, on a terminal or in a notebook) or a function that
-    is called with a `Progress` at every advance.
+    watch: False (no report), True (a bar, on a terminal or in a notebook) or a function that is
+    called with a `Progress` at every advance.
     """
 
     def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Meter:
         self._lock = threading.Lock()
 
     def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
-        """Count `count` more as done, and `expect` more as to be done in all."""
+        """Count `count` more as done, and add `expect` to the total."""
         with self._lock:
             self.done += count
             if expect:
@@ -69,7 +69,7 @@ class Meter:
 
 
 def _bar(what: str, total: int | None) -> Any:
-    """Return a bar that is gone at the end; None where nobody can see it."""
+    """Return a bar that disappears at the end; None where nobody can see it."""
     import tqdm
 
     settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}

@@ -1,4 +1,4 @@
-"""Sections of a problem file: their keys and types, and mistakes told in one line."""
+"""Sections of a problem file: their keys and types, and mistakes reported in one line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Matrix = list[list[float]]
 
 
 class Section(BaseModel):
-    """A table of keys; keys that it does not have are mistakes."""
+    """A table of keys; unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def given(self) -> dict[str, Any]:
-        """Return the keys that the file has: what it leaves out is left to the library."""
+        """Return the keys that the file gives; the others keep the library's defaults."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -62,7 +62,7 @@ def _unknown(name: str, key: str, known: list[str]) -> str:
 
 def _one_line(error: ValidationError, section: type[Section], prefix: str) -> str:
     """Return the first mistake as one line: the key, what it expects, what it got."""
-    # A misspelt key is often a missing one too: name the one that is there.
+    # A misspelt key often leaves another one missing: name the misspelt one.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     location = [str(part) for part in first["loc"]]
     name = ".".join(part for part in (prefix, *location) if part)

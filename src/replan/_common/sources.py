@@ -1,4 +1,4 @@
-"""Digests of source code: what was computed by other code is not taken for new."""
+"""Digests of source code, by which results of older code are told from new ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ IMPORTS = {"__import__", "import_module"}
 RUNS_CODE = IMPORTS | {"exec", "run_module", "run_path", "spec_from_file_location"}
 
 _distributions = cache(metadata.packages_distributions)
-_first: dict[str, tuple[object, str]] = {}  # by module: its `__spec__`, its digest at first sight
+_first: dict[str, tuple[object, str]] = {}  # by module: its `__spec__`, its digest when first seen
 
 
 class Sources(NamedTuple):
-    """What code depends on: a digest of the sources, and what of them could not be seen."""
+    """What code depends on: a digest of the sources, and which of them could not be seen."""
 
     digest: str
     unseen: list[str]
@@ -50,9 +50,9 @@ def package_digest() -> str:
 def reachable_sources(thing: Any) -> Sources:
     """Return a digest of the user's modules that a function, class or module reaches.
 
-    Follows the imports in their sources, inside functions too, and imports nothing itself. What
-    stands under `if __name__ == "__main__"` does not count. Installed packages count by their
-    versions; the standard library does not count, nor does replan, which has `package_digest`.
+    Follows the imports in their sources, inside functions too, and imports nothing itself. Code
+    under `if __name__ == "__main__"` does not count. Installed packages count by their versions;
+    the standard library does not count, nor does replan, which has `package_digest`.
     """
     start = thing.__name__ if inspect.ismodule(thing) else str(thing.__module__)
     todo, found = [start], {}
@@ -72,7 +72,7 @@ def reachable_sources(thing: Any) -> Sources:
 
 
 class _Module(NamedTuple):
-    """What a module depends on: its own source, other modules by name, and what is not seen."""
+    """What a module depends on: its own source, other modules by name, and what cannot be seen."""
 
     digest: str = ""
     imports: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ def _look_at(name: str) -> _Module:
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return what a module was or would be loaded from; None if there is no such file."""
+    """Return what a module was or would be loaded from; None if it has no file."""
     module = sys.modules.get(name)
     if module is not None:
         file = getattr(module, "__file__", None)
@@ -122,7 +122,7 @@ def find_spec(name: str) -> ModuleSpec | None:
 
 
 def _session(module: ModuleType) -> _Module:
-    """Return what an interactive session depends on: the modules that the things in it are from."""
+    """Return what an interactive session depends on: the modules that its objects come from."""
     names = {
         thing.__name__ if inspect.ismodule(thing) else getattr(thing, "__module__", None)
         for thing in list(vars(module).values())
@@ -133,10 +133,10 @@ def _session(module: ModuleType) -> _Module:
 
 @cache
 def _version(package: str) -> str:
-    """Return the version of an installed package, given the name that it is imported by."""
+    """Return the version of an installed package, given the name it is imported by."""
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # the long way, as for `sklearn` of scikit-learn
+    except metadata.PackageNotFoundError:  # the slow way, as for `sklearn` of scikit-learn
         names = _distributions().get(package, [])
         return " ".join(f"{name} {metadata.version(name)}" for name in sorted(set(names)))
 
@@ -147,7 +147,7 @@ def _read(path: Path, package: str) -> _Module:
         content = path.read_bytes()
     except OSError:
         return _Module(unseen=("cannot be read",))
-    if path.suffix != ".py":  # it is seen, what it imports is not
+    if path.suffix != ".py":  # it is seen; what it imports is not
         return _Module(_digest(content), unseen=("is compiled",))
     try:
         return _parse(content, package, is_package=path.name == "__init__.py")
@@ -158,7 +158,7 @@ def _read(path: Path, package: str) -> _Module:
 @cache
 def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
     """Return what a source depends on, without what it does only as a script."""
-    with warnings.catch_warnings(action="ignore"):  # about the source: told when it is imported
+    with warnings.catch_warnings(action="ignore"):  # importing the source will show them
         tree, lines = ast.parse(content), content.splitlines()
     for part in reversed(tree.body):
         match part:
@@ -195,10 +195,10 @@ def _absolute(names: Iterable[str], package: str) -> Iterator[str]:
 
 
 def _as_imported(name: str, module: ModuleType, found: _Module) -> _Module:
-    """Return what a loaded module depends on if its file is as it was, at least when first seen.
+    """Return what a loaded module depends on, if its file is unchanged since it was first seen.
 
     After an edit, the old source runs here and the new one in processes that start now: results
-    are not to be mistaken for those of either of them.
+    must not be mistaken for those of either.
     """
     spec = getattr(module, "__spec__", None)
     if name not in _first or _first[name][0] is not spec:  # a new one when a module is reloaded

@@ -63,7 +63,7 @@ plot_output = output("--plot", PICTURES, "Draw the curves.")
 
 
 def write_json(path: Path, result: dict[str, Any], file: Path, **given: Any) -> None:
-    """Write a result with what it was asked for with: the problem file and other options."""
+    """Write a result with its settings: the problem file and other options."""
     from replan._common import files
 
     settings = {"file": tomllib.loads(file.read_text(encoding="utf-8"))} | given
@@ -86,7 +86,7 @@ def settings_option(text: str) -> Callable[[Command], Command]:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the values of KEY=VALUE by key: JSON, numbers with commas between, or else a word."""
+    """Return the values of KEY=VALUE by key: JSON, numbers separated by commas, or else a word."""
     settings: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -107,7 +107,7 @@ def _value(text: str) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Return a number, also one that is none in JSON, such as .5."""
+    """Return a number, even one that JSON does not allow, such as .5."""
     with suppress(ValueError):
         return int(text)
     return float(text)
@@ -180,6 +180,6 @@ def _argument(name: str, value: Any, annotation: Any, tasks: int) -> Any:
     if set(kinds) <= {int, float, str, NoneType}:
         return value
     if isinstance(value, str):
-        raise ValueError(f"`{name}` expects numbers with commas between, got {value!r}")
+        raise ValueError(f"`{name}` expects numbers separated by commas, got {value!r}")
     values = value if isinstance(value, list) else [value]
     return [task(one) for one in values] if Sequence[check.Task] in kinds else values

@@ -76,5 +76,5 @@ def _times(text: str, duration: float) -> list[float]:
     try:
         times = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"`--at` expects numbers with commas between, got {text!r}") from None
+        raise ValueError(f"`--at` expects numbers separated by commas, got {text!r}") from None
     return [check.number("--at", time, at_least=0, at_most=duration) for time in times]

@@ -42,7 +42,7 @@ def command(
 
     `all` makes every figure of the theory, in about ten minutes on two cores, `images` those on
     real images (see `replan data`). Writes NAME.png, NAME.pdf and NAME.csv, claims.json and
-    claims.md. What is finished is kept in OUT/cache: the same command goes on where it was stopped.
+    claims.md. What is finished is kept in OUT/cache: the same command continues from there.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def command(
             if made.unconverged:
                 tqdm.write(f"  {made.unconverged} plans did not converge")
     except KeyboardInterrupt:
-        kept = f"finished problems are kept in {folder / 'cache'}; the same command goes on"
+        kept = f"finished problems are kept in {folder / 'cache'}; the same command continues"
         click.echo(kept, err=True)
         raise
     say_written(folder / "claims.json", folder / "claims.md")

@@ -33,7 +33,7 @@ from replan.cli._options import (
 @click.option(
     "--tolerance",
     type=float,
-    help="What a plan may leave on the table, as a part of what the controls can change "
+    help="How much may be left to gain, as a fraction of what the controls can change "
     "(relax, flips).  [default: 1e-4]",
 )
 @click.option(
@@ -42,7 +42,7 @@ from replan.cli._options import (
 @click.option(
     "--protocol",
     type=click.Path(),
-    help="A protocol file to begin from; where only the learning rate is free, the tasks.",
+    help="A protocol file to begin from; where only the learning rate is free, it sets the tasks.",
 )
 @json_output
 @output("--plot", PICTURES, "Draw the plan.")

@@ -30,7 +30,7 @@ from replan.cli._options import say_written
     "tests.  [default: 12800]",
 )
 @click.option("--batch-size", type=int, help="Samples in a batch.  [default: 64]")
-@click.option("--lr", type=float, help="Learning rate; the default, 0.05, suits no strategy.")
+@click.option("--lr", type=float, help="Learning rate; the default, 0.05, is tuned for none.")
 @click.option("--seeds", default=3, show_default=True, help="How many runs of each strategy.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first of them.")
 @click.option("--workers", type=int, help="Processes; by default one per core.")
@@ -56,12 +56,12 @@ def command(
     out: Path,
     **settings: Any,
 ) -> None:
-    """Train on pairs of classes of Fashion-MNIST, one after the other.
+    """Train on pairs of classes of Fashion-MNIST, one after another.
 
     Compares strategies. Needs PyTorch and `replan data fetch fashion-mnist`. Writes
     settings.json, metrics.csv, decisions.json, summary.json and losses.png, and events for
-    TensorBoard where it is installed. Finished runs are kept in OUT/cache: the same command goes
-    on with the others.
+    TensorBoard where it is installed. Finished runs are kept in OUT/cache: the same command
+    continues with the others.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def command(
             progress=True,
         )
     except KeyboardInterrupt:
-        kept = f"finished runs are kept in {out / 'cache'}; the same command goes on"
+        kept = f"finished runs are kept in {out / 'cache'}; the same command continues"
         click.echo(kept, err=True)
         raise
     click.echo(result)

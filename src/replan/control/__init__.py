@@ -34,7 +34,7 @@ __all__ = [
     "solve",
 ]
 
-# What loads numba, and is therefore imported when it is first used.
+# These load numba, and are therefore imported when they are first used.
 _LAZY = {
     "METHODS": "_solve",
     "Controls": "_objective",

@@ -1,4 +1,4 @@
-"""Protocols with one task a step that keep limits: the cheapest, and the nearest to shares."""
+"""Protocols with one task per step that keep limits: the cheapest, and the nearest to shares."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
     if entries > _MOST:
         raise ValueError(
-            f"`limits` take a table of {entries:.1g} entries on {steps} steps, more than "
+            f"`limits` need a table of {entries:.1g} entries on {steps} steps, more than "
             f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
         )
     return np.asarray(_shortest_path(costs, limits.low, limits.high, limits.dwell, most, sizes))
@@ -36,7 +36,7 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
     """Return tasks (steps,) that keep the limits and follow shares (steps, T) on equal steps.
 
     Sum-up rounding that changes the task only where another lags `patience` steps more, or as many
-    as the limit of switches asks for; then the protocol within the limits that differs from it at
+    as the limit on switches requires; then the protocol within the limits that differs from it at
     the fewest steps.
     """
     steps, tasks = shares.shape
@@ -49,7 +49,7 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
 
 
 def allows(limits: StepLimits, sequence: Ints) -> bool:
-    """Whether the tasks of a protocol, one a step, keep the limits."""
+    """Whether the tasks of a protocol, one per step, keep the limits."""
     counts = np.bincount(sequence, minlength=len(limits.low))
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
@@ -61,7 +61,7 @@ def allows(limits: StepLimits, sequence: Ints) -> bool:
 
 
 def _counted(limits: StepLimits, steps: int) -> Ints:
-    """Return for every task how many counts to tell apart, 0 where its share has no limit.
+    """Return how many different counts each task can have, 0 where its share has no limit.
 
     The counts of all tasks sum to the steps: one of them can be left out where all are limited.
     """
@@ -78,8 +78,8 @@ def _shortest_path(
 ) -> Ints:
     """Go through (step, task, switches so far, counts so far), each stay at least `dwell` long.
 
-    Either the stay goes on for a step, or a new one of `dwell` steps follows it. `switches` −1
-    means no limit. Counts are one mixed-radix number; `sizes` are its digits' ranges, 0 for tasks
+    Either the stay continues for a step, or a new one of `dwell` steps follows it. `switches` −1
+    means no limit. Counts form one mixed-radix number; `sizes` are its digits' ranges, 0 for tasks
     not counted.
     """
     steps, T = costs.shape
@@ -93,7 +93,7 @@ def _shortest_path(
         sums[i + 1] = sums[i] + costs[i]
     S = max(switches + 1, 1)
     best = np.full((dwell + 1, T, S, total), np.inf)  # the last layers, in turn
-    came = np.full((steps + 1, T, S, total), -1, np.int16)  # the task before
+    came = np.full((steps + 1, T, S, total), -1, np.int16)  # the previous task
     for i in range(dwell, steps + 1):
         layer, before, jump = best[i % (dwell + 1)], best[(i - 1) % (dwell + 1)], best[
             (i - dwell) % (dwell + 1)

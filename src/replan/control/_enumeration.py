@@ -1,4 +1,4 @@
-"""Every protocol with one task a step, on coarse grids: the truth for other methods."""
+"""Every protocol with one task per step, on coarse grids: the ground truth for other solvers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 2**22
 
 
 class Enumeration(Descent):
-    """A search of all task sequences; those that begin alike share the work of their beginning."""
+    """A search of all task sequences; those with a common beginning share its work."""
 
     def __init__(self, objective: Objective, start: Controls) -> None:
         self.objective, self.limits = objective, objective.problem.step_limits
@@ -36,7 +36,7 @@ class Enumeration(Descent):
         return not self._heads
 
     def step(self) -> None:
-        """Try all protocols with one more beginning."""
+        """Try all protocols with the next beginning."""
         head = self._heads.pop()
         path = [self.objective.problem.state[None]]
         for i, task in enumerate(head):
@@ -44,7 +44,7 @@ class Enumeration(Descent):
         self._search(list(head), path)
 
     def _move(self, state: Floats, step: int, task: int) -> Floats:
-        """Return the states of one more step, NaN from where it diverges."""
+        """Return the states after one more step, NaN where it diverges."""
         if not np.all(np.isfinite(state)):
             return np.full((self.objective.pieces, state.size), np.nan)
         rest = self.objective.roll_out(self._whole[task], step, step + 1, state)[1:]

@@ -1,4 +1,4 @@
-"""Local search among protocols with one task a step: moves that never make a plan worse."""
+"""Local search among protocols with one task per step: moves that never make a plan worse."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from replan.control._objective import Controls, Gradient, Objective
 from replan.control._solver import Descent
 
 _PAIRED = 60  # changes of stays that are combined in pairs
-_KNOWN = 5  # moves of a kind after which others of it may be passed over
-_TRUST = 0.7  # part of the smallest miss of a kind of moves that the others are taken to repeat
+_KNOWN = 5  # moves of a kind after which others of that kind may be passed over
+_TRUST = 0.7  # fraction of a kind's smallest miss that its other moves are assumed to repeat
 
 
 class _Move(NamedTuple):
@@ -30,7 +30,7 @@ class FlipDescent(Descent):
     The change of the objective that the Hamiltonians predict, (Φ_t′ − Φ_t) × step, ranks the moves.
     While many of them pay off at once the best ones are made together, as many as a trust region
     allows; then moves are tried one by one, each kept only if the objective falls. A round ends
-    with `failures` in a row, the descent with a round that gains less than `enough`.
+    with `failures` in a row; the descent ends with a round that gains less than `enough`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FlipDescent(Descent):
         self.stalled = not np.isfinite(self.value)
 
     def terminate(self) -> bool:
-        """Whether no move is left that is worth it."""
+        """Whether no move is worth trying any longer."""
         return self.stalled
 
     def step(self) -> None:
@@ -56,7 +56,7 @@ class FlipDescent(Descent):
             self.stalled = not self._try_single_moves(found)
 
     def _move_many(self, found: Gradient) -> None:
-        """Go to the best protocol of the linear model, where each changed step has a price."""
+        """Move to the best protocol of the linear model, where each changed step has a price."""
         sequence = self.controls.sequence
         gains = _gains(found.by_shares, sequence)
         ranked = np.sort(gains.min(axis=1))
@@ -148,7 +148,7 @@ def _exchanges(sequence: Ints, gains: Floats) -> list[_Move]:
 
 
 def _shifts(sequence: Ints, gains: Floats) -> list[_Move]:
-    """Move the end of a stay by 1, 2, 4, … steps, at most to where one of the two stays is gone."""
+    """Move the end of a stay by 1, 2, 4, … steps, at most until one of the two stays is gone."""
     edges = [0, *(np.flatnonzero(np.diff(sequence)) + 1).tolist(), len(sequence)]
     moves = []
     for before, edge, after in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):

@@ -22,12 +22,12 @@ class Controls(NamedTuple):
     lr: Floats
 
     def with_tasks(self, sequence: Ints) -> Controls:
-        """Return controls that train on one task a step, with the same learning rates."""
+        """Return controls that train on one task per step, with the same learning rates."""
         return Controls(np.eye(self.shares.shape[1])[sequence], self.lr)
 
     @property
     def sequence(self) -> Ints:
-        """The task with the largest share of every step."""
+        """The task with the largest share in every step."""
         return np.argmax(self.shares, axis=1)
 
 
@@ -58,17 +58,19 @@ class Objective:
     """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
 
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
-    gradient is exact (discretise, then optimise). Mixed training at the highest learning rate
-    reaches the relative `accuracy`. Where average losses count, every step is two pieces.
+    gradient is exact (discretise, then optimise). Mixed training and each task alone, at the
+    highest learning rate, are accurate to `accuracy` × what training changes. Where average losses
+    count, every step is two pieces.
 
-    counts: the work done, which objectives of one search share.
+    counts: the work done, which objectives of one search share. untrained: the objective if the
+    losses stayed as they are at the start.
     """
 
     def __init__(
         self,
         problem: Problem,
         steps: int,
-        accuracy: float = 1e-6,
+        accuracy: float = 1e-7,
         counts: Counts | None = None,
     ) -> None:
         if not isinstance(problem.model, DifferentiableDynamics):
@@ -82,18 +84,25 @@ class Objective:
         self.pieces = 2 if np.any(problem.running) else 1
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
+        first = problem.model.losses(problem.state)
+        self.untrained = problem.objective(first, first)
         tasks = problem.model.tasks
         highest = problem.lr if problem.control.lr is None else problem.control.lr[1]
-        mixed = np.full((steps, tasks), 1 / tasks)
-        self.resolve(Controls(mixed, np.full((steps, tasks), highest)), accuracy)
+        for row in (np.full(tasks, 1 / tasks), *np.eye(tasks)):
+            rates = np.full((steps, tasks), highest)
+            self.resolve(Controls(np.tile(row, (steps, 1)), rates), accuracy)
 
-    def resolve(self, controls: Controls, accuracy: float = 1e-6) -> bool:
-        """Double the RK4 steps until step and half step agree; return whether it was needed."""
+    def resolve(self, controls: Controls, accuracy: float = 0.0, error: float = 0.0) -> bool:
+        """Double the RK4 steps until the value is known to an error; return whether it was needed.
+
+        That is `error`, or `accuracy` × what training changes, whichever is larger.
+        """
         before, finer = self.substeps, self.value(controls)
         while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2
             coarser, finer = finer, self.value(controls)
-            if np.isfinite(finer) and abs(coarser - finer) <= 15 * accuracy * abs(finer):
+            allowed = max(error, accuracy * abs(finer - self.untrained))
+            if np.isfinite(finer) and abs(coarser - finer) <= 15 * allowed:
                 self.substeps //= 2
                 break
         return self.substeps > before
@@ -123,7 +132,7 @@ class Objective:
         return self.value_of(self.roll_out(controls))
 
     def value_after(self, states: Floats, first: int, controls: Controls) -> tuple[float, Floats]:
-        """Return the objective and the states of controls that differ from `first` on only."""
+        """Return the objective and the states of controls that differ only from step `first` on."""
         edge = first * self.pieces
         rest = self.roll_out(controls, first, state=states[edge])
         whole = np.concatenate([states[:edge], rest])

@@ -1,4 +1,4 @@
-"""Compiled projection on the relaxed controls: rows in the simplex, budgets, a box."""
+"""Compiled projection onto the relaxed controls: rows in the simplex, budgets, a box."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Domain(NamedTuple):
 def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
     """Write the nearest point of the simplex to every row minus `shift`; all (steps, T) or (T,).
 
-    What is above zero in the end is all lowered by the same amount; what falls below leaves that
-    set for good. (Michelot 1986)
+    All entries that end above zero are lowered by the same amount; one that falls below zero leaves
+    that set for good. (Michelot 1986)
     """
     T = rows.shape[1]
     for i in range(rows.shape[0]):
@@ -57,7 +57,7 @@ def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> float:
 def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
     """Find the price `shift` of each task in turn at which its budget is kept, by bisection.
 
-    A task's mean share falls with its own price; a price other than 0 only where the budget binds.
+    A task's mean share falls with its own price; the price is 0 unless the budget binds.
     """
     T = rows.shape[1]
     shift = np.zeros(T)

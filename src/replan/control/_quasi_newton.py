@@ -22,12 +22,12 @@ Function = Callable[[Floats], tuple[float, Floats]]
 _ARMIJO = 1e-4
 _PAIRS = 20  # of the limited memory
 _INNER = 300  # most steps of the spectral method on each model
-_ENOUGH = 1e-3  # its last step gains less than this part of its first
+_ENOUGH = 1e-3  # its last step gains less than this fraction of its first
 
 
 @dataclass
 class QuasiNewton:
-    """A minimisation: `step` moves on; `x`, `value` and `gradient` are the best so far."""
+    """A minimisation: `step` advances it; `x`, `value` and `gradient` are the best so far."""
 
     function: Function
     domain: Domain
@@ -42,7 +42,7 @@ class QuasiNewton:
         self.value, self.gradient = self.function(self.x)
 
     def step(self) -> None:
-        """Take one step; `stalled` says that no direction makes progress any more."""
+        """Take one step; `stalled` says that no direction makes progress any longer."""
         direction = self._towards_model_minimum()
         slope = float(self.gradient @ direction)
         if slope > -1e-16 * abs(self.value):
@@ -85,11 +85,11 @@ class QuasiNewton:
 def _model_minimum(
     x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
 ) -> Floats:
-    """Return the way from x to the model's minimum over the domain, by spectral steps.
+    """Return the move from x to the model's minimum over the domain, by spectral steps.
 
     The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
     gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
-    step that gains less than `least`, or than a small part of what the first gained.
+    step that gains less than `least`, or less than a small fraction of what the first gained.
     """
     pairs, n = moves.shape
     products = np.dot(moves, changes.T)

@@ -11,14 +11,14 @@ from replan.control._quasi_newton import QuasiNewton
 from replan.control._solver import Descent
 from replan.problem import Problem
 
-_PATIENCE = 20  # steps that together must gain something
+_PATIENCE = 20  # this many steps must together gain something
 
 
 class RelaxedDescent(Descent):
     """A descent of the relaxed problem; `free_tasks` and `free_lr` say what it may change.
 
     It ends where less than `enough` is left to gain to first order, or where many steps in a row
-    gained less than that. Of the limits only the shares of the tasks apply: a mixture of tasks has
+    gain less than that. Of the limits, only the shares of the tasks apply: a mixture of tasks has
     no switches and no stays.
     """
 
@@ -49,16 +49,16 @@ class RelaxedDescent(Descent):
         self._take()
 
     def terminate(self) -> bool:
-        """Whether no direction makes progress any more, or too little is left to gain."""
+        """Whether no direction makes progress any longer, or too little is left to gain."""
         slow = len(self._values) > _PATIENCE and self._values[0] - self.value <= 0.1 * self.enough
         return self._descent.stalled or slow or self.residual <= self.enough
 
     @property
     def residual(self) -> float:
-        """First-order progress still possible: what the best controls gain if nothing curves.
+        """First-order gain still possible: that of the best controls in the linear model.
 
-        For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t, with the least Σ_t
-        over shares within the budgets where there are any.
+        For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t; where there are
+        budgets, the minimum is taken over shares within them.
         """
         steps = len(self.start.shares) * self.free_tasks
         x, gradient = self._descent.x, self._descent.gradient
@@ -109,7 +109,7 @@ def least(rows: Floats, domain: Domain) -> float:
     steps, tasks = rows.shape
     each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
     totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
-    size = max(np.abs(rows).max(), 1e-300)  # the tolerances of the library are absolute
+    size = max(np.abs(rows).max(), 1e-300)  # the library's tolerances are absolute
     found = linprog(
         rows.ravel() / size,
         A_ub=sparse.vstack([totals, -totals]),
@@ -117,5 +117,5 @@ def least(rows: Floats, domain: Domain) -> float:
         A_eq=each,
         b_eq=np.ones(steps),
     )
-    # should the library fail, without budgets: no more than the truth
+    # should the library fail, the minimum without budgets: a lower bound
     return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())

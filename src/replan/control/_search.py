@@ -1,4 +1,4 @@
-"""Search: what a `solve` has found so far, and what all solvers share."""
+"""Search: what `solve` has found so far, and what all solvers share."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from replan.strategies import STRATEGIES, Strategy, interleaved
 from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
-_TYPICAL = 0.25  # quantile of all starts that stands for what is reached without a search
-_INACCURATE = 10.0  # times what may be left on the table: a larger discretisation error is told
+_TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
+_INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
 class Found(NamedTuple):
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A protocol to begin from, and what it is on the fine grid, one task per step if free."""
+    """A protocol to begin from, and its controls on the fine grid, one task per step if free."""
 
     protocol: Protocol
     found: Found
@@ -44,12 +44,12 @@ class Start(NamedTuple):
 
 
 class Search:
-    """What a `solve` has found so far; a solver improves on it.
+    """What `solve` has found so far; a solver improves on it.
 
     problem; free_tasks, free_lr: what may change. fine, coarse: the objective on the problem's
-    steps and on few. starts: where to begin, after `begin`. values: that the starts came to. best:
-    the best plan. relaxed: the relaxed one, where it was solved. scope: "global" if every protocol
-    was tried.
+    steps and on few. starts: where to begin, after `begin`. values: those reached from the starts.
+    best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global" if every
+    protocol was tried.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Search:
         self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
-        self.coarse = Objective(problem, _COARSE, 1e-3, self.fine.counts) if few else self.fine
+        self.coarse = Objective(problem, _COARSE, 1e-5, self.fine.counts) if few else self.fine
         self.counts = self.fine.counts
         self.counts.max_gradients = max_gradients
         self.values: list[float] = []
@@ -71,8 +71,6 @@ class Search:
         self.scope: Literal["local", "global"] = "local"
         self._best: Found | None = None
         self._references: Floats = np.zeros(0)
-        first = problem.model.losses(problem.state)
-        self._untrained = problem.objective(first, first)
 
     # Beginning
 
@@ -105,7 +103,7 @@ class Search:
                 if self.free_lr or not strategy.turns:
                     try:
                         yield strategy(problem, **self._watched(strategy)), True
-                    except IntegrationError:  # its learning rate is too large: others may do
+                    except IntegrationError:  # its learning rate is too large: others may work
                         continue
             rng = np.random.default_rng(seed)
             for _ in range(count):
@@ -120,7 +118,7 @@ class Search:
                 yield strategy(problem, protocol=given, **self._watched(strategy)), True
 
     def _watched(self, strategy: Strategy) -> dict[str, Any]:
-        """Return settings by which a strategy that searches a grid tells how far it is."""
+        """Return settings by which a strategy that searches a grid reports its progress."""
         if not strategy.turns:
             return {}
 
@@ -164,25 +162,26 @@ class Search:
         return self._best
 
     def enough(self, tolerance: float) -> float:
-        """Return what may be left on the table: `tolerance` × what the controls can change.
+        """Return how much may be left to gain: `tolerance` × what the controls can change.
 
-        That is how far the best plan lies below a typical start (a quarter of all starts are
+        That is how far the best plan lies below a typical start (a quarter of all worse starts are
         better), and at most below where training begins, should starts diverge: a constant added to
-        the loss changes nothing. Less than the integrator's accuracy, as a part of what training
-        changes, is nothing to be gained at all.
+        the loss changes nothing. A gain smaller than the accuracy of the integrator, as a fraction
+        of what training changes, counts as none.
         """
         best = self.best.value
-        trained = abs(self._untrained - best)
-        typical = min(float(np.quantile(self._references - best, _TYPICAL)), trained or np.inf)
-        return max(tolerance * typical, RTOL * trained, 1e-15 * abs(best))
+        trained = abs(self.fine.untrained - best)
+        worse = self._references[self._references > best] - best
+        typical = min(np.quantile(worse, _TYPICAL) if worse.size else np.inf, trained or np.inf)
+        floor = max(RTOL * trained, 1e-15 * abs(best))
+        return max(tolerance * float(typical), floor) if np.isfinite(typical) else floor
 
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.
 
-        Return whether it was not: then values and what is left to gain were inaccurate.
+        Return whether it was not: then the values and what is left to gain were inaccurate.
         """
-        accuracy = self.enough(tolerance) / (2 * max(abs(self.best.value), 1e-300))
-        if not self.fine.resolve(self.best.controls, accuracy):
+        if not self.fine.resolve(self.best.controls, error=self.enough(tolerance) / 2):
             return False
         self._best = self.best._replace(value=self.fine.value(self.best.controls))
         return True
@@ -194,14 +193,14 @@ class Search:
         return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
 
     def offer(self, controls: Controls) -> Found:
-        """Take controls for the best if they are; return them with their value."""
+        """Keep controls if they are the best so far; return them with their value."""
         found = Found(controls, self.fine.value(controls))
         if found.value < (np.inf if self._best is None else self._best.value):
             self._best = found
         return found
 
     def descend(self, descent: Descent, most: int) -> None:
-        """Take a descent to its end, or as far as `most` steps go."""
+        """Take a descent to its end, or at most `most` steps."""
         for _ in range(most):
             if descent.terminate():
                 return
@@ -210,10 +209,10 @@ class Search:
             self.meter.advance(self.counts.gradients - self.meter.done, note=f"best {value:.6g}")
 
     def improve(self, descent: Descent, most: int) -> None:
-        """Descend, and offer what comes of it, even if it is interrupted."""
+        """Descend, and offer the result, even if interrupted."""
         try:
             self.descend(descent, most)
-        finally:  # an interrupt, or the limit of gradients, loses nothing
+        finally:  # an interrupt, or the limit on gradients, loses nothing
             self.offer(descent.controls)
 
     # The result
@@ -237,7 +236,7 @@ class Search:
         if self.relaxed is not None:
             controls, _, residual = self.relaxed
             relaxed = Protocol(controls.shares, problem.duration, controls.lr)
-            # the plan is a relaxed one too, should rounding errors make it the better of the two
+            # the plan counts as a relaxed one too, should rounding errors make it the better one
             relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
         values = np.array([x for x in self.values if np.isfinite(x)] or [trajectory.loss])
         certificate = Certificate(
@@ -250,9 +249,9 @@ class Search:
             multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
             scope=self.scope,
         )
-        if status in ("converged", "stalled"):
-            allowed = _INACCURATE * self.enough(tolerance)
-            status = status if certificate.discretisation_error <= allowed else "inaccurate"
+        error = certificate.discretisation_error
+        if status == "converged" and error > _INACCURATE * self.enough(tolerance):
+            status = "inaccurate"
         edges = slice(None, None, self.fine.pieces)
         return Plan(
             problem, protocol, trajectory, relaxed,

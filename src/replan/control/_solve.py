@@ -47,7 +47,7 @@ def solve(
 
     **Other arguments**
 
-    - `start`: a protocol to begin from as well; where tasks are not controlled, the tasks.
+    - `start`: a further protocol to begin from; where tasks are not controlled, it sets them.
     - `starts`, `seed`, `tolerance`: those of `Relax`, where no solver is given.
     - `max_gradients`: how many gradients may be computed.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".
@@ -85,7 +85,7 @@ def solve(
 
 
 def _solver(solver: Solver | None, settings: dict[str, Any]) -> Solver:
-    """Return the solver, or `Relax` with the settings that are given."""
+    """Return the solver, or `Relax` with the given settings."""
     given = {name: value for name, value in settings.items() if value is not None}
     if solver is None:
         return Relax(**given)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class Solver(ABC):
     """A way to search for a plan: its settings, and what it does with a search.
 
-    method: its word on the command line and in results.
+    method: its name on the command line and in results.
     """
 
     method: ClassVar[str]
 
     @abstractmethod
     def run(self, search: Search) -> Status:
-        """Improve on the best that the search has (`search.offer`), and say how it ended."""
+        """Improve on the search's best plan (`search.offer`), and return how it ended."""
 
 
 class Descent(ABC):

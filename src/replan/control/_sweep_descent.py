@@ -13,8 +13,9 @@ class SweepDescent(Descent):
     """Forward, backward, then towards the controls with the smallest Hamiltonian at every step.
 
     Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
-    come back (`cycled`), where they agree with the chosen ones (`met`), or where the first of them
-    diverge; later ones that do are taken halfway back. The best iterate stays. Limits do not enter.
+    return to earlier ones (`cycled`), where they agree with those chosen (`met`), or where the
+    first of them diverge; later ones that do are moved halfway back. The best iterate is kept.
+    Limits do not enter.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class SweepDescent(Descent):
         self._seen: set[bytes] = set()
 
     def terminate(self) -> bool:
-        """Whether the controls are met, cycle or diverge."""
+        """Whether the controls have settled, cycle or diverge."""
         return self.met or self.cycled or self.diverged
 
     def step(self) -> None:
@@ -102,5 +103,5 @@ class SweepDescent(Descent):
 
 
 def _mixed(now: Controls, aim: Controls, part: float) -> Controls:
-    """Return controls moved towards others by a part."""
+    """Return controls moved part of the way towards others."""
     return Controls(*((1 - part) * a + part * b for a, b in zip(now, aim, strict=True)))

@@ -1,4 +1,4 @@
-"""Exhaustive: every protocol on a coarse grid, the truth for other solvers."""
+"""Exhaustive: every protocol on a coarse grid, the ground truth for other solvers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replan.control.plan import Status
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Try every protocol with one task per step; for coarse grids, where tasks alone are free."""
+    """Try every protocol with one task per step; for coarse grids, where only tasks are free."""
 
     method: ClassVar[str] = "exhaustive"
 
@@ -21,7 +21,7 @@ class Exhaustive(Solver):
         """Try every protocol."""
         if not search.free_tasks or search.free_lr:
             raise ValueError(
-                "`Exhaustive` expects a problem in which the tasks alone are controlled"
+                "`Exhaustive` expects a problem in which only the tasks are controlled"
             )
         search.begin(starts=0, seed=0)
         descent = Enumeration(search.fine, search.best.controls)

@@ -14,11 +14,12 @@ from replan.control.plan import Status
 
 @dataclass(frozen=True)
 class Flips(Solver):
-    """Change the task of single steps, one after the other, as long as the objective falls.
+    """Change the task of single steps, one after another, as long as the objective falls.
 
     - `starts`, `seed`: random starts besides all strategies, as in `Relax`.
-    - `tolerance`: the last round gains less than this part of what the controls can change.
-    - `failures`: moves in a row without a gain that end a round.
+    - `tolerance`: the search ends with a round that gains less than this fraction of what the
+      controls can change.
+    - `failures`: how many moves in a row without a gain end a round.
     """
 
     starts: int = 2

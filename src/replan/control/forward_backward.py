@@ -14,10 +14,10 @@ from replan.control.plan import Status
 
 @dataclass(frozen=True)
 class ForwardBackward(Solver):
-    """Sweep forwards and backwards, and go towards the smallest Hamiltonian at every step.
+    """Sweep forwards and backwards, and move towards the smallest Hamiltonian at every step.
 
-    - `damping`: how far to go; 1 is the paper's sweep as printed, which falls into cycles.
-    - `sweeps`: how many at most.
+    - `damping`: how far to move; 1 is the paper's sweep as printed, which falls into cycles.
+    - `sweeps`: the largest number of sweeps.
 
     It begins from the start given to `solve`, or else from the first strategy.
     """
@@ -31,7 +31,7 @@ class ForwardBackward(Solver):
         check.integer("sweeps", self.sweeps, at_least=1)
 
     def run(self, search: Search) -> Status:
-        """Sweep until the controls are met, cycle or diverge."""
+        """Sweep until the controls settle, cycle or diverge."""
         search.begin(starts=0, seed=0)
         start = on_grid(search.starts[0].protocol, search.problem.steps)
         descent = SweepDescent(

@@ -26,17 +26,17 @@ Status = Literal["converged", "stalled", "cycled", "inaccurate", "limit", "stopp
 
 ADVICE: dict[Status, str] = {
     "converged": "",
-    "stalled": "it ended short of Pontryagin's condition: try more `starts`, or the solver Relax",
-    "cycled": "the sweep came back to where it was: try a smaller `damping`, or the solver Relax",
+    "stalled": "Pontryagin's condition was not reached: try more `starts`, or the solver Relax",
+    "cycled": "the sweep repeats itself: try a smaller `damping`, or the solver Relax",
     "inaccurate": "the integrator, not the search, limits this plan: its discretisation error is "
     "larger than what is left to gain; try more `steps` or a smaller `lr`",
-    "limit": "the limit of gradients was reached: try a larger `max_gradients`",
+    "limit": "the limit on gradients was reached: try a larger `max_gradients`",
     "stopped": "stopped before the end: this is the best plan so far",
 }
 
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
 _FOCUS = "focus on task {}"
-_BLOCKS = 9  # stays that a plan may have to be told one by one
+_BLOCKS = 9  # most stays that are described one by one
 
 
 class SolveError(RuntimeError):
@@ -55,8 +55,8 @@ class Certificate:
     relaxed_value: that of the relaxed plan, which may mix tasks within a step; None where the
     relaxed problem was not solved. integrality_gap: value − relaxed_value. pmp_residual:
     Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
-    upper bound of the first-order gain still possible. discretisation_error: of value, by the
-    integrator the optimiser used. switches: changes of the task. multistart_spread: (worst − best)
+    upper bound on the first-order gain still possible. discretisation_error: of value, with the
+    integrator the optimiser used. switches: changes of task. multistart_spread: (worst − best)
     / best of the relaxed values from all starts that do not diverge. scope: "global" only where
     every protocol was tried.
     """
@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def advice(self) -> str:
-        """What to do next, where there is anything."""
+        """What to do next, if anything."""
         missed = "" if self.trajectory.targets_met else MISSED
         return "; ".join(filter(None, [ADVICE[self.status], missed]))
 
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def phases(self) -> list[str]:
-        """The plan in words: what it opens with, the mixed part, what it ends with."""
+        """The plan in words: its opening, its mixed part and its end."""
         shares, edges = self.protocol.shares, self.protocol.edges
         changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
         if changes.size == 0:
@@ -171,8 +171,8 @@ class Plan:
     def load(cls, path: files.FilePath, *, model: Dynamics | None = None) -> Plan:
         """Read a saved plan.
 
-        Its learning curves are computed again with the model of its kind, or with `model`. Where
-        there is neither, the protocol, the curves and the certificate are those of the file.
+        Its learning curves are computed again with `model`, or with the registered model of its
+        kind. Without either, the protocol, the curves and the certificate are those of the file.
         """
         content = files.read_json(path)
         try:
@@ -207,7 +207,7 @@ class Plan:
     ) -> Figure | None:
         """Draw the losses under the colour bar, and a learning rate that varies.
 
-        Return the figure, and write it where a `path` is given; `axes` as in `Trajectory.plot`.
+        Return the figure, and write it if a `path` is given; `axes` as in `Trajectory.plot`.
         """
         return self.trajectory.plot(path, axes=axes)
 
@@ -267,7 +267,7 @@ class Plan:
 
 
 def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | None) -> Trajectory:
-    """Return the trajectory of a saved plan, computed again where there is a model for it."""
+    """Return the trajectory of a saved plan, computed again if there is a model for it."""
     section = content["problem"]["model"]
     if model is not None or known(section.get("kind", DEFAULT)):
         problem = Problem.from_dict(content["problem"], model=model)

@@ -17,13 +17,13 @@ from replan.control.plan import Status
 
 TOLERANCE = 1e-4
 
-_ALIKE = 0.15  # largest difference between starts that count as one, of shares or the lr's range
-_DESCENTS = 3  # strategies, the best ones, from which the relaxed problem is solved
+_ALIKE = 0.15  # starts that differ by less, in shares or in parts of the lr's range, count as one
+_DESCENTS = 3  # best strategies from which the relaxed problem is solved
 _ROUGH = 20.0  # times the tolerance: good enough on the coarse grid
-_SAME = 2.0  # times the tolerance: does not tell optima apart on the coarse grid
-_SLACK = 10.0  # times the tolerance: left on the table, it counts as converged all the same
-_ATTEMPTS = 3  # at an integrator that is accurate enough for the plan
-_PATIENCES = 6  # ways to round the relaxed plan with fewer and fewer switches
+_SAME = 2.0  # times the tolerance: values closer than this are the same on the coarse grid
+_SLACK = 10.0  # times the tolerance: with less than this left to gain, it counts as converged
+_ATTEMPTS = 3  # attempts at an integrator that is accurate enough for the plan
+_PATIENCES = 6  # ways to round the relaxed plan, with fewer and fewer switches
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Relax(Solver):
     - `starts`: random starts besides the three best strategies. 0 with a start given to `solve`
       means that start alone.
     - `seed`: of the random starts.
-    - `tolerance`: what a plan may leave on the table to first order, as a part of what the controls
-      can change: of the distance from a typical start down to the best plan.
+    - `tolerance`: how much may be left to gain to first order, as a fraction of what the controls
+      can change: of how far a typical start lies above the best plan.
     """
 
     starts: int = 2
@@ -48,7 +48,7 @@ class Relax(Solver):
         check.number("tolerance", self.tolerance, above=0, at_most=1)
 
     def run(self, search: Search) -> Status:
-        """Go through the stages; each improves on what the search has."""
+        """Go through the stages; each improves on what has been found."""
         search.begin(self.starts, self.seed)
         if not (search.free_tasks or search.free_lr):
             return "converged"  # nothing to choose
@@ -109,7 +109,7 @@ class Relax(Solver):
         search.offer(search.rounded(relaxed))
 
     def _polish_tasks(self, search: Search, relaxed: Controls) -> None:
-        """Change tasks step by step, from the rounded plan and, on small problems, from others."""
+        """Change tasks step by step, from the rounded plan; on small problems, from all starts."""
         if not search.free_tasks:
             return
         self._flip(search, search.rounded(relaxed))
@@ -121,7 +121,7 @@ class Relax(Solver):
                 self._flip(search, controls, part=2e-3, failures=100)
 
     def _polish_tasks_and_rates(self, search: Search) -> None:
-        """Improve learning rates and tasks in turn."""
+        """Improve learning rates and tasks alternately."""
         for _ in range(5 * (search.free_lr and search.free_tasks)):
             before = search.best.value
             enough = search.enough(self.tolerance)
@@ -142,7 +142,7 @@ class Relax(Solver):
         good = search.relaxed.residual <= _SLACK * search.enough(self.tolerance)
         return "converged" if good else "stalled"
 
-    # Their parts
+    # Parts of the stages
 
     def _descent(
         self, search: Search, grid: Objective, start: Controls, enough: float
@@ -159,7 +159,7 @@ class Relax(Solver):
 
 
 def _roughness(controls: Controls) -> float:
-    """How much shares change from step to step: from smooth ones the fine grid converges faster."""
+    """How much shares change from step to step: smooth ones converge faster on the fine grid."""
     return float(np.abs(np.diff(controls.shares, axis=0)).sum())
 
 

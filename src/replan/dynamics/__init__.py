@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load numba only when it is asked for."""
+    """Import a name on first use: numba is loaded only when it is needed."""
     if name == "compiled":
         from replan._common.compiled import compiled
 

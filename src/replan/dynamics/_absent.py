@@ -1,4 +1,4 @@
-"""Absent: the place of a model that a result was computed with and that is not here."""
+"""Absent: stands in for the model of a saved result where that model is not available."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from replan.dynamics._dynamics import Dynamics, Pieces
 
 
 class Absent(Dynamics):
-    """Stands for a model of which only the `[model]` section is known.
+    """Stands in for a model of which only the `[model]` section is known.
 
-    Results that were saved with it can be read, but nothing can be computed again.
+    Results that were saved with that model can be read, but nothing can be computed again.
     """
 
     def __init__(self, section: Mapping[str, Any], tasks: int) -> None:
@@ -45,7 +45,7 @@ class Absent(Dynamics):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
-        """Refuse: a file describes models that are there."""
+        """Refuse: a file cannot describe a model that is not available."""
         raise ValueError("`model.kind` expects a model")
 
     def to_dict(self) -> dict[str, Any]:

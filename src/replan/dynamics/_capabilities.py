@@ -1,4 +1,4 @@
-"""What only some models can do, and a clear answer for the others."""
+"""What only some models can do, and a clear refusal for the others."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Chain(ABC):
 
     @abstractmethod
     def resume(self, rng: np.random.Generator) -> Chain:
-        """Return a copy that goes on from here with random numbers of its own."""
+        """Return a copy that continues from here with its own random numbers."""
 
     @abstractmethod
     def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did.
+        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done.
 
-        Fewer than all where the run diverged.
+        These are fewer than all where the run diverged.
         """
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Chain(ABC):
 class Simulable(ABC):
     """A model that can be trained by SGD in any number of input dimensions.
 
-    engines: the words for the ways to do so, the usual one first.
+    engines: the names of the ways to do so, the usual one first.
     """
 
     engines: ClassVar[tuple[str, ...]]
@@ -59,7 +59,7 @@ class Simulable(ABC):
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
-        """Return a run at its start; `weights`: those to start from, where the engine has any."""
+        """Return a run at its start; `weights`: the initial ones, if the engine has any."""
 
 
 _C = TypeVar("_C", HasOverlaps, Simulable)
@@ -71,7 +71,7 @@ _NEEDS: dict[type, str] = {
 
 
 def require(model: Dynamics, capability: type[_C], what: str) -> _C:
-    """Return the model if it has a capability; else refuse `what` needs it."""
+    """Return the model if it has a capability; else refuse it, naming `what` needs one."""
     if not isinstance(model, capability):
         raise ValueError(f"`{what}` needs {_NEEDS[capability]}, got one of kind {model.kind!r}")
     return model

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class CompiledDynamics(DifferentiableDynamics):
-    """A model that brings compiled kernels; the integrator and its reverse are replan's.
+    """A model that provides compiled kernels; the integrator and its reverse are replan's.
 
-    A subclass names its `kernels` and gives their `parameters`, and how users write starts.
+    A subclass names its `kernels`, gives their `parameters`, and says how users write starts.
     """
 
     @classmethod
@@ -30,7 +30,7 @@ class CompiledDynamics(DifferentiableDynamics):
     @property
     @abstractmethod
     def parameters(self) -> Any:
-        """What the kernels know of this model, a NamedTuple of the type that they name."""
+        """What the kernels know about this model, a NamedTuple of the type that they name."""
 
     @cached_property
     def _loops(self) -> Loops:
@@ -46,7 +46,7 @@ class CompiledDynamics(DifferentiableDynamics):
         return found
 
     def losses(self, states: Any) -> Floats:
-        """Return the loss of every task (…, T) at states (…, n), or at a start of the user's."""
+        """Return the loss of every task (…, T) at states (…, n), or at a user's start."""
         x = states if isinstance(states, np.ndarray) else self.pack(states)
         rows = x.reshape(-1, x.shape[-1])
         found = self._loops.all_losses(self.parameters, rows, self.tasks)

@@ -18,7 +18,7 @@ class Pieces(NamedTuple):
     """The steps of a protocol as an integrator sees them.
 
     shares: (pieces, T) of the tasks. lr: (pieces, T) the learning rate of each task. lengths:
-    (pieces,) in time. substeps: (pieces,) how many steps of the integrator each is cut into.
+    (pieces,) in time. substeps: (pieces,) how many integrator steps each piece is cut into.
     """
 
     shares: Floats
@@ -28,7 +28,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def whole(cls, shares: Floats, lr: Floats, lengths: Floats) -> Pieces:
-        """Return pieces of one step of the integrator each."""
+        """Return pieces of one integrator step each."""
         return cls(shares, lr, lengths, np.ones(len(lengths), np.int64))
 
     def only(self, first: int, last: int) -> Pieces:
@@ -47,8 +47,8 @@ class Pieces(NamedTuple):
 class Pulled(NamedTuple):
     """Gradients of a roll-out.
 
-    adjoints: (pieces + 1, n) by the state at every edge, with all that follows from it. by_shares,
-    by_lr: (pieces, T).
+    adjoints: (pieces + 1, n) by the state at every edge, through all that follows from it.
+    by_shares, by_lr: (pieces, T).
     """
 
     adjoints: Floats
@@ -61,7 +61,7 @@ class Dynamics(ABC):
 
     kind: the word that stands for the model in files. example: commented `[model]` and `[start]`
     sections of a problem file to start from. tasks: T. `pack` makes a state from what a user
-    writes, `unpack` goes back.
+    writes; `unpack` does the reverse.
     """
 
     kind: ClassVar[str]
@@ -84,20 +84,20 @@ class Dynamics(ABC):
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) at the edges of the pieces, by an order-4 method.
 
-        A roll-out that leaves the finite numbers stops there: it returns only the rows before.
+        A roll-out stops where a number is no longer finite, and returns only the rows before.
         """
 
     @classmethod
     @abstractmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
-        """Return the model that the `[model]` section of a problem file describes, but for `kind`.
+        """Return the model that a problem file's `[model]` section, without `kind`, describes.
 
         A mistake is a ValueError that names the key.
         """
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings of this model as the `[model]` section, but for `kind`."""
+        """Return the settings of this model as the `[model]` section, without `kind`."""
 
     @abstractmethod
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:

@@ -16,8 +16,8 @@ RTOL = 1e-9
 MAX_STEPS = 2**21
 ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
 _ORDER = 4
-_LEFT = 2**_ORDER - 1  # a difference d of step and half step leaves d / 15 in the finer one
-_AGAIN = 2**16  # steps in which a divergence is looked at once more
+_LEFT = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
+_AGAIN = 2**16  # steps with which a divergence is checked once more
 
 
 class IntegrationError(ArithmeticError):
@@ -49,8 +49,8 @@ def integrate(
 ) -> Integration:
     """Roll out with ever smaller steps until the losses and states are accurate to `rtol`.
 
-    The error is estimated from step against half step, and says how many times smaller the steps
-    must be. After the first pair of runs, it gives up where the next would take more than
+    The error is estimated by comparing step with half step; it says how many times smaller the
+    steps must be. After the first pair of runs, give up where the next would need more than
     `max_steps` steps in all.
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
@@ -73,7 +73,7 @@ def integrate(
             if excess <= 1.0:
                 return Integration(states, losses, errors, fine.substeps, "ok", "")
             finer = _finer(model, states, pieces, excess)
-        else:  # the steps are too long from where it left the finite numbers on, if anywhere
+        else:  # the steps are too long from where numbers are no longer finite, if anywhere
             broken = np.arange(lengths.size) >= min(len(states), len(coarse)) - 1
             finer = np.where(broken, 2, 1)
         pieces = pieces._replace(substeps=pieces.substeps * finer)
@@ -84,12 +84,13 @@ def integrate(
 
 
 def _finer(model: Dynamics, states: Floats, pieces: Pieces, excess: float) -> Ints:
-    """Return how many times as many substeps each piece (pieces,) needs.
+    """Return by what factor (pieces,) the substeps of each piece must grow.
 
     `states` come from twice the substeps; each piece is run again on its own, from its start.
-    Where errors are made, not where they show: dynamics that amplify errors show them late.
+    Steps are refined where errors are made, not where they show: dynamics that amplify errors show
+    them late.
     """
-    times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # far off, errors mislead
+    times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
     ends = [
         model.roll_out(states[i], pieces.only(i, i + 1))[-1] for i in range(pieces.lengths.size)
     ]
@@ -110,10 +111,10 @@ def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Fl
 
 
 def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tuple[Status, str]:
-    """Return why a roll-out ended short of its accuracy, and what to try.
+    """Return why a roll-out did not reach its accuracy, and what to try.
 
-    One that leaves the finite numbers diverges only if it still does with much smaller steps, from
-    where it was still moderate; else its steps were too long to be stable.
+    One that becomes infinite diverges only if it still does so with much smaller steps, from
+    where it was still moderate; otherwise its steps were too long to be stable.
     """
     steps, done = int(pieces.substeps.sum()), len(states) - 1
     if done < pieces.lengths.size:

@@ -1,4 +1,4 @@
-"""Kernels: the compiled functions that a model brings."""
+"""Kernels: the compiled functions that a model provides."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 
 class Kernels(NamedTuple):
-    """What a compiled model brings: functions made by `compiled`, and the type they are found by.
+    """What a compiled model provides: functions made by `compiled`, and the type to find them by.
 
-    - `parameters`: a NamedTuple class of numbers and arrays, all that the functions know of a
-      model; its own, because the functions are found by it. `p` below is one of them.
+    - `parameters`: a NamedTuple class of numbers and arrays, all that the functions know about a
+      model; the model's own, because the functions are found by it. `p` below is an instance.
     - `rate(p, state, shares, lr, out)`: write Σ_t shares[t] f_t(state, lr[t]) to `out` (n,).
     - `losses(p, state, out)`: write the loss of every task to `out` (T,).
     - `pull_rate(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr)`: write the
       gradient of cotangent · rate by the state to `by_state` (n,); add `scale` × those by shares
-      and lr to `by_shares` and `by_lr` (T,).
+      and by lr to `by_shares` and `by_lr` (T,).
     - `pull_losses(p, state, cotangent, out)`: write the gradient (n,) of Σ_t cotangent[t] × loss of
       task t to `out`.
-    - `make_work(p)`, `make_pull_work(p)`: for functions that need scratch arrays, what they get in
-      the place of `p`, made once per roll-out: for rate and losses, and for their reverses. Each is
-      annotated with the NamedTuple class that it returns.
+    - `make_work(p)`, `make_pull_work(p)`: for functions that need scratch arrays; return what they
+      get in place of `p`, made once per roll-out: for rate and losses, and for their reverses. Each
+      is annotated with the NamedTuple class that it returns.
     """
 
     parameters: type

@@ -1,7 +1,7 @@
 """RK4 and its exact reverse, compiled once for every kind of parameters.
 
-What is particular to a model (`rate`, `losses`, their reverses) is found by the type of what it is
-called with, a NamedTuple of the model's own: a function passed as an argument would be compiled
+What is particular to a model (`rate`, `losses`, their reverses) is found by the type of its first
+argument, a NamedTuple class of the model's own: a function passed as an argument would be compiled
 anew in every process.
 """
 
@@ -22,7 +22,7 @@ from replan._common.compiled import NumbaError, compiled, inlined
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
-_KERNELS: dict[type, Kernels] = {}  # by the types that their functions get first
+_KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
 
 _ARGUMENTS = {
     "rate": "p, state, shares, lr, out",
@@ -49,7 +49,7 @@ def loops(kernels: Kernels) -> Loops:
     _check(kernels)
     for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
-            raise ValueError(f"`parameters` expects a class of its own, got {found} once more")
+            raise ValueError(f"`parameters` expects a class of the model's own, got {found} again")
     functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
     return Loops(*(_explained(compiled(model=kernels.rate)(function)) for function in functions))
 
@@ -177,7 +177,7 @@ def _finish(
 def _roll_out(p: Any, start: Floats, pieces: Pieces) -> tuple[Floats, int]:
     """Classical RK4 with `pieces.substeps[i]` equal steps on piece i.
 
-    Returns the states (pieces + 1, n) at the edges and how many pieces ended in finite numbers.
+    Returns the states (pieces + 1, n) at the edges and how many pieces ended with finite numbers.
     """
     count, n = pieces.lengths.size, start.size
     work = _make_work(p)
@@ -206,7 +206,7 @@ def _pull_back(
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
     states, cotangents: (pieces + 1, n). Returns the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and the gradients by shares and lr (pieces, T).
+    state at each edge, and the gradients by shares and by lr (pieces, T).
     """
     count, n = pieces.lengths.size, states.shape[1]
     T = pieces.shares.shape[1]
@@ -225,7 +225,7 @@ def _pull_back(
         step = pieces.lengths[piece] / substeps
         shares, lr = pieces.shares[piece], pieces.lr[piece]
         stages[0, 0] = states[piece]
-        for sub in range(substeps):  # the stages again, forwards
+        for sub in range(substeps):  # the stages again, going forwards
             _stages(work, shares, lr, step, stages[sub], slope, total)
             if sub + 1 < substeps:
                 _finish(work, shares, lr, step, stages[sub], slope, total, stages[sub + 1, 0])

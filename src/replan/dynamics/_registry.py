@@ -13,8 +13,8 @@ from typing import TypeVar
 from replan._common import check
 from replan.dynamics._dynamics import Dynamics
 
-DEFAULT = "teacher-student"  # of a problem file that names no kind
-IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with models of one's own
+DEFAULT = "teacher-student"  # for a problem file that names no kind
+IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with the user's own models
 
 _D = TypeVar("_D", bound=type[Dynamics])
 
@@ -37,7 +37,7 @@ def register(model: _D) -> _D:
 
 
 def find(kind: str) -> type[Dynamics]:
-    """Return the model of a kind; refuse one that is not known."""
+    """Return the model of a kind; refuse an unknown kind."""
     if not known(kind):
         raise ValueError(
             f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
@@ -47,7 +47,7 @@ def find(kind: str) -> type[Dynamics]:
 
 
 def known(kind: str) -> bool:
-    """Whether there is a model of a kind.
+    """Whether there is a model of this kind.
 
     First come the modules or files that the environment variable REPLAN_IMPORT names, which may
     bring strategies and solvers as well. A kind that is still not known is looked for among the

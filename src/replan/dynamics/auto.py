@@ -1,7 +1,7 @@
 """AutoDynamics: any model from its `rate` and `losses`, gradients by automatic differentiation.
 
-Needs the extra `jax`. Every RK4 step is differentiated on its own (one `vjp` a step inside a scan):
-differentiating the unrolled scan costs several times as much to run and to compile.
+Needs the extra `jax`. Every RK4 step is differentiated on its own (one `vjp` per step inside a
+scan): differentiating the unrolled scan costs several times as much to run and to compile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _load_jax() -> None:
-    """Import JAX when the first model is made: it takes seconds, and need not be installed."""
+    """Import JAX when the first model is made: it takes seconds, and is optional."""
     global jax, jnp, ravel_pytree
     try:
         import jax
@@ -36,13 +36,13 @@ class AutoDynamics(DifferentiableDynamics):
     """A dynamics given by two functions on states of any structure (a pytree of arrays).
 
     - `rate(state, task, lr)`: d(state)/dα while training on `task` (an int from 0) at a learning
-      rate; JAX code that gives the structure and the shapes of the state.
+      rate; JAX code that returns the structure and the shapes of the state.
     - `losses(state)`: the loss of every task, an array (T,).
     - `tasks`: T.
     - `like`: a state, for its structure and shapes.
 
     All numbers are float64. No file can hold the functions: results of such a model are loaded
-    with the model given, or as far as they go without it.
+    with `model=`, or else only in so far as the file holds them.
     """
 
     kind = "auto"
@@ -71,17 +71,17 @@ class AutoDynamics(DifferentiableDynamics):
                 given = jax.eval_shape(lambda x, lr, t=task: rate(x, t, lr), state, 1.0)
                 if _show(given) != _show(state):
                     raise ValueError(
-                        "`rate` expects a function that gives the structure and shapes of the "
+                        "`rate` expects a function that returns the structure and shapes of the "
                         f"state, {_show(state)}, got {_show(given)} for task {task}"
                     )
             given = jax.eval_shape(losses, state)
         if _show(given) != f"({self.tasks},)":
             raise ValueError(
-                f"`losses` expects a function that gives an array of shape ({self.tasks},), "
+                f"`losses` expects a function that returns an array of shape ({self.tasks},), "
                 f"got {_show(given)}"
             )
 
-    # One step, and what JAX makes of it
+    # One step, and what JAX derives from it
 
     def _slope(self, x: Any, shares: Any, lr: Any) -> Any:
         state = self._unravel(x)
@@ -126,7 +126,7 @@ class AutoDynamics(DifferentiableDynamics):
     # The interface
 
     def pack(self, start: Any) -> Floats:
-        """Return a state of the structure of `like` as a vector (n,)."""
+        """Return a state with the structure of `like` as a vector (n,)."""
         structure: Any = jax.tree_util.tree_structure(start)
         if structure != self._structure:
             raise ValueError(f"`start` expects the structure {self._structure}, got {structure}")
@@ -187,7 +187,7 @@ class AutoDynamics(DifferentiableDynamics):
         """Refuse: its functions cannot be put in a file."""
         raise ValueError(
             "`model.kind` expects a model that a file can describe, got 'auto', which is made of "
-            "functions: give the model itself"
+            "functions: pass the model itself"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class _Shape(tuple[int, ...]):
 
 
 def _single_steps(pieces: Pieces) -> tuple[Floats, Floats, Floats]:
-    """Return shares, lr and lengths of every single RK4 step, filled up with steps of length 0.
+    """Return shares, lr and lengths of every single RK4 step, padded with steps of length 0.
 
     Their number is a power of two, so that few sizes are ever compiled.
     """

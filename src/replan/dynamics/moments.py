@@ -6,8 +6,8 @@ into another one:
     E_C[g′(λ_k) F(λ)] = √(2/π) (1 + C_kk)^(−½) E_{C^k}[F],   C^k = C − C_·k C_k· / (1 + C_kk).
 
 I₂ is then the only special function (Saad & Solla 1995); I₃ is one tilt and one derivative
-(Stein's lemma), I₄ is two tilts and I₂. The paper's Λ formulas are the same numbers; its I₃ is
-printed with its indices in another order than the equations of motion use them.
+(Stein's lemma), I₄ is two tilts and I₂. The paper's Λ formulas give the same numbers; its I₃ is
+printed with its indices in a different order from that of the equations of motion.
 
 Notation: `cov` is C (n×n); `norm` of a unit is (1 + C_aa)^(−½).
 """

@@ -187,14 +187,14 @@ class CompiledNetwork(Network):
         self._weights = _normal(weights, training.weight_std, (training.hidden, D))
         self._heads = _normal(weights, training.head_std, (tasks.tasks, C, training.hidden))
         count = training.first + steps[-1]
-        pools = [pool for pair in tasks.pools for pool in pair]  # each has a stream of its own
+        pools = [pool for pair in tasks.pools for pool in pair]  # each has its own stream
         drawn = [rng.choice(pool, count) for rng, pool in zip(samples, pools, strict=True)]
         self._streams = np.reshape(drawn, (tasks.tasks, 2, count))
         self._position = np.zeros(tasks.tasks, np.int64)
         self._policy: Policy
 
     def copy(self) -> CompiledNetwork:
-        """Return a network that can go on in another way from here."""
+        """Return a network that can continue in another way from here."""
         other = object.__new__(CompiledNetwork)
         other.__dict__ = self.__dict__ | {
             "looks": list(self.looks),

@@ -51,11 +51,11 @@ Payloads = Iterator[tuple[str, bytes]]
 
 
 class FetchError(OSError):
-    """A data set could not be had from anywhere."""
+    """A data set could not be obtained from anywhere."""
 
 
 class Source(NamedTuple):
-    """Where a data set can be had: `payloads(say)` gives its files and says what it does.
+    """Where a data set can be obtained: `payloads(say)` gives its files and says what it does.
 
     package: whether that runs a package manager.
     """

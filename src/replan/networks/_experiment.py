@@ -239,8 +239,8 @@ class Experiment:
     def plot(self, path: files.FilePath | None = None) -> Figure:
         """Draw mean losses over realisations: of the tasks tested, and of each task at the end.
 
-        Bands and bars reach from the smallest to the largest. Return the figure, and write it where
-        a `path` (.png, .pdf, .svg) is given.
+        Bands and bars reach from the smallest to the largest. Return the figure, and write it if a
+        `path` (.png, .pdf, .svg) is given.
         """
         with plotting.figure(path, width=8.0, height=3.4) as figure:
             left, right = figure.subplots(1, 2, width_ratios=[3, 2])

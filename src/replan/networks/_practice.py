@@ -209,7 +209,7 @@ def _writer(folder: str) -> Any:
 def learn_pairs(
     strategy: str, seed: int, settings: dict[str, Any], root: str | None, board: str | None
 ) -> Record:
-    """Learn one pair after the other, and return what was measured.
+    """Learn one pair after another, and return what was measured.
 
     board: a folder for TensorBoard's events.
     """

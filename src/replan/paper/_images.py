@@ -26,7 +26,7 @@ PARITY = {"normalise": "unit", "test_samples": 2000}
 def case(
     data: str, tasks: dict[str, Any], training: dict[str, Any], looks: list[int], block: list[int]
 ) -> dict[str, Any]:
-    """Return the test losses of a block of realisations by strategy, and when replay began."""
+    """Return the test losses of a block of realisations, by strategy, and when replay began."""
     if data == "fashion-mnist":
         made = mixed_tasks(fashion_mnist(), **tasks)
     else:
@@ -44,7 +44,7 @@ def case(
 def learn(
     run: Run, data: str, tasks: list[dict[str, Any]], looks: list[int], seeds: int, settings: Any
 ) -> pd.DataFrame:
-    """Return a table with a row for every setting of the tasks, realisation, strategy and look."""
+    """Return a table with a row for every setting of the tasks, realisation, strategy and test."""
     training = {name: settings[name] for name in TRAINING}
     looks = sorted(set(looks))
     blocks = [[first, min(first + 10, seeds)] for first in range(0, seeds, 10)]
@@ -95,7 +95,7 @@ def draw_strategies(axes: Any, curves: pd.DataFrame) -> None:
 
 
 def draw_comparison(axes: Any, curves: pd.DataFrame) -> None:
-    """Draw the mean loss of each strategy after the change of the task, with 95 % intervals."""
+    """Draw the mean loss of each strategy after the change of task, with 95 % intervals."""
     for name, look in STYLES.items():
         draw_interval(axes, table_of(curves, name), look | {"label": name})
 
@@ -119,7 +119,7 @@ def legend_of(figure: Any, *axes: Any) -> None:
 
 
 def table_of(curves: pd.DataFrame, strategy: str) -> pd.DataFrame:
-    """Return the mean loss of a strategy, realisations × steps after the change of the task."""
+    """Return the mean loss of a strategy, realisations × steps after the change of task."""
     rows = curves[(curves["strategy"] == strategy) & (curves["step"] > 0)]
     return rows.pivot(index="seed", columns="step", values="mean")
 
@@ -131,6 +131,6 @@ def numbers(name: str, difference: Any) -> dict[str, float]:
 
 
 def below(difference: Any) -> bool | None:
-    """Return whether paired differences are below zero; None where their interval holds zero."""
+    """Return whether paired differences are below zero; None where their interval contains zero."""
     _, low, high = mean_interval(difference)
     return True if high < 0 else False if low > 0 else None

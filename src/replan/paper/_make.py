@@ -58,13 +58,13 @@ def make(
     `figures`: names of the paper's, and modules with figures of one's own (docs/extending.md).
     Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
     claims.json and claims.md. What is computed is kept in `out`/cache: a figure that was stopped
-    goes on where it was.
+    continues from where it was.
 
     **Other arguments**
 
     - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
-    - `workers`: processes, by default one a core. `progress`: show a bar on a terminal.
+    - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
     modules = dict(map(_find, figures))
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
@@ -113,7 +113,7 @@ def _find(figure: str | ModuleType) -> tuple[str, ModuleType]:
 def _settings(
     standard: dict[str, Any], seeds: int | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of a figure with those changes that it knows."""
+    """Return the settings of a figure, with those of the changes that it knows."""
     if seeds is not None:
         changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
     return standard | {key: value for key, value in changes.items() if key in standard}
@@ -140,7 +140,7 @@ class _Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._figures()  # a file that is none of ours is refused before anything is computed
+        self._figures()  # a file that we did not write is refused before anything is computed
 
     def _figures(self) -> dict[str, Any]:
         if not self.path.exists():

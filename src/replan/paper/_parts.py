@@ -68,7 +68,7 @@ def losses_by_strategy(points: list[dict[str, Any]], results: list[dict[str, Any
 
 
 def protocol_rows(protocol: dict[str, Any]) -> pd.DataFrame:
-    """Return a protocol, as `Protocol.to_dict` gives it, as a table with a row a step."""
+    """Return a protocol, as `Protocol.to_dict` gives it, as a table with a row per step."""
     made = Protocol(protocol["shares"], lr=protocol["lr"], edges=protocol["edges"])
     columns = {"start": made.edges[:-1], "end": made.edges[1:]}
     columns |= {f"share_{t + 1}": made.shares[:, t] for t in range(made.tasks)}
@@ -83,11 +83,11 @@ def protocol_of(rows: pd.DataFrame) -> Protocol:
 
 
 def typical(losses: pd.Series) -> Any:
-    """Return the index (an initialisation) of the middle one of the losses."""
+    """Return the index (an initialisation) of the median loss."""
     return losses.sort_values().index[(len(losses) - 1) // 2]
 
 
-SHOWN = (0.1, 0.3, 0.6, 0.9)  # similarities whose protocols are shown, where they are among them
+SHOWN = (0.1, 0.3, 0.6, 0.9)  # similarities whose protocols are shown, where they were computed
 
 
 def collect(points: list[dict[str, Any]], results: list[dict[str, Any]]) -> Tables:

@@ -120,7 +120,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 9."""
+    """Check what the paper says about Fig. 9."""
     losses = by_strategy(tables["losses"])
     joint = losses["joint optimum"]
     names = [name for name in NAMES if name != "joint optimum"]

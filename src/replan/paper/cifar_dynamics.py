@@ -23,7 +23,7 @@ def compute(run: Run, *, seeds: int, steps: int, **settings: Any) -> Tables:
 
 
 def draw(tables: Tables) -> plotting.Picture:
-    """Draw the losses of each strategy, their mean losses with the end enlarged, gains."""
+    """Draw the losses of each strategy, their mean losses with the end enlarged, and the gains."""
     curves = tables["curves"]
     with plotting.figure(width=7.2, height=4.8) as figure:
         axes = figure.subplot_mosaic("aabbcc;dddeee")
@@ -65,7 +65,7 @@ def _within(values: Any, least: float, most: float) -> bool | None:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of CIFAR-10, on paired differences of the same realisations."""
+    """Check what the paper says about CIFAR-10, on paired differences of the same realisations."""
     curves = tables["curves"]
     no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STYLES)
     over = {name: _gain(other, rule) for name, other in
@@ -87,7 +87,7 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "It loses less than 0.5 % against interleaved.",
-            "where it is largest, 95 % interval",
+            "where it loses most, 95 % interval",
             [images.below(smallest["interleaved"] - 0.5)],
             {
                 **images.numbers("largest loss against interleaved, %", smallest["interleaved"]),

@@ -1,4 +1,4 @@
-"""Claims: statements about results, checked on many initialisations, with the numbers behind."""
+"""Claims: statements about results, checked on many initialisations, with their evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Claim:
     statement: the paper's, in our words. criterion: when it counts as true in one instance. held:
     whether it was, in each instance; None where the noise leaves it open. numbers: what was
     measured, by name, one value for each instance or one for all. over: what the instances are.
-    always: whether the statement says so.
+    always: whether the statement says "always".
     """
 
     statement: str
@@ -31,8 +31,8 @@ class Claim:
     def verdict(self) -> str:
         """Return "holds" if it is true in at least 90 % of the instances (`always`: in all).
 
-        "does not hold" if it is false in at least 90 %, else that it depends on the instance; a
-        single one that is open is "undecided".
+        "does not hold" if it is false in at least 90 %, otherwise that it depends on the instance;
+        "undecided" if there is a single one and it is open.
         """
         known = [x for x in self.held if x is not None]
         true, count = sum(map(bool, known)), len(self.held)
@@ -79,9 +79,9 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         "Made by `replan figure`. A claim is checked in many instances, mostly initialisations:",
         "it *holds* if it is true in at least 90 % of them (in all where the paper says always),",
-        "*does not hold* if it is false in at least 90 %, and else *depends on the initialisation*",
-        "(or whatever the instances are); a single one whose noise leaves it open is *undecided*.",
-        "Numbers are medians over the instances, with 10 to 90 % in brackets. Verdicts on a few",
+        "*does not hold* if it is false in at least 90 %, and otherwise *depends on the",
+        "initialisation* (or the like); it is *undecided* if noise leaves a single instance open.",
+        "Numbers are medians over the instances, with 10-90 % ranges in brackets. Verdicts on few",
         "instances, as with `--quick`, say little.",
     ]
     for name, figure in content.items():

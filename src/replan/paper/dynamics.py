@@ -151,7 +151,7 @@ def _final(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 2."""
+    """Check what the paper says about Fig. 2."""
     curves, final = tables["curves"], _final(tables["curves"])
     phase_1 = curves[curves["strategy"] == "first phase"]
     learnt = phase_1[phase_1["time"] == 1000.0].set_index("seed")["theory_1"]
@@ -173,7 +173,7 @@ def claims(tables: Tables) -> list[Claim]:
     return [
         Claim(
             "After 1,000 units on task 1 its loss is about 1e-6.",
-            "within a factor 10",
+            "within a factor of 10",
             list((learnt > 1e-7) & (learnt < 1e-5)),
             {"loss": learnt},
         ),
@@ -188,7 +188,7 @@ def claims(tables: Tables) -> list[Claim]:
             },
         ),
         Claim(
-            "Optimal replay ends below interleaved, and that below no replay.",
+            "Optimal replay ends below interleaved, which ends below no replay.",
             "the mean losses at the end are in this order",
             list(
                 (final["optimal"] < final["interleaved 1:1"])

@@ -24,7 +24,7 @@ def compute(run: Run, *, seeds: int, steps: int, similarity: float, **settings: 
 
 
 def looks(first: int, steps: int) -> list[int]:
-    """Return when to test: every twentieth of the first phase, more often after the change."""
+    """Return when to test: at every twentieth of the first phase, more often after the change."""
     early = range(0, min(1000, steps), max(1, min(50, steps // 20)))
     return sorted({*range(-first, 0, max(1, first // 20)), *early, *range(0, steps, 250), steps})
 
@@ -44,7 +44,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 6, on paired differences of the same realisations."""
+    """Check what the paper says about Fig. 6, on paired differences of the same realisations."""
     curves = tables["curves"]
     no_replay, mixed, rule = (images.table_of(curves, name) for name in images.STYLES)
     steps = no_replay.columns
@@ -70,7 +70,7 @@ def claims(tables: Tables) -> list[Claim]:
         *(
             Claim(
                 f"Focus-then-replay beats {name} over the entire trajectory.",
-                "its loss averaged over all steps on task 2 is below, 95 % interval",
+                "its loss averaged over all steps on task 2 is lower, 95 % interval",
                 [images.below(_average(rule) - _average(other))],
                 {
                     **images.numbers("difference", _average(rule) - _average(other)),

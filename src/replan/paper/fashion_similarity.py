@@ -58,7 +58,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 7, on paired differences, similarity by similarity."""
+    """Check what the paper says about Fig. 7, on paired differences, similarity by similarity."""
     rows = []
     for (similarity, size), here in tables["losses"].groupby(["similarity", "step"]):
         no_replay, mixed, rule = (
@@ -122,7 +122,7 @@ def claims(tables: Tables) -> list[Claim]:
 
 
 def _all(table: pd.DataFrame, column: str) -> list[bool | None]:
-    """Return for each similarity whether all of a column is true; None where it is open."""
+    """Return, for each similarity, whether all of a column is true; None where that is open."""
     found = []
     for _, here in table.groupby("similarity"):
         values = here[column].to_list()

@@ -83,7 +83,7 @@ def _trained(protocols: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 4."""
+    """Check what the paper says about Fig. 4."""
     losses = tables["losses"].set_index("seed")
     found = pd.DataFrame(
         {seed: _describe(steps) for seed, steps in tables["protocols"].groupby("seed")}
@@ -102,8 +102,8 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "In the revision phase the rates lie on two curves, one for each task.",
-            "from step to step the rate changes by over 5 %, and by over twice as much, where the "
-            "task changes as where it does not (medians)",
+            "from one step to the next, the rate changes by over 5 % where the task changes, and "
+            "by over twice as much as where it does not (medians)",
             list((found["jump"] > 1.05) & (np.log(found["jump"]) > 2 * np.log(found["drift"]))),
             {"change with the task": found["jump"], "change within a task": found["drift"]},
         ),

@@ -76,7 +76,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 5."""
+    """Check what the paper says about Fig. 5."""
     losses = by_strategy(tables["losses"])
     sequential, interleaved = losses["sequential"], losses["interleaved 1:1"]
     ends = [sequential.columns[0], sequential.columns[-1]]

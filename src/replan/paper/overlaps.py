@@ -22,7 +22,8 @@ _POINTS = 51
 def case(problem: dict[str, Any]) -> dict[str, Any]:
     """Return readouts and cosines, both (time, task, unit), under the optimum.
 
-    Units are numbered so that unit k goes with teacher k: the cosines' sum at the end is larger.
+    Units are numbered so that unit k belongs to teacher k: this makes the cosines' sum at the end
+    larger.
     """
     plan = solve(Problem.from_dict(problem))
     run = plan.trajectory
@@ -87,7 +88,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 8."""
+    """Check what the paper says about Fig. 8."""
     table = tables["overlaps"]
     end = table[table["time"] == table["time"].max()]
     cosines = end.pivot(index=["seed", "similarity"], columns=["unit", "task"], values="cosine")
@@ -101,14 +102,14 @@ def claims(tables: Tables) -> list[Claim]:
     return [
         Claim(
             "Each hidden unit specialises on one teacher, at every similarity.",
-            "at the end each unit is nearer to a teacher of its own, at all γ: its cosines differ "
-            "by at least half of what they would if it were on it",
+            "at the end each unit is nearer to its own teacher, at all γ: its cosines differ by at "
+            "least half as much as if it lay on that teacher",
             list((special > 0.5).all(axis=1)),
             {f"smaller difference / (1 - γ), γ = {g:g}": special[g] for g in special.columns},
         ),
         Claim(
             "Off-diagonal readouts are suppressed more slowly as γ → 1.",
-            f"of their maxima, more is left at the end at γ = {last:g} than at γ = {first:g}",
+            f"more of their maxima is left at the end at γ = {last:g} than at γ = {first:g}",
             list(left[last] > left[first]),
             {f"end / maximum at γ = {g:g}": left[g] for g in left.columns},
         ),

@@ -1,4 +1,4 @@
-"""Appendix B: how long the readout takes to suppress the wrong unit, formula and measured."""
+"""Appendix B: how long the readout takes to suppress the wrong unit, predicted and measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = {"similarities": [0.0, 0.3, 0.6, 0.8]}
 
 
 def case(similarity: float) -> dict[str, Any]:
-    """Return the time-scale by the formula, its limit, and measured with and without features."""
+    """Return the time-scale by the formula, its limit, and as measured, features frozen or not."""
     return {
         "similarity": similarity,
         "formula": readout_timescale(similarity),
@@ -71,7 +71,7 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "It is also the time-scale of training both layers from there (our question).",
-            "the slowest mode, measured with hidden units that learn along, is within a factor 2",
+            "the slowest mode, measured with hidden units that learn too, is within a factor of 2",
             [bool(np.all(np.abs(np.log2(table["trained"] / table["formula"])) < 1))],
             {
                 "measured / formula at the smallest γ": [

@@ -74,7 +74,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 3."""
+    """Check what the paper says about Fig. 3."""
     losses = by_strategy(tables["losses"])
     plans = tables["plans"]
     no_replay, optimal = losses["no replay"], losses["optimal"]
@@ -107,17 +107,17 @@ def claims(tables: Tables) -> list[Claim]:
         ),
         Claim(
             "The same share of replay without a focus phase performs worse.",
-            "its excess is above 5 % and twice that of the shuffled revision, medians over γ",
+            "its excess is above 5 % and above twice that of the shuffled revision, medians over γ",
             list(price.median(axis=1) > np.maximum(0.05, 2 * excess.median(axis=1))),
             {"excess of interleaved at the optimal share, median over γ": price.median(axis=1)},
         ),
         Claim(
             "The focus phase ends about where the losses of the tasks meet.",
-            "at its end the losses are within a factor 2 at half of all γ",
+            "at its end the losses are within a factor of 2 at half of all γ",
             list(near.mean(axis=1) >= 0.5),
             {
                 "loss of task 2 / task 1 at its end, median over γ": ratio.median(axis=1),
-                "share of γ within a factor 2": near.mean(axis=1),
+                "share of γ within a factor of 2": near.mean(axis=1),
                 "end of the focus phase, median over γ": plans.groupby("seed")["focus"].median(),
                 "where they meet without replay": plans.groupby("seed")["meeting"].median(),
             },

@@ -33,8 +33,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 def case(problem: dict[str, Any]) -> dict[str, Any]:
     """Return the curves of all protocols on one problem, and the optimal protocol.
 
-    "Shuffled" is the limit of a random order sample by sample: a steady mixture. The paper has all
-    of them but "sequential 2-3-1".
+    "Shuffled" is the limit of a random order, sample by sample: a steady mixture. All but
+    "sequential 2-3-1" are in the paper.
     """
     posed = Problem.from_dict(problem)
     plan = solve(posed)
@@ -130,7 +130,7 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def claims(tables: Tables) -> list[Claim]:
-    """Check what the paper says of its Fig. 10."""
+    """Check what the paper says about Fig. 10."""
     curves, final = tables["curves"], _final(tables["curves"])
     rest = final.drop(columns="optimal")
     rows = []

@@ -13,7 +13,7 @@ from replan.problem import Problem
 from replan.strategies import one_task
 from replan.trajectory import evaluate
 
-# The head's first error: small, so that it decays linearly, and in no mode of the decay alone.
+# The head's initial error: small, so that it decays linearly, and not in a single mode alone.
 _NUDGE = 1e-4 * np.array([[-1.0, 0.9], [0.0, 0.0]])
 _FREEZE = 1e-13  # the first layer's learning rate relative to the heads'
 
@@ -33,8 +33,8 @@ def measure_readout_timescale(
     """Return the time-scale on which a slightly wrong head decays, measured on the full dynamics.
 
     Both hidden units start on their teachers and task 1 is trained. With `train_features=False`
-    the first layer stands still, as the formula assumes; with `True` it learns along, as in real
-    training, and the slowest mode is another one: head and features err together.
+    the first layer is frozen, as the formula assumes; with `True` it learns too, as in real
+    training, and the slowest mode is another one, in which head and features err together.
     """
     gamma, eta = _checked(similarity, lr)
     slow = 1.0 if train_features else _FREEZE

@@ -42,8 +42,8 @@ class FocusThenReplay(Policy):
     - `order`, `seed`, `log`: as in `Policy`.
 
     A loss that is not finite is noted in `decisions` and otherwise ignored. Without old tasks there
-    is nothing to replay, and the focus phase goes on; so it does while the loss of an old task is
-    not known.
+    is nothing to replay, and the focus phase continues; it also does so while the loss of an old
+    task is not known.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FocusThenReplay(Policy):
 
     @property
     def focus_lengths(self) -> list[int]:
-        """How many steps each focus phase has taken that `begin` started, the last one so far."""
+        """How many steps each focus phase that `begin` started has taken, the last one so far."""
         phases = [d for d in self.decisions if d.what in ("focus", "replay")]
         ends = [d.step for d in phases[1:]] + [self.step]
         return [end - d.step for d, end in zip(phases, ends, strict=True) if d.what == "focus"]
@@ -131,7 +131,7 @@ class FocusThenReplay(Policy):
             raise ValueError(f"`old_tasks` expects tasks other than the new one, got {new_task}")
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
-        self._lag = np.zeros(self.tasks)  # what lags behind is not made up for in a focus phase
+        self._lag = np.zeros(self.tasks)  # tasks that lag behind do not catch up in a focus phase
 
     def _observe(self, losses: dict[int, float], late: int) -> dict[int, float]:
         """Take note of the losses, and end the focus phase if they have met."""
@@ -153,7 +153,7 @@ class FocusThenReplay(Policy):
         return self.losses
 
     def _unknown(self) -> list[int]:
-        """Return the tasks that have arrived and whose losses nobody has told."""
+        """Return the tasks that have arrived and whose losses are not known."""
         return [t for t in self.seen if t not in self.losses]
 
     def _meet(self) -> bool:

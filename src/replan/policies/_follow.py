@@ -16,7 +16,7 @@ from replan.protocol import Protocol
 class Follow(OpenLoop):
     """Plays a protocol, with its learning rates, stretched over a number of steps.
 
-    After them the last piece of the protocol goes on.
+    After these, the last piece of the protocol continues.
     """
 
     def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:

@@ -2,7 +2,7 @@
 
 No framework is needed: a policy is told losses (`observe`) and answers with tasks (`next_task`,
 `next_tasks`) or with how many samples of a batch come from each task (`next_counts`). Tasks count
-from 0. A step is a sample, or whatever else is asked for one at a time.
+from 0. A step is a sample, or whatever else the loop takes one of at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Policy(ABC):
       observation: with the present shares, the losses (smoothed if the policy smooths them) and how
       many steps late they were.
 
-    A policy of one's own implements the abstract methods and properties and overrides nothing else.
+    A policy of your own implements the abstract methods and properties and overrides nothing else.
     One that depends on the step alone is an `OpenLoop` and implements only `_ahead`.
     """
 
@@ -77,7 +77,7 @@ class Policy(ABC):
     @property
     @abstractmethod
     def waiting(self) -> str:
-        """A sentence that says for want of which losses it cannot go on; empty if it can."""
+        """A sentence that says which losses it lacks to continue; empty if it lacks none."""
 
     @property
     @abstractmethod

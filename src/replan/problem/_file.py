@@ -1,4 +1,4 @@
-"""The problem file (TOML): its keys and their types; example.toml is a commented one."""
+"""The problem file (TOML): its keys and their types; `example` gives a commented one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from replan._common import files
 from replan._common.sections import Section, read, task_from_one
 from replan.dynamics import Dynamics, find
 from replan.dynamics._registry import DEFAULT
+from replan.problem._control import Control
 from replan.problem._limits import Limits
-from replan.problem._problem import Control, Problem
 
 
 def _range_or_false(value: Any) -> Any:
@@ -46,7 +46,7 @@ class _Objective(Section):
     targets: dict[str, float] | None = None
 
     def target_list(self, tasks: int) -> list[float | None] | None:
-        """Return the targets of all tasks; the file names tasks from 1."""
+        """Return the targets of all tasks; the file counts tasks from 1."""
         if self.targets is None:
             return None
         listed: list[float | None] = [None] * tasks
@@ -75,21 +75,16 @@ class _File(Section):
     limits: _Limits = _Limits()
 
 
-def load(path: files.FilePath) -> Problem:
-    """Read a problem file; any mistake in it is a ValueError of one line that names the key."""
-    where = os.fspath(path)
+def sections(path: files.FilePath) -> dict[str, Any]:
+    """Return the sections of a problem file."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where}: not a TOML file ({error})") from None
-    try:
-        return from_dict(content)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{os.fspath(path)}: not a TOML file ({error})") from None
 
 
-def from_dict(content: Mapping[str, Any], model: Dynamics | None = None) -> Problem:
-    """Return the problem that the sections of a problem file describe, with `model` if given."""
+def arguments(content: Mapping[str, Any], model: Dynamics | None = None) -> dict[str, Any]:
+    """Return the arguments of a `Problem` that the sections describe, with `model` if given."""
     file = read(_File, content)
     if model is None:
         settings = dict(file.model)
@@ -98,13 +93,13 @@ def from_dict(content: Mapping[str, Any], model: Dynamics | None = None) -> Prob
             raise ValueError(f"`model.kind` expects a word, got {kind!r}")
         model = find(kind).from_dict(settings)
     lr = file.control.lr
-    return Problem(
-        model,
-        model.start_from_dict(file.start),
+    return {
+        "model": model,
+        "start": model.start_from_dict(file.start),
         **file.training.given(),
-        weights=file.objective.weights,
-        running=file.objective.running,
-        targets=file.objective.target_list(model.tasks),
-        control=Control(file.control.tasks, None if lr is None else (lr.min, lr.max)),
-        limits=Limits(**file.limits.given()),
-    )
+        "weights": file.objective.weights,
+        "running": file.objective.running,
+        "targets": file.objective.target_list(model.tasks),
+        "control": Control(file.control.tasks, None if lr is None else (lr.min, lr.max)),
+        "limits": Limits(**file.limits.given()),
+    }

@@ -34,7 +34,7 @@ class StepLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the tasks of a protocol; those left out do not bind.
+    """Limits on the tasks of a protocol; those not given do not bind.
 
     - `min_share`, `max_share`: (T,) least and largest share of each task in the whole training;
       equal ones make an exact budget.
@@ -81,7 +81,7 @@ class Limits:
         for t in np.flatnonzero(low > high).tolist():
             raise ValueError(
                 f"`min_share` {least[t]:g} to `max_share` {most[t]:g} of task {t + 1} leave no "
-                f"whole number of the {steps} steps: take multiples of 1/{steps}, or more `steps`"
+                f"whole number of the {steps} steps: use multiples of 1/{steps}, or more `steps`"
             )
         dwell = max(1, int(np.ceil(self.min_dwell * steps / duration - 1e-6)))
         switches = steps - 1 if self.max_switches is None else min(self.max_switches, steps - 1)
@@ -114,8 +114,8 @@ class Limits:
 def _can_be_kept(limits: StepLimits) -> bool:
     """Whether some protocol keeps the limits.
 
-    One with a single stay on each of its tasks then does too. Tasks that need not be trained join
-    in the order of how much they may take, until all steps are taken.
+    If one does, so does one with a single stay on each of its tasks. Tasks that need not be trained
+    are added in order of the largest share they may have, until all steps are used.
     """
     needed = limits.low > 0
     least = np.maximum(limits.low, limits.dwell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,41 +13,20 @@ from numpy.typing import ArrayLike
 from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
+from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
 
 # A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
-# the last part below it. Where more than that much of other losses would have to be given up, a
-# plan misses its target. Steeper penalties are met more often, but a descent gets slow along them.
+# the last part below it. Where meeting it would cost more than that in other losses, a plan misses
+# its target. With steeper penalties targets are met more often, but descents become slow.
 _PENALTY = 30.0
-_MARGIN = 0.03  # of the target: where the penalty sets in
-
-
-@dataclass(frozen=True)
-class Control:
-    """What may be controlled.
-
-    tasks: whether the shares of the tasks are free. lr: the range (min, max) of the learning rate,
-    or None where it is fixed.
-    """
-
-    tasks: bool = True
-    lr: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.tasks, bool):
-            raise ValueError(f"`tasks` expects true or false, got {self.tasks!r}")
-        if self.lr is not None:
-            low, high = check.array("lr", self.lr, (2,))
-            check.number("lr min", low, at_least=0)
-            if low > high:
-                raise ValueError(f"`lr` expects min ≤ max, got min {low:g} and max {high:g}")
-            object.__setattr__(self, "lr", (float(low), float(high)))
+_MARGIN = 0.03  # fraction of the target below it where the penalty sets in
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Problem:
-    """A training problem: from `start`, train for `duration`, reach a small objective.
+    """A training problem: from `start`, train for `duration` so that the objective is small.
 
     The objective is Σ_t weights[t] × final loss of task t + Σ_t running[t] × its average over the
     training, and a penalty for final losses above their targets.
@@ -56,14 +36,14 @@ class Problem:
     - `model`: the dynamics, such as a `TeacherStudent`.
     - `start`: where training begins, such as `model.pretrain(…)`.
     - `duration`: training time α_F, in samples per input dimension.
-    - `lr`: the learning rate where nothing else is said; within the range of `control.lr`.
+    - `lr`: the learning rate unless stated otherwise; within the range of `control.lr`.
 
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
     - `weights`: (T,) of the final losses; by default their mean counts.
     - `running`: (T,) of the average losses over the training; by default they do not count.
-    - `targets`: (T,) what the final loss of each task should end below, None where there is none.
+    - `targets`: (T,) what the final loss of each task should stay below, None for no target.
     - `control`: what may be controlled.
     - `limits`: what `solve` must keep to.
     """
@@ -177,7 +157,7 @@ class Problem:
         return np.linspace(0.0, self.duration, self.steps + 1)
 
     def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
-        """Return the protocol if it is one for this problem; refuse any other by its name."""
+        """Return the protocol if it fits this problem; else refuse it, naming the argument."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(f"`{name}` expects a Protocol, got {protocol!r}{hint}")
@@ -193,21 +173,28 @@ class Problem:
 
     @classmethod
     def load(cls, path: files.FilePath) -> Problem:
-        """Read a problem file (TOML); see docs/problem-file.md."""
-        from replan.problem._file import load
+        """Read a problem file (TOML); see docs/problem-file.md.
 
-        return load(path)
+        Any mistake in it is a ValueError of one line that names the key.
+        """
+        from replan.problem._file import sections
+
+        content = sections(path)
+        try:
+            return cls.from_dict(content)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, model: Dynamics | None = None) -> Problem:
         """Return the problem that the sections of a problem file, as dicts, describe.
 
-        `model`: the model itself, instead of the `[model]` section, as for one that no file can
+        `model`: the model itself, instead of the `[model]` section, such as one that no file can
         describe.
         """
-        from replan.problem._file import from_dict
+        from replan.problem._file import arguments
 
-        return from_dict(content, model)
+        return cls(**arguments(content, model))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as a state."""

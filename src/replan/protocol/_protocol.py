@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SAME = 1e-9  # times closer than this part of the duration are one
+_SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
 class Protocol:
-    """Shares of every task and a learning rate, constant on each of a number of steps.
+    """A share of every task and a learning rate, constant on each of a number of steps.
 
     **Main arguments**
 
     - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
     - `duration`: the total time in units of samples per input dimension, in equal steps.
-    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one of each task.
+    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one per task.
 
     **Other arguments**
 
@@ -68,7 +68,7 @@ class Protocol:
     def from_sequence(
         cls, sequence: Sequence[int] | Ints, tasks: int, duration: float, lr: ArrayLike = 1.0
     ) -> Protocol:
-        """Return the protocol that trains on one task (from 0) a step, in equal steps."""
+        """Return the protocol that trains on one task (from 0) per step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
         chosen = check.items("sequence", sequence, "tasks")
         rows = [check.task("sequence", task, tasks) for task in chosen]
@@ -139,21 +139,21 @@ class Protocol:
 
     @property
     def sequence(self) -> Ints:
-        """The task of every step (steps,), from 0; only if one task a step is trained."""
+        """The task of every step (steps,), from 0; only if every step trains on one task."""
         if not self.is_discrete:
             raise ValueError(
-                "`sequence` expects a protocol with one task a step, got mixed shares: "
+                "`sequence` expects a protocol with one task per step, got mixed shares: "
                 "call `round` first"
             )
         return np.argmax(self.shares, axis=1)
 
     def step_at(self, times: ArrayLike) -> Ints:
-        """Return the index of the step in force at each time; an edge belongs to the step after."""
+        """Return the index of the step in force at each time; an edge belongs to the next step."""
         index = np.searchsorted(self.edges, times, side="right") - 1
         return np.clip(index, 0, self.steps - 1)
 
     def focus_length(self, task: int) -> float:
-        """Return how long the training is on this task (from 0) alone, from the beginning."""
+        """Return for how long the protocol opens with this task (from 0) alone."""
         others = np.flatnonzero(self.shares[:, check.task("task", task, self.tasks)] < 1.0)
         return float(self.edges[others[0]]) if others.size else self.duration
 
@@ -167,7 +167,7 @@ class Protocol:
         gaps = mine.shares - other.shares[other.step_at(middles)]
         return float(np.max(np.abs(np.cumsum(gaps * mine.lengths[:, None], axis=0))))
 
-    # What can be made of it
+    # What can be made from it
 
     def then(self, other: Protocol) -> Protocol:
         """Return this protocol followed by another."""
@@ -185,20 +185,20 @@ class Protocol:
             raise ValueError(f"`other` expects a protocol of {self.tasks} tasks, got {other!r}")
 
     def stretch(self, duration: float) -> Protocol:
-        """Return the same protocol in another time: every step longer or shorter by one factor."""
+        """Return the same protocol over another duration: all steps scaled by the same factor."""
         end = check.number("duration", duration, above=0)
         edges = self.edges * (end / self.duration)
         edges[-1] = end
         return Protocol(self.shares, lr=self.lr, edges=edges)
 
     def refine(self, factor: int) -> Protocol:
-        """Return the same protocol with every step cut into `factor` equal ones."""
+        """Return the same protocol with every step cut into `factor` equal steps."""
         factor = check.integer("factor", factor, at_least=1)
         inner = np.linspace(self.edges[:-1], self.edges[1:], factor, endpoint=False, axis=1)
         return self._on(np.append(inner.ravel(), self.duration))
 
     def split(self, times: ArrayLike) -> Protocol:
-        """Return the same protocol with more edges at the given times (those inside it)."""
+        """Return the same protocol with further edges at the given times (those inside it)."""
         room = _SAME * self.duration
         new = np.unique(check.array("times", times, ("n",)))
         near = np.clip(np.searchsorted(self.edges, new), 1, self.steps)
@@ -213,11 +213,11 @@ class Protocol:
         return Protocol(self.shares[step], lr=self.lr[step], edges=edges)
 
     def round(self) -> Protocol:
-        """Return the protocol with one task a step that follows the shares most closely.
+        """Return the protocol with one task per step that follows the shares most closely.
 
         Sum-up rounding: on equal steps the integrated shares deviate by at most
-        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely. What lags
-        behind is made up for at once, even where a task has no share any more.
+        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely. A task that
+        lags behind catches up at once, even where it no longer has a share.
         """
         from replan.protocol._rounding import sum_up
 
@@ -230,7 +230,7 @@ class Protocol:
         """Return the task (from 0) of every SGD sample: duration × dimension of them.
 
         "spread" follows the shares as evenly as possible (deviation below one sample for two
-        tasks), "random" draws every sample's task from the shares at its time, with the seed.
+        tasks); "random" draws every sample's task from the shares at its time, with the seed.
         """
         dimension = check.integer("dimension", dimension, at_least=1)
         check.one_of("order", order, ORDERS)
@@ -268,7 +268,7 @@ class Protocol:
 
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
-        """Read a saved .json or .csv file; any result's .json with a protocol in it will do too."""
+        """Read a saved .json or .csv file, or the .json of any result that holds a protocol."""
         try:
             if files.suffix(path, [".json", ".csv"]) == ".csv":
                 return cls._from_csv(path)
@@ -296,7 +296,7 @@ class Protocol:
         header, *rows = lines or [[]]
         if "share_1" not in header or not rows:
             raise ValueError(
-                "expects columns start, end, share_1, … and lr, and a row a step, "
+                "expects columns start, end, share_1, … and lr, and a row per step, "
                 f"got {len(rows)} rows of {header}"
             )
         for row in rows:
@@ -309,7 +309,7 @@ class Protocol:
         rates = np.stack([column[name] for name in names], axis=1)
         lr = rates[:, 0] if "lr" in column else rates
         if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
-            raise ValueError("expects steps that start where the one before ends, got a gap")
+            raise ValueError("expects steps that each start where the previous one ends, got a gap")
         return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
 
     def plot(
@@ -317,7 +317,7 @@ class Protocol:
     ) -> Figure | None:
         """Draw the colour bar: one colour per task, stacked where shares are mixed.
 
-        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing; `axes.legend()` names the tasks.
         """
         from replan._common import plotting
@@ -354,7 +354,7 @@ class Protocol:
         )
 
     def lr_text(self) -> str:
-        """Return the learning rate in a few words: one number, first and last, or the range."""
+        """Return the learning rate in a few words: one number, first and last, or a range."""
         rates = self.lr if self.lr.ndim == 1 else self.lr.ravel()
         if f"{rates.min():.3g}" == f"{rates.max():.3g}":
             return f"{rates[0]:.3g}"
@@ -375,7 +375,7 @@ class Protocol:
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def _phases(self, most: int = 8) -> list[str]:
-        """Return the runs of equal shares as lines, the first few."""
+        """Return the first few runs of equal shares, one line each."""
         changes = 1 + np.flatnonzero(np.any(np.abs(np.diff(self.shares, axis=0)) > 1e-12, axis=1))
         bounds = [0, *changes.tolist(), self.steps]
         lines = []

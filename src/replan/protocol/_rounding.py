@@ -1,4 +1,4 @@
-"""Rounding of shares to one task a step, compiled."""
+"""Rounding of shares to one task per step, compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIE = 1e-9  # differences below this, in steps, are rounding errors: the first 
 
 @compiled
 def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Ints:
-    """Go on with `sum_up` where the tasks lag by `lag` (T,); it is updated."""
+    """Continue `sum_up` from `lag` (T,), how far each task lags; it is updated."""
     steps, tasks = shares.shape
     chosen = np.empty(steps, np.int64)
     for i in range(steps):
@@ -30,12 +30,12 @@ def follow(shares: Floats, lengths: Floats, patience: float, lag: Floats) -> Int
 
 @compiled
 def sum_up(shares: Floats, lengths: Floats, patience: float = 0.0) -> Ints:
-    """Return one task a step (steps,) from shares (steps, T) and lengths (steps,).
+    """Return one task per step (steps,) from shares (steps, T) and lengths (steps,).
 
-    Every step goes to the task that lags its integrated share most. The integrated shares then
-    never deviate by more than (½ + … + 1/T) × the longest step where all steps are equal (½ for
-    two tasks on any grid). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
+    Every step goes to the task that lags its integrated share most. On equal steps the integrated
+    shares then never deviate by more than (½ + … + 1/T) × the step (for two tasks on any grid, ½ ×
+    the longest step). (Sager, Bock & Diehl 2012; Kirches, Lenders & Manns 2020)
 
-    With `patience` the task of the step before goes on until another lags by that many steps more.
+    With `patience` a task continues until another lags by that many steps more.
     """
     return follow(shares, lengths, patience, np.zeros(shares.shape[1]))

@@ -1,4 +1,4 @@
-"""Samples: the task and learning rate of every SGD sample, as a protocol says."""
+"""Samples: the task and learning rate of every SGD sample under a protocol."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ORDERS = ("spread", "random")
 def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> Ints:
     """Return a task for each row of shares (n, T), in one of `ORDERS`.
 
-    "random" draws them with `rng`; "spread" goes on where the tasks lag by `lag` (T,), and updates
-    it.
+    "random" draws them with `rng`; "spread" continues from `lag` (T,), how far each task lags, and
+    updates it.
     """
     if order == "random":
         draws = rng.random(len(shares))
@@ -29,10 +29,10 @@ def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> I
 
 
 class Samples:
-    """The samples of a protocol in `dimension` input dimensions, taken in order, some at a time.
+    """The samples of a protocol in `dimension` input dimensions, taken in order, a few at a time.
 
     order: "spread" (as evenly as the shares allow), "random" (drawn from the shares with `rng`), or
-    the tasks themselves, from 0, one a sample.
+    the tasks themselves, from 0, one per sample.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ from replan.protocol import Protocol
 from replan.protocol._samples import ORDERS, Samples
 from replan.simulation._simulation import Simulation
 
-_POINTS = 101  # times at which runs are looked at
-_AT_ONCE = 100_000  # samples between two looks at the clock and the keyboard
+_POINTS = 101  # times at which runs are recorded
+_AT_ONCE = 100_000  # samples between two checks for progress and Ctrl-C
 
 
 def simulate(
@@ -45,21 +45,22 @@ def simulate(
     **Main arguments**
 
     - `problem`: of a model that can be simulated, such as a `TeacherStudent`; `protocol`: for it.
-    - `dimension`: N. A protocol of duration α expects α N samples.
-    - `seeds`: how many runs. `seed`: of all of them together.
+    - `dimension`: N. A protocol of duration α takes α N samples.
+    - `seeds`: how many runs. `seed`: the seed that all of them derive from.
 
     **Other arguments**
 
     - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
-      from the shares), or the tasks themselves, from 0, one a sample.
-    - `engine`: for a `TeacherStudent` "reduced" (the overlaps as a Markov chain, exact in law) or
+      from the shares), or the tasks themselves, from 0, one per sample.
+    - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
       "full" (plain SGD on N-dimensional weights); by default the model's first.
-    - `times`: when to look at the runs, by default 101 times. The result's `times` are these,
-      sorted, at whole samples, and the end.
-    - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, which
-      have the overlaps of `problem.start`.
-    - `after`: an earlier simulation; its runs go on where they ended, instead of `problem.start`.
-    - `threads`: runs at a time, by default one a core; the result does not depend on it.
+    - `times`: when to record the runs, by default at 101 times. The result's `times` are these,
+      sorted and rounded to whole samples, and the end.
+    - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, with
+      the overlaps of `problem.start`.
+    - `after`: an earlier simulation; its runs continue from where they ended, instead of from
+      `problem.start`.
+    - `threads`: runs at a time, by default one per core; the result does not depend on it.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
     A run diverges where the network's error on a sample, or that times lr / N, exceeds 1e10, and
@@ -82,7 +83,7 @@ def simulate(
     threads = check.integer("threads", threads, at_least=1)
     samples = round(protocol.duration * dimension)
     if samples == 0:
-        raise ValueError(f"`dimension` expects enough dimensions for a sample, got {dimension}")
+        raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
     tasks = _order(order, samples, problem.model.tasks)
     if after is None:
@@ -112,7 +113,7 @@ def simulate(
         try:
             futures = [pool.submit(run, number) for number in range(seeds)]
             runs = [future.result() for future in futures]
-        except KeyboardInterrupt:  # keep what is finished, if anything is
+        except KeyboardInterrupt:  # keep what has finished, if anything has
             stop.set()
             runs = [future.result() for future in futures]
             if len(runs) < seeds or not any(run.end for run in runs):
@@ -151,7 +152,7 @@ def _run(
     meter: Meter,
     stop: threading.Event,
 ) -> _Run:
-    """Take a chain through all samples and look at its overlaps (looks, size) where asked."""
+    """Run a chain through all samples; record its overlaps (looks, size) where requested."""
     states, done = np.full((len(looks), size), np.nan), 0
     for i, look in enumerate(looks.tolist()):
         while done < look:
@@ -172,7 +173,7 @@ def _diverged(sample: int) -> str:
 
 
 def _accept(after: Simulation, problem: Problem, dimension: int, seeds: int, engine: str) -> None:
-    """Refuse an earlier simulation that runs cannot go on from."""
+    """Refuse an earlier simulation that runs cannot continue from."""
     if not isinstance(after, Simulation):
         raise ValueError(f"`after` expects a Simulation, got {after!r}")
     if after.problem.to_dict()["model"] != problem.to_dict()["model"]:
@@ -190,7 +191,7 @@ def _accept(after: Simulation, problem: Problem, dimension: int, seeds: int, eng
 
 
 def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: int) -> Ints:
-    """Return after how many samples to look at the runs; always at the end, too."""
+    """Return after how many samples to record the runs; the end is always included."""
     if times is None:
         times = np.linspace(0.0, duration, _POINTS)
     wanted = check.array("times", times, ("m",))
@@ -206,7 +207,7 @@ def _order(order: str | Sequence[int], samples: int, tasks: int) -> str | Ints:
         return check.one_of("order", order, ORDERS)
     given = np.asarray(check.items("order", order, "tasks"))
     if given.shape != (samples,):
-        raise ValueError(f"`order` expects {samples} tasks, one a sample, got {given.size}")
+        raise ValueError(f"`order` expects {samples} tasks, one per sample, got {given.size}")
     if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tasks:
         found = f"{given.min()} to {given.max()}"
         raise ValueError(f"`order` expects whole numbers from 0 to {tasks - 1}, got {found}")

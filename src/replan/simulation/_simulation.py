@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class Simulation:
     """Runs of SGD with the same protocol, one per seed.
 
-    times: (m,) when they were looked at, the last one the end. states: (seeds, m, n) their
-    overlaps, NaN from where a run diverged. ends: what each run can go on from. failures: what
-    happened to diverged runs, by their number. settings: dimension, seeds, seed, order, engine, and
-    the phase, from 0, where simulations follow each other.
+    times: (m,) when they were recorded; the last is the end. states: (seeds, m, n) their overlaps,
+    NaN from where a run diverged. ends: what each run can continue from. failures: what happened to
+    diverged runs, by number. settings: dimension, seeds, seed, order, engine, and the phase, from
+    0, where simulations follow one another.
     """
 
     problem: Problem
@@ -110,7 +110,7 @@ class Simulation:
     ) -> Figure | None:
         """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
 
-        Return the figure, and write it where a `path` (.png, .pdf, .svg) is given. With `axes`,
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing: one for the losses, or two for the colour bar and the losses.
         """
         from replan._common import plotting
@@ -182,7 +182,7 @@ class Simulation:
         return np.stack(ends, axis=1)
 
     def _notes(self) -> list[str]:
-        """Return what happened to diverged runs, and to a theory that is not there."""
+        """Return what happened to diverged runs, and why the theory is missing if it is."""
         lines = self.curves.left_out
         if self.theory.status != "ok":
             lines.append(f"theory: {self.theory.advice}")

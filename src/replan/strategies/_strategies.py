@@ -1,6 +1,6 @@
 """Strategies: recipes that make a protocol from a problem without optimising it.
 
-Each is called with a problem alone, or with settings of its own. Tasks count from 0.
+Each is called with a problem alone, or with settings of its own too. Tasks count from 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replan.protocol import Protocol
 from replan.strategies._strategy import Strategy, strategy
 from replan.trajectory import evaluate
 
-_SEARCH_STEPS = 2**15  # RK4 steps for one point of a grid: a rate that needs more is too large
+_SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
 
 
 # Which task
@@ -48,7 +48,7 @@ def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protoco
 
 @strategy
 def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
-    """Change the task every step, in turn through `order` (by default all tasks)."""
+    """Change the task every step, cycling through `order` (by default all tasks)."""
     cycle = _order(problem, order)
     rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
     return Protocol.from_sequence(rows, problem.model.tasks, problem.duration, problem.lr)
@@ -65,7 +65,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
 
 @strategy
 def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
-    """Train on one task after the other in blocks of equal length (by default all tasks)."""
+    """Train on one task after another in blocks of equal length (by default all tasks)."""
     blocks = _order(problem, order)
     return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
 
@@ -81,8 +81,8 @@ def focus_then_replay(
     """Train on the new task alone (the last), then mix the tasks in fixed shares (equal ones).
 
     `focus` is the length of the first phase; by default it ends when the loss of the new task
-    meets the largest loss of the others, or never if they do not meet. (The paper's pseudo-optimal
-    strategy as used on real data.)
+    meets the largest loss of the others, or never if they do not meet. (The rule that the paper
+    uses on real data.)
     """
     new = _new_task(problem, new_task)
     revision = _shares(problem, shares).tolist()
@@ -103,7 +103,8 @@ def shuffled(
     """Put the steps of a protocol (by default `focus_then_replay`) in random order.
 
     Every step keeps its shares, learning rate and length. Steps that begin before `after` stay
-    where they are: with the focus phase kept this is the paper's pseudo-optimal strategy.
+    where they are: an optimum with its focus phase kept is the paper's pseudo-optimal strategy
+    (Fig. 3), here "optimal, revision shuffled".
     """
     base = focus_then_replay(problem) if protocol is None else problem.accept(protocol)
     after = check.number("after", after, at_least=0, at_most=base.duration)
@@ -211,7 +212,7 @@ class GridSearch(NamedTuple):
 def grid_search(
     problem: Problem, strategy: Strategy, *, progress: Watch = False, **grid: Any
 ) -> GridSearch:
-    """Return the best of a strategy over all combinations of settings.
+    """Return a strategy's best protocol over all combinations of settings.
 
     `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
     the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
@@ -253,7 +254,7 @@ def _segments(
 ) -> Protocol:
     """Return segments on the problem's grid; their own ends are edges too."""
     whole = Protocol.from_segments(segments, problem.model.tasks, problem.lr)
-    edges = np.append(whole.edges[:-1], problem.duration)  # lengths may not add up to the last bit
+    edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
     return Protocol(whole.shares, lr=whole.lr, edges=edges).split(problem.edges)
 
 
@@ -272,7 +273,7 @@ def _with_lr(
 
 
 def _lr_grid(problem: Problem) -> Floats:
-    """Learning rates around the problem's, a factor √2 apart, or all over its range."""
+    """Learning rates around the problem's, a factor √2 apart, or throughout its range."""
     if problem.control.lr is not None and problem.control.lr[1] > 0:
         low, high = problem.control.lr
         return np.geomspace(max(low, high / 64), high, 13)
@@ -281,8 +282,8 @@ def _lr_grid(problem: Problem) -> Floats:
 
 @lru_cache(maxsize=8)
 def _meeting_time(problem: Problem, new: int) -> float:
-    """When, training on the new task alone, its loss meets the largest loss of the others."""
-    from scipy.optimize import brentq  # half of what importing replan would cost
+    """When the loss of the new task, trained alone, meets the largest loss of the others."""
+    from scipy.optimize import brentq  # would double the time it takes to import replan
 
     alone = evaluate(problem, one_task(problem, task=new))
 

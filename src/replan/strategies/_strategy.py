@@ -10,14 +10,14 @@ from replan.protocol import Protocol
 
 Recipe = Callable[..., Protocol]
 
-STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve` go through
+STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve` try
 
 
 class Strategy:
-    """A recipe that makes a protocol for a problem; called with a problem and settings of its own.
+    """A recipe that makes a protocol for a problem; called with a problem and its own settings.
 
-    name: its word on the command line. turns: the rates that it sets, such as ("lr",); without any
-    it leaves them as the problem has them. A strategy that turns a rate takes a `protocol`, whose
+    name: its name on the command line. turns: the rates that it sets, such as ("lr",); the others
+    stay as the problem has them. A strategy that turns a rate has the arguments `protocol`, whose
     tasks it keeps, and `progress`.
     """
 
@@ -43,7 +43,7 @@ def strategy(*, turns: tuple[str, ...]) -> Callable[[Recipe], Strategy]: ...
 
 
 def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> Any:
-    """Make a strategy of a function and put it among `STRATEGIES`; used as a decorator."""
+    """Make a function a strategy and add it to `STRATEGIES`; used as a decorator."""
     if recipe is None:
         return lambda found: _add(Strategy(found, turns))
     return _add(Strategy(recipe, turns))

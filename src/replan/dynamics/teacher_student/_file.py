@@ -21,7 +21,7 @@ def _all_or_each(value: Any) -> Any:
         isinstance(value, list) and all(isinstance(flag, bool) for flag in value)
     )
     if not good:
-        raise ValueError("expects true, false or a list of them, one for each task")
+        raise ValueError("expects true, false or a list of these, one for each task")
     return value
 
 
@@ -41,7 +41,7 @@ class _Model(Section):
         if (self.similarity is None) == (self.teacher_overlaps is None):
             raise ValueError("expects either `similarity` or `teacher_overlaps`")
         if "tasks" in self.model_fields_set and self.similarity is None:
-            raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` says it already")
+            raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` implies it")
         return self
 
 
@@ -76,14 +76,14 @@ class _Start(Section):
 
 
 def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a `[model]` section, those that it gives."""
+    """Return the settings that a `[model]` section gives."""
     return read(_Model, content, "model").given()
 
 
 def read_start(
     content: Mapping[str, Any], tasks: int
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the settings of `fresh`, those of `pretrain` if asked for, or else the overlaps."""
+    """Return the settings of `fresh` or of `pretrain` if asked for, or else the overlaps."""
     start = read(_Start, content, "start")
     if start.fresh is not None:
         return start.fresh.given(), None, None

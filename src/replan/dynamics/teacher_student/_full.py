@@ -41,7 +41,7 @@ class Full(Chain):
         dimension: int,
         weights: tuple[ArrayLike, ArrayLike] | None,
     ) -> Full:
-        """Return a run at a start; from given weights (K, N) and teachers (P, N), or from any."""
+        """Return a run at a start, with given weights (K, N) and teachers (P, N), or with any."""
         if weights is None:
             student, teachers = _embed(model, start, dimension)
         else:
@@ -49,11 +49,11 @@ class Full(Chain):
         return cls(model, student, start.V, teachers, np.random.default_rng(0))
 
     def resume(self, rng: np.random.Generator) -> Full:
-        """Return a copy that goes on from here with random numbers of its own."""
+        """Return a copy that continues from here with its own random numbers."""
         return Full(self.model, self.weights, self.heads, self.teachers, rng)
 
     def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
+        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done."""
         N = self.weights.shape[1]
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
@@ -90,7 +90,7 @@ class Full(Chain):
 def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:
     """Return weights (K, N) and teachers (P, N) with these overlaps, along the first axes.
 
-    Inputs look the same from all sides: which weights they are does not matter.
+    Inputs are isotropic, so any weights with these overlaps will do.
     """
     frame = model.teacher_frame
     along, rest = coordinates(start, frame)
@@ -123,7 +123,7 @@ def _checked(
             f"`weights` expects weights of dimension {dimension}, got {student.shape[1]}"
         )
     gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
-    if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # as of float32
+    if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # float32's
         raise ValueError(
             f"`weights` expects weights with the overlaps of `problem.start`, got overlaps that "
             f"differ by {gap:.3g}"

@@ -47,7 +47,7 @@ def _unpack(state: Floats, K: int, work: Work) -> None:
 
 @inlined
 def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
-    """List the tasks with a share and the units that enter their errors; return both counts."""
+    """List the tasks that have a share and the units in their errors; return both counts."""
     T, U = work.weights.shape
     tasks = 0
     for t in range(T):
@@ -151,7 +151,7 @@ def _add_diffusion(
             for i in range(tasks):
                 t = work.active[i]
                 weight += work.coefficients[i] * weights[t, n] * weights[t, m]
-            if weight == 0.0:  # two teacher units that no task adds up
+            if weight == 0.0:  # two teacher units that no task combines
                 continue
             if j2 < j:
                 weight *= 2.0

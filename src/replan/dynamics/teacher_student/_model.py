@@ -28,7 +28,7 @@ from replan.dynamics.teacher_student._example import EXAMPLE
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """The state of the teacher-student dynamics; leading axes, such as time, may stand in front.
+    """The state of the teacher-student dynamics; leading axes, such as time, are allowed.
 
     Q: (…, K, K) student-student overlaps. M: (…, K, P) student-teacher overlaps.
     V: (…, T, K) the student's head of every task.
@@ -67,7 +67,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     - `teacher_heads`: A (T×P), or P numbers for a single task; by default each teacher unit is a
       task of its own (A = 1).
     - `noise`: standard deviation σ of the label noise. Losses are those of noise-free labels.
-    - `train_heads`: whether SGD trains the student's heads; one bool, or one a task.
+    - `train_heads`: whether SGD trains the student's heads; one bool, or one per task.
     - `head_lr`: the heads learn at `head_lr` × the learning rate.
     - `activation`: "erf", g(z) = erf(z/√2), of student and teachers.
 
@@ -124,7 +124,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
         """Return a soft committee machine: one task, orthonormal teacher units, fixed heads.
 
-        Teacher heads are 1 and the student's heads stay as the start gives them, unless `settings`
+        Teacher heads are 1 and the student's heads stay as they are at the start, unless `settings`
         (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
         """
         units = check.integer("teacher_units", teacher_units, at_least=1)
@@ -195,8 +195,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     ) -> Overlaps:
         """Return the overlaps after training on one task alone.
 
-        It begins from `start`, or from `fresh(seed)`; the seed is 0 if neither is given. `rtol` and
-        `max_steps` are those of `evaluate`.
+        Training begins from `start` or from `fresh(seed)`; the seed is 0 if neither is given.
+        `rtol` and `max_steps` are those of `evaluate`.
         """
         if seed is not None and start is not None:
             raise ValueError("`seed` or `start`: expects one of the two, got both")
@@ -223,7 +223,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         N = w.shape[1]
         B = check.array("teacher_weights", teacher_weights, (self.teacher_units, N))
         gap = float(np.max(np.abs(B @ B.T / N - self.teacher_overlaps)))
-        if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # as of float32
+        if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # float32's
             raise ValueError(
                 "`teacher_weights` expects teachers with the model's `teacher_overlaps` "
                 f"(wᵀw/N), got overlaps that differ by {gap:.3g}"
@@ -270,7 +270,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
     @cached_property
     def parameters(self) -> Any:
-        """What the kernels know of this model."""
+        """What the kernels know about this model."""
         from replan.dynamics.teacher_student._work import Parameters
 
         S, A = self.teacher_overlaps, self.teacher_heads
@@ -298,7 +298,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     def cosines(self, overlaps: Overlaps) -> Floats:
         """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
 
-        A unit or teacher without length aligns with nothing: 0.
+        A unit or teacher of length zero aligns with nothing: 0.
         """
         squares = np.diagonal(overlaps.Q, axis1=-2, axis2=-1)[..., :, None]
         lengths = np.sqrt(squares * np.diagonal(self.teacher_overlaps))
@@ -321,7 +321,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             from replan.dynamics.teacher_student._reduced import Reduced
 
             if weights is not None:
-                raise ValueError("`weights` expects None but with the engine 'full'")
+                raise ValueError("`weights` expects None unless the engine is 'full'")
             return Reduced.begin(self, self.unpack(state), dimension)
         from replan.dynamics.teacher_student._full import Full
 
@@ -367,7 +367,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
 
 def _edges(duration: float) -> Floats:
-    """Return times that lie the further apart the later: learning slows down."""
+    """Return times that lie further and further apart: learning slows down."""
     edges = [0.0, 1.0]
     while edges[-1] < duration:
         edges.append(edges[-1] + min(0.25 * edges[-1], 1000.0))
@@ -378,6 +378,6 @@ def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, .
     flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(
-            f"`{name}` expects true, false or one of them for each of {tasks} tasks, got {value!r}"
+            f"`{name}` expects true, false or one of these for each of {tasks} tasks, got {value!r}"
         )
     return tuple(bool(flag) for flag in flags)

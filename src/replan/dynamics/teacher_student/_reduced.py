@@ -1,11 +1,11 @@
-"""SGD's overlaps at finite N, exact in law at O(K² + KP) a sample, without N-dimensional vectors.
+"""SGD's overlaps at finite N, exact in law at O(K² + KP) per sample, without N-dimensional vectors.
 
 Inputs are Gaussian, so only their components along the teachers and students matter. Notation: the
 teachers span r dimensions, with coordinates `frame` (P, r), S = frame frameᵀ; student k, over √N,
 is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an orthonormal frame of its
-own. An input has r + K standard normal components there, and a component along one new direction
-whose length is χ distributed with N − K − r degrees of freedom: whatever is left of it. After an
-update the rest reaches into the new direction; a rotation of the frame makes it triangular again.
+own. An input has r + K standard normal components there; what is left of it lies along one new
+direction, and its length is χ distributed with N − K − r degrees of freedom. After an update the
+rest reaches into the new direction; a rotation of the frame makes it triangular again.
 No matrix is inverted, so nothing becomes singular when a student aligns with a teacher.
 """
 
@@ -50,11 +50,11 @@ class Reduced(Chain):
         return cls(model, along, rest, start.V, dimension, np.random.default_rng(0))
 
     def resume(self, rng: np.random.Generator) -> Reduced:
-        """Return a copy that goes on from here with random numbers of its own."""
+        """Return a copy that continues from here with its own random numbers."""
         return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
 
     def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many it did."""
+        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done."""
         K, r = self.along.shape
         model = self.model
         return int(
@@ -133,7 +133,7 @@ def _advance(
             for j in range(k + 1):
                 field += wide[k, j] * outer[j]
             fields[k] = field
-            push[k] = math.erf(field * math.sqrt(0.5))  # the activation, for now
+            push[k] = math.erf(field * math.sqrt(0.5))  # holds the activation, for now
             error += heads[t, k] * push[k]
         pace = lr[sample] / dimension * error
         if not max(abs(error), abs(pace)) < LARGE:
@@ -157,7 +157,7 @@ def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
 
     wide: (K, K + 1), lower triangular, its last column zero. First the frame is turned so that
     `outer` (K + 1,) points along its first direction, which brings `wide` one diagonal up; the
-    update then touches the first column only, and a second turn takes that diagonal away.
+    update then touches the first column only, and a second turn removes that diagonal.
     """
     K = push.size
     for i in range(K, 0, -1):

@@ -3,7 +3,7 @@
 Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x, η_t) is one
 number, H = Σ_t s_t (η_t B_t + η_t² A_t), so pulling p back through the rate means differentiating H
 with respect to the covariance C and the weights w. A bar over a name is the derivative of H by it;
-C̄ and its kin are kept so that dH = Σ_ab C̄_ab dC_ab over all a, b, with C symmetric.
+C̄ and the like are defined so that dH = Σ_ab C̄_ab dC_ab over all a, b, with C symmetric.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def pull_rate(
 ) -> None:
     """Reverse of `rate`: write the gradient of H to `by_state` (n,).
 
-    Add `scale` × its gradients by shares and lr to `by_shares` and `by_lr` (T,).
+    Add `scale` × its gradients by shares and by lr to `by_shares` and `by_lr` (T,).
     """
     work, bars = pull_work
     K = work.K

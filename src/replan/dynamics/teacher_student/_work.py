@@ -1,4 +1,4 @@
-"""What the compiled kernels of the teacher-student model know, and where they write on the way."""
+"""What the compiled kernels of the teacher-student model know, and their scratch arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replan._common.compiled import compiled
 
 
 class Parameters(NamedTuple):
-    """What the kernels know of a model."""
+    """What the kernels know about a model."""
 
     S: Floats  # (P, P) teacher overlaps
     A: Floats  # (T, P) teacher heads
@@ -21,7 +21,7 @@ class Parameters(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Scratch arrays of the reverse: derivatives by what has the same name in `Work`."""
+    """Scratch arrays of the reverse: derivatives by the fields of the same name in `Work`."""
 
     cov: Floats  # (U, U) C̄
     once: Floats  # (U, U) of C tilted once
@@ -35,7 +35,7 @@ class Bars(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch arrays, made once per roll-out, with all that the kernels know of the model."""
+    """Scratch arrays, made once per roll-out, with all that the kernels know about the model."""
 
     K: int
     noise: float
@@ -61,7 +61,7 @@ class PullWork(NamedTuple):
 
 @compiled
 def make_work(p: Parameters) -> Work:
-    """Allocate the scratch arrays and fill in what the teachers fix."""
+    """Allocate the scratch arrays and fill in what the teachers determine."""
     T, P = p.A.shape
     U = p.K + P
     cov = np.zeros((U, U))
