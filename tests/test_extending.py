@@ -216,7 +216,7 @@ def test_two_models_of_the_same_kind(files, write):
     importlib.import_module("linear")
     write("other.py", file("linear.py"))
     with pytest.raises(
-        ValueError, match=r"new word for other.Linear, got 'linear', which is linear.Linear"
+        ValueError, match=r"new word, got 'linear' in other.Linear, which is linear.Linear"
     ):
         importlib.import_module("other")
     with pytest.raises(ValueError, match=r"`kind` expects a word for files, got None in Nameless"):
@@ -315,55 +315,6 @@ def test_errors_of_ones_own_are_not_blamed_on_replan_alone(files, write):
     )  # fmt: skip
     assert status == 70
     assert err.startswith("replan: internal error, a bug in replan or in linear.py: ZeroDivisionEr")
-
-
-# A model that only rolls out
-
-
-class Decay(Dynamics):
-    """Each loss x_t² decays while its task is trained, and grows slowly while it is not."""
-
-    kind = "decay"
-    tasks = 2
-
-    def pack(self, start):
-        return np.array(start, dtype=float)
-
-    def unpack(self, states):
-        return states
-
-    def losses(self, states):
-        return states**2
-
-    def roll_out(self, start, pieces):
-        growth = pieces.lengths[:, None] * (0.1 - pieces.shares * pieces.lr)
-        return np.vstack([start, start * np.exp(np.cumsum(growth, axis=0))])
-
-    @classmethod
-    def from_dict(cls, content):
-        return cls()
-
-    def to_dict(self):
-        return {}
-
-    def start_from_dict(self, content):
-        return content["x"]
-
-    def start_to_dict(self, start):
-        return {"x": list(start)}
-
-
-def test_a_model_that_only_rolls_out(tmp_path):
-    problem = replan.Problem(Decay(), [1.0, 1.0], duration=4.0, steps=20)
-    result = replan.compare(problem)
-    assert result.runs["interleaved"].loss == pytest.approx(np.exp(2 * 4 * (0.1 - 0.5)))
-    result.plot(tmp_path / "compare.png")
-    with pytest.raises(
-        ValueError,
-        match="`problem` expects a model that can be differentiated, got one of kind 'decay', "
-        "which only rolls out",
-    ):
-        replan.solve(problem)
 
 
 # A strategy, a solver, a policy, a figure

@@ -71,11 +71,12 @@ def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):
     good, bad = tmp_path / "good", tmp_path / "bad"
     bad.write_text("a file is no folder")
     monkeypatch.setattr(compiled, "_parents", lambda: iter([bad, good]))
-    folder = compiled._folder_of.__wrapped__("replan.dynamics.moments")
+    replans = sources.PACKAGE, sources.package_digest()
+    folder = compiled._folder.__wrapped__(*replans)
     assert folder.parent == good
     assert folder.name.endswith(sources.package_digest())
     monkeypatch.setattr(compiled, "_parents", lambda: iter([bad]))
-    assert compiled._folder_of.__wrapped__("replan.dynamics.moments") is None
+    assert compiled._folder.__wrapped__(*replans) is None
 
 
 def test_code_in_the_temporary_folder_is_this_users_alone(tmp_path, monkeypatch):

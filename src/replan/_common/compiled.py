@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast, overload
 
 import numba
 from numba import njit
+from numba.core.errors import NumbaError as NumbaError
 
 from replan._common import sources
 

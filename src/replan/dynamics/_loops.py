@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numba.core.errors import NumbaError
 from numba.extending import overload
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, inlined
+from replan._common.compiled import NumbaError, compiled, inlined
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
@@ -75,7 +74,7 @@ def _check(kernels: Kernels) -> None:
 def _explained(loop: Any) -> Callable[..., Any]:
     """Return the loop with errors of numba, which are pages long, told in one line."""
 
-    @wraps(loop.py_func)
+    @wraps(loop)
     def call(*arguments: Any) -> Any:
         try:
             return loop(*arguments)

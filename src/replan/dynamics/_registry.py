@@ -29,7 +29,7 @@ def register(model: _D) -> _D:
     before = _KINDS.get(kind, model)
     if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
         raise ValueError(
-            f"`kind` expects a new word for {model.__module__}.{model.__name__}, got {kind!r}, "
+            f"`kind` expects a new word, got {kind!r} in {model.__module__}.{model.__name__}, "
             f"which is {before.__module__}.{before.__name__}"
         )
     _KINDS[kind] = model
