@@ -10,22 +10,19 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan.dynamics.teacher_student._full import Full
-from replan.dynamics.teacher_student._reduced import Reduced, coordinates
-from replan.simulation._simulate import _embed
+from replan.dynamics import Chain
 
 STEPS = 200_000
 
 
-def chain(N: int) -> Reduced:
+def chain(engine: str, N: int) -> Chain:
     model = replan.TeacherStudent.similar(0.3)
-    start = model.fresh(0)
-    along, rest = coordinates(start, model.teacher_frame)
-    return Reduced(model, along, rest, np.asarray(start.V), N, np.random.default_rng(0))
+    begin = model.begin_chain(engine, model.pack(model.fresh(0)), N, None)
+    return begin.resume(np.random.default_rng(0))
 
 
 def reduced(N: int, steps: int = STEPS):
-    run, tasks, lr = chain(N), np.arange(steps) % 2, np.ones(steps)
+    run, tasks, lr = chain("reduced", N), np.arange(steps) % 2, np.ones(steps)
     run.advance(tasks[:10], lr[:10])  # compiles
     return lambda: run.advance(tasks, lr)
 
@@ -41,11 +38,7 @@ def draws(N: int):
 
 
 def full(N: int, steps: int):
-    model = replan.TeacherStudent.similar(0.3)
-    start = model.fresh(0)
-    weights, teachers = _embed(model, start, N)
-    run = Full(model, weights, np.asarray(start.V), teachers, np.random.default_rng(0))
-    tasks, lr = np.arange(steps) % 2, np.ones(steps)
+    run, tasks, lr = chain("full", N), np.arange(steps) % 2, np.ones(steps)
     return lambda: run.advance(tasks, lr)
 
 

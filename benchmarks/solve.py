@@ -35,7 +35,7 @@ def shared_problem() -> replan.Problem:
 def gradient_against_c(peer: ctypes.CDLL, problem: replan.Problem) -> dict:
     """Milliseconds for value and gradient, and for the forward roll-out alone in plain C."""
     model, n = problem.model, problem.steps
-    objective = Objective(problem, n, 10**9)
+    objective = Objective(problem, n)
     controls = Controls(np.full((n, 2), 0.5), np.ones((n, 2)))
     assert objective.substeps == 1
     states = np.zeros((n + 1, problem.state.size))

@@ -1,5 +1,6 @@
 """Gradients of roll-outs: by hand, by finite differences and by automatic differentiation."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,16 +30,17 @@ def tilted_rate(model):
         v = V[task]
         w = jnp.concatenate([v, -A[task]])
         cov = jnp.block([[Q, M], [M.T, S]])
-        drift, square = [], []
-        for k in range(K):
+
+        def unit(k):
             once = tilt(cov, k)
             scale = jnp.sqrt(2 / jnp.pi / (1 + cov[k, k]))
             push = w * jnp.sqrt(2 / jnp.pi) / jnp.sqrt(1 + jnp.diag(once))
-            drift.append(scale * (push @ once))
             slopes = scale * jnp.sqrt(2 / jnp.pi / (1 + jnp.diag(once)[:K]))
-            pairs = [w @ i2(tilt(once, h)) @ w + model.noise**2 for h in range(K)]
-            square.append(slopes * jnp.array(pairs))
-        drift, square = jnp.array(drift), jnp.array(square)
+            pairs = jax.vmap(lambda h: w @ i2(tilt(once, h)) @ w + model.noise**2)(units)
+            return scale * (push @ once), slopes * pairs
+
+        units = jnp.arange(K)
+        drift, square = jax.vmap(unit)(units)  # loops would take minutes to compile
         first = lr * v[:, None] * drift
         dQ = -first[:, :K] - first[:, :K].T + lr**2 * jnp.outer(v, v) * square
         head = model.head_lr if model.train_heads[task] else 0.0

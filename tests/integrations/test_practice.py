@@ -12,7 +12,7 @@ from replan import IntegrationError
 from replan.cli._app import app
 from replan.networks import _datasets
 from replan.networks import _practice as practice
-from replan.networks._driver import STRATEGIES
+from replan.networks._driver import POLICIES
 from replan.networks._practice import SplitTraining, train_pairs
 
 SMALL = {"pairs": ("05", "27"), "samples": 640, "memory": 24, "probe": 8, "batch_size": 8}
@@ -31,7 +31,7 @@ def read(path):
 
 
 def test_a_run_folder(fashion, tmp_path):
-    names = list(STRATEGIES)
+    names = list(POLICIES)
     settings = SplitTraining(**SMALL)
     found = train_pairs(tmp_path, settings, strategies=names, seeds=2, workers=1)
     summary = found.summary()

@@ -155,7 +155,7 @@ def test_grid_search_finds_the_best_of_its_grid(problem):
         evaluate(problem, strategies.exponential_lr(problem, **settings)).loss
         for settings, _ in found.tried
     ]
-    assert found.value == pytest.approx(min(values), rel=1e-5)
+    assert found.loss == pytest.approx(min(values), rel=1e-5)
     best = found.tried[int(np.argmin(values))][0]
     assert found.settings == best
     assert evaluate(problem, found.protocol).loss == pytest.approx(min(values))

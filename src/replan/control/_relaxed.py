@@ -11,7 +11,7 @@ from replan.control._quasi_newton import QuasiNewton
 from replan.control._solver import Descent
 from replan.problem import Problem
 
-_PATIENCE = 20  # this many steps must together gain something
+_PATIENCE = 20  # steps in a row that must gain something between them
 
 
 class RelaxedDescent(Descent):

@@ -3,12 +3,12 @@
 from replan.networks._compiled import Training, experiment
 from replan.networks._datasets import Images, cifar10, fashion_mnist
 from replan.networks._download import fetch
-from replan.networks._driver import STRATEGIES
+from replan.networks._driver import POLICIES
 from replan.networks._experiment import Experiment
 from replan.networks._tasks import ImageTasks, mixed_tasks, parity_tasks
 
 __all__ = [
-    "STRATEGIES",
+    "POLICIES",
     "Experiment",
     "ImageTasks",
     "Images",

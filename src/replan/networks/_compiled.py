@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from replan._common import check
 from replan._common.progress import Meter, Watch
 from replan.networks._driver import (
-    STRATEGIES,
+    POLICIES,
     Network,
     Record,
     check_strategies,
@@ -147,7 +147,7 @@ def _checked_realisations(realisations: int | Sequence[int]) -> list[int]:
 
 def _checked_protocols(protocols: Mapping[str, Protocol]) -> dict[str, Protocol]:
     for name, protocol in protocols.items():
-        if not isinstance(protocol, Protocol) or protocol.tasks != 2 or name in STRATEGIES:
+        if not isinstance(protocol, Protocol) or protocol.tasks != 2 or name in POLICIES:
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(
                 f"`protocols` expects protocols of two tasks under names that no strategy has, "

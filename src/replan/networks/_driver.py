@@ -17,7 +17,7 @@ from replan.policies import FocusThenReplay, Policy
 Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name
 
 # What happens when a new task arrives, as settings of FocusThenReplay.
-STRATEGIES: dict[str, dict[str, Any]] = {
+POLICIES: dict[str, dict[str, Any]] = {
     "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
     "interleaved": {"max_focus": 0},
     "fixed-replay": {"max_focus": 0, "shares": 0.5},
@@ -30,7 +30,7 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
     """Return names of strategies, each known and given once."""
     names = check.items("strategies", strategies, "strategies")
     for name in names:
-        check.one_of("strategies", name, STRATEGIES)
+        check.one_of("strategies", name, POLICIES)
     if len(set(names)) != len(names) or not names:
         raise ValueError(f"`strategies` expects each name once, at least one, got {names}")
     return names
@@ -38,7 +38,7 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
 
 def strategy_policy(strategy: str, tasks: int, **settings: Any) -> FocusThenReplay:
     """Return the policy of a strategy, to be told of each task that arrives."""
-    return FocusThenReplay(0, [], tasks=tasks, **STRATEGIES[strategy], **settings)
+    return FocusThenReplay(0, [], tasks=tasks, **POLICIES[strategy], **settings)
 
 
 class Network(ABC):

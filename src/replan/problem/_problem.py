@@ -21,7 +21,7 @@ from replan.protocol import Protocol
 # the last part below it. Where meeting it would cost more than that in other losses, a plan misses
 # its target. With steeper penalties targets are met more often, but descents become slow.
 _PENALTY = 30.0
-_MARGIN = 0.03  # fraction of the target below it where the penalty sets in
+_MARGIN = 0.03  # the penalty sets in below the target by this fraction of it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class Problem:
     - `steps`: number of equal steps of a protocol.
     - `weights`: (T,) of the final losses; by default their mean counts.
     - `running`: (T,) of the average losses over the training; by default they do not count.
-    - `targets`: (T,) what the final loss of each task should stay below, None for no target.
+    - `targets`: (T,) what the final loss of each task should not exceed, None for no target.
     - `control`: what may be controlled.
     - `limits`: what `solve` must keep to.
     """

@@ -202,11 +202,11 @@ class GridSearch(NamedTuple):
 
     protocol: Protocol
     settings: dict[str, Any]
-    value: float
+    loss: float
     tried: list[tuple[dict[str, Any], float]]
 
     def __repr__(self) -> str:
-        return f"GridSearch(value={self.value:.6g}, settings={self.settings})"
+        return f"GridSearch(loss={self.loss:.6g}, settings={self.settings})"
 
 
 def grid_search(
@@ -234,12 +234,12 @@ def grid_search(
         run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
         tried.append((settings, run.loss if run.status == "ok" else np.inf))
         meter.advance()
-    settings, value = min(tried, key=lambda pair: pair[1])
-    if value == np.inf:
+    settings, loss = min(tried, key=lambda pair: pair[1])
+    if loss == np.inf:
         raise IntegrationError(
             "no setting of the grid gave a learning curve: try smaller learning rates"
         )
-    return GridSearch(strategy(problem, **settings), settings, value, tried)
+    return GridSearch(strategy(problem, **settings), settings, loss, tried)
 
 
 # Parts
