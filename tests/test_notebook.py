@@ -93,7 +93,7 @@ def test_a_simulation_shows_what_its_text_says(results):
     simulation = results["simulation"]
     shown = words(simulation._repr_html_())
     assert "2 runs of SGD, N = 50" in shown
-    assert f"{simulation.mean[-1, 0]:.4g}" in shown
+    assert f"{simulation.curves.mean[-1, 0]:.4g}" in shown
 
 
 def test_words_are_escaped(problem):

@@ -31,9 +31,9 @@ def most_work(problem, name):
     if name == "exhaustive":
         return 0, 100 + sum(tasks**i for i in range(1, steps + 1)) + 4 * tasks**4
     if problem.step_limits.on_stays:  # moves of whole stays too, from many starts
-        return {"relax": (600, 3000), "flips": (120, 4000)}[name]
+        return {"relax": (600, 3000), "flips": (150, 4500)}[name]
     few = steps <= 32  # then the polish has many starts
-    return {"relax": (210, 1000 if few else 400), "tight": (400, 500), "flips": (120, 4000)}[name]
+    return {"relax": (210, 1000 if few else 400), "tight": (400, 500), "flips": (150, 4500)}[name]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_the_undamped_sweep_cycles_and_says_so(reference):
 
 
 def test_limits_of_work_and_stops_return_the_best_so_far(problem):
-    with pytest.raises(SolveError, match="the limit of gradients was reached") as caught:
+    with pytest.raises(SolveError, match="the limit on gradients was reached") as caught:
         solve(problem, max_gradients=3, throw=True)
     short = caught.value.plan
     assert short.status == "limit"

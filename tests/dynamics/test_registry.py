@@ -16,7 +16,7 @@ from replan import (
     solve,
     strategies,
 )
-from replan.dynamics import Dynamics, find, register
+from replan.dynamics import Dynamics, _registry, find, register
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,8 @@ def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
     }
     with pytest.raises(ValueError, match="got 'found-in-a-file'"):
         Problem.from_dict(content)
+    kinds = dict(_registry._KINDS)  # what is registered here is gone after the test
+    monkeypatch.setattr(_registry, "_KINDS", kinds)
     path = tmp_path / "own_models.py"
     path.write_text(
         "from replan.dynamics import register\n"

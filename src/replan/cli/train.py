@@ -30,7 +30,9 @@ from replan.cli._options import say_written
     "tests.  [default: 12800]",
 )
 @click.option("--batch-size", type=int, help="Samples in a batch.  [default: 64]")
-@click.option("--lr", type=float, help="Learning rate; the default, 0.05, is tuned for none.")
+@click.option(
+    "--lr", type=float, help="Learning rate; the default is tuned for nothing.  [default: 0.05]"
+)
 @click.option("--seeds", default=3, show_default=True, help="How many runs of each strategy.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first of them.")
 @click.option("--workers", type=int, help="Processes; by default one per core.")

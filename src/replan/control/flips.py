@@ -24,7 +24,7 @@ class Flips(Solver):
 
     starts: int = 2
     seed: int = 0
-    tolerance: float = 2e-5
+    tolerance: float = 5e-7
     failures: int = 25
     method: ClassVar[str] = "flips"
 
