@@ -34,7 +34,7 @@ from replan.cli._options import (
     "--tolerance",
     type=float,
     help="How much may be left to gain, as a fraction of what the controls can change "
-    "(relax, flips).  [default: 3e-4, flips 5e-7]",
+    "(relax, flips).  [default: 1e-4, flips 5e-7]",
 )
 @click.option(
     "--max-gradients", default=5000, show_default=True, help="Gradients to spend at most."

@@ -15,7 +15,7 @@ from replan.control._search import Found, Search, on_grid
 from replan.control._solver import Solver
 from replan.control.plan import Status
 
-TOLERANCE = 3e-4
+TOLERANCE = 1e-4
 
 _ALIKE = 0.15  # starts that differ by less, in shares or in parts of the lr's range, count as one
 _DESCENTS = 3  # best strategies from which the relaxed problem is solved
