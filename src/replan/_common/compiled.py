@@ -57,11 +57,6 @@ def compiled(
     return _compile(function, model, options)
 
 
-def part(function: _F) -> _F:
-    """Compile a function only as a part of those that call it, and keep it only with them."""
-    return cast(_F, njit(nogil=True, error_model="numpy")(function))
-
-
 def inlined(function: _F) -> _F:
     """Compile a function by pasting it into its callers: a call would cost as much as the work."""
     return cast(_F, njit(inline="always", error_model="numpy")(function))
