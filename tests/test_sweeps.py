@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,15 +31,19 @@ def job(x, folder):
     while x > 3 and not (Path(folder) / "go").exists():
         time.sleep(0.01)
     return {"y": x * x}
+
+def large(x, folder):
+    return {"y": str(x) * 100_000}
 """
 SCRIPT = """
 import sys
-from jobs import job
+import jobs
 from replan import sweep
 
 if __name__ == "__main__":
-    folder = sys.argv[1]
-    sweep(job, [{"x": x, "folder": folder} for x in range(8)], cache=folder + "/cache", workers=2)
+    folder, name, count = sys.argv[1:]
+    cases = [{"x": x, "folder": folder} for x in range(int(count))]
+    sweep(getattr(jobs, name), cases, cache=folder + "/cache", workers=2)
 """
 
 
@@ -54,7 +57,7 @@ def test_results_come_in_the_order_of_the_cases():
 
 def test_workers_keep_the_order_stop_at_errors_and_do_not_die_unnoticed(tmp_path):
     jobs = [case | {"folder": str(tmp_path)} for case in cases(1, 2, 3)]
-    with pytest.raises(BrokenProcessPool), Sweep(tmp_path, 2, False) as run:
+    with pytest.raises(ChildProcessError, match="enough memory"), Sweep(tmp_path, 2, False) as run:
         with pytest.raises(ValueError, match="anything but 3") as error:
             run(swept.picky, jobs)
         assert '"x": 3' in error.value.__notes__[0]
@@ -317,20 +320,35 @@ def alive(pid):
 
 
 @pytest.fixture
-def script(write, tmp_path):
-    """A sweep of eight cases in a process of its own, four of which wait for the file "go"."""
+def start(write, tmp_path):
+    """Start a sweep over a number of cases of a function of JOBS in a process of its own."""
     write("jobs.py", JOBS)
     write("script.py", SCRIPT)
-    run = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield run
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)
-        run.communicate()
+    with contextlib.ExitStack() as runs:
+
+        def start(name, count):
+            run = subprocess.Popen(
+                [sys.executable, str(tmp_path / "script.py"), str(tmp_path), name, str(count)],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+            runs.callback(end, run)
+            return run
+
+        yield start
+
+
+def end(run):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stderr.close()
+
+
+@pytest.fixture
+def script(start):
+    """A sweep of eight cases, four of which wait for the file "go"."""
+    return start("job", 8)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -362,3 +380,14 @@ def test_a_run_that_was_killed_goes_on_where_it_was(script, tmp_path, how):
     calls = (tmp_path / "calls").read_text().split()
     assert len(calls) <= 8 + 2  # at most what was under way is computed twice
     assert sorted(set(map(int, calls))) == list(range(8))
+
+
+def test_ctrl_c_among_large_results_ends_it(start, tmp_path):
+    """Whoever is stopped in the middle of sending one is not waited for."""
+    for least in (1, 20, 40):
+        run = start("large", 1000)
+        kept = functools.partial((tmp_path / "cache").glob, "[0-9a-f]*.json")
+        wait(lambda kept=kept, run=run, least=least: len(list(kept())) >= least or run.poll())
+        os.killpg(run.pid, signal.SIGINT)
+        assert "KeyboardInterrupt" in run.communicate()[1]
+        assert all(json.loads(path.read_text())["result"] for path in kept())

@@ -6,21 +6,20 @@ import contextlib
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing.connection import Connection
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from replan._common import check, files, sources
+from replan._common.processes import Processes
 from replan._common.progress import Meter, Watch
 
 Case = dict[str, Any]
@@ -71,8 +70,7 @@ class Sweep:
         self.cache, self.workers = cache, check.integer("workers", workers, at_least=1)
         self._meter = Meter(progress, "cases")
         self._lock, self._over = threading.Lock(), False
-        self._leash: Any = None
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Processes | None = None
 
     def __enter__(self) -> Sweep:
         return self
@@ -81,9 +79,7 @@ class Sweep:
         self._over = True
         with self._meter:
             if self._pool is not None:
-                if kind is not None:  # the workers leave, which ends whoever waits for them
-                    self._leash.close()
-                self._pool.shutdown()
+                self._pool.shutdown() if kind is None else self._pool.kill()
 
     def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
         """Return function(**case) for every case, in their order."""
@@ -120,11 +116,8 @@ class Sweep:
     def _submit(self, *what: Any) -> Future[Result]:
         with self._lock:
             if self._pool is None:
-                context = multiprocessing.get_context("spawn")
-                held, self._leash = context.Pipe(duplex=False)
-                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (held,))
-            with _without_ctrl_c():  # workers start here, and inherit that
-                return self._pool.submit(_finish, *what)
+                self._pool = Processes(self.workers)
+            return self._pool.submit(_finish, *what)
 
 
 def _check_function(function: Any, *, workers: int, cached: bool) -> None:
@@ -224,30 +217,6 @@ def _keep(function: Callable[..., Result], case: Case, path: Path | None, result
         name = f"{function.__module__}.{function.__name__}"
         files.write_json(path, {"function": name, "case": case, "result": result})
     return result
-
-
-def _begin(held: Connection) -> None:
-    """Set up a worker: it leaves when the parent lets go of the other end, or is gone."""
-
-    def leave() -> None:
-        with contextlib.suppress(EOFError):
-            held.recv_bytes()
-        os._exit(1)
-
-    threading.Thread(target=leave, daemon=True).start()
-
-
-@contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Hold Ctrl-C back from this thread, and for good from processes that it starts."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

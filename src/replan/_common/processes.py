@@ -1,0 +1,144 @@
+"""Processes: an executor of worker processes that can be ended at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+_PATIENCE = 5.0  # seconds that a worker without work gets to leave before it is killed
+
+
+class Processes(Executor):
+    """Worker processes, each on a pipe of its own, served by a thread of its own.
+
+    The workers of `concurrent.futures.ProcessPoolExecutor` share a pipe whose write end their
+    parent holds open, too: half a message of a worker that was killed never ends there, and the
+    parent waits for ever. Here the other end belongs to one worker alone, and its end is seen.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers)
+        self._here = threading.local()  # .worker: the one that this thread serves
+        self._lock, self._killed = threading.Lock(), False
+        self._workers: list[_Worker] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a worker compute function(*args, **kwargs); all of it can be pickled."""
+        return self._threads.submit(self._run, (function, args, kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the workers go when they are done."""
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+        if wait:
+            for worker in self._workers:
+                worker.dismiss()
+
+    def kill(self) -> None:
+        """End it all at once, whatever the workers are at; what is not done fails.
+
+        It fails rather than being cancelled, as `as_completed` in another thread would not hear of
+        a future that `shutdown` cancels.
+        """
+        with self._lock:
+            self._killed = True
+            for worker in self._workers:
+                worker.process.kill()
+        self.shutdown()
+
+    def _run(self, task: tuple[Any, ...]) -> Any:
+        with self._lock:
+            if self._killed:
+                raise ChildProcessError("the worker processes were ended")
+            if not hasattr(self._here, "worker"):
+                self._here.worker = _Worker()
+                self._workers.append(self._here.worker)
+        return self._here.worker.run(task)
+
+
+class _Worker:
+    """A process and this end of the pipe to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,))
+        with theirs, _without_ctrl_c():
+            self.process.start()
+
+    def run(self, task: tuple[Any, ...]) -> Any:
+        data = pickle.dumps(task)
+        try:
+            self._pipe.send_bytes(data)
+            result, error, where = pickle.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            self.process.join()
+            raise ChildProcessError(_why(self.process.exitcode)) from None
+        if error is not None:
+            raise error from RuntimeError(f"in a worker process:\n{where}")
+        return result
+
+    def dismiss(self) -> None:
+        self._pipe.close()
+        self.process.join(_PATIENCE)
+        self.process.kill()
+        self.process.join()
+
+
+def _why(exit_code: int | None) -> str:
+    """Say how a worker came to its end."""
+    if exit_code == -signal.SIGKILL:
+        return "a worker process was killed: is there enough memory?"
+    if exit_code is not None and exit_code < 0:
+        return f"a worker process was ended by {signal.Signals(-exit_code).name}"
+    return f"a worker process ended with exit code {exit_code}"
+
+
+def _serve(pipe: Connection) -> None:
+    """Compute what comes through the pipe until it is closed; end with the parent at the latest."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_outcome(pipe.recv_bytes()))
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _outcome(data: bytes) -> bytes:
+    """Return what a task gave as pickled (result, error, where the error came from)."""
+    try:
+        function, args, kwargs = pickle.loads(data)
+        return pickle.dumps((function(*args, **kwargs), None, ""))
+    except BaseException as error:
+        where = traceback.format_exc()
+        with contextlib.suppress(Exception):
+            packed = pickle.dumps((None, error, where))
+            pickle.loads(packed)  # not all that can be pickled comes back
+            return packed
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), where))
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Hold Ctrl-C back from this thread, and for good from processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
