@@ -75,7 +75,7 @@ def roll_out_by_steps(steps: int) -> dict:
     x, lengths = model.pack(start), np.full(steps, 0.1)
     pieces = Pieces.whole(np.full((steps, 2), 0.5), np.ones((steps, 2)), lengths)
     [best] = best_times(lambda: model.roll_out(x, pieces))
-    return {"steps": steps, "ms": 1e3 * best, "µs a step": 1e6 * best / steps}
+    return {"steps": steps, "ms": 1e3 * best, "µs per step": 1e6 * best / steps}
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def main() -> None:
     save("rate", {"rate": rates, "roll_out": rolls})
     worst = max(row["ratio"] for row in rates)
     assert worst <= 1.5, f"numba takes {worst:.2f} times as long as C"
-    assert rolls[-1]["µs a step"] <= 1.5 * rolls[0]["µs a step"], "the cost grows with the steps"
+    assert rolls[-1]["µs per step"] <= 1.5 * rolls[0]["µs per step"], "the cost grows with the steps"
 
 
 if __name__ == "__main__":

@@ -45,21 +45,21 @@ def full(N: int, steps: int):
 def main() -> None:
     numbers, steps = best_times(draws(20_000), reduced(20_000))
     against_draws = {
-        "reduced ns a step": 1e9 * steps / STEPS,
-        "draws ns a step": 1e9 * numbers / STEPS,
+        "reduced ns per step": 1e9 * steps / STEPS,
+        "draws ns per step": 1e9 * numbers / STEPS,
         "ratio": steps / numbers,
     }
     slow, fast = best_times(full(20_000, 200), reduced(20_000), repeats=5)
     engines = {
         "N": 20_000,
-        "full µs a step": 1e6 * slow / 200,
-        "reduced µs a step": 1e6 * fast / STEPS,
+        "full µs per step": 1e6 * slow / 200,
+        "reduced µs per step": 1e6 * fast / STEPS,
         "ratio": slow / 200 / (fast / STEPS),
     }
     sizes = (100, 10_000, 1_000_000, 100_000_000)
     times = best_times(*(reduced(N) for N in sizes), repeats=5)
     growth = [
-        {"N": N, "ns a step": 1e9 * seconds / STEPS}
+        {"N": N, "ns per step": 1e9 * seconds / STEPS}
         for N, seconds in zip(sizes, times, strict=True)
     ]
     save("simulate", {"draws": [against_draws], "engines": [engines], "dimension": growth})
