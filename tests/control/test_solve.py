@@ -27,6 +27,7 @@ from replan.control._objective import Controls, Counts, Objective
 from replan.control._projection import Domain, project
 from replan.control._relaxed import RelaxedDescent
 from replan.control._search import on_grid
+from replan.control._solver import Solver
 from replan.control._sweep_descent import SweepDescent
 from replan.protocol._rounding import sum_up
 
@@ -218,3 +219,19 @@ def test_every_start_diverging_is_an_error(problem):
     wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
     with pytest.raises(replan.IntegrationError, match="every start diverges"):
         solve(wild)
+
+
+class Mixing(Solver):
+    method = "mixing"
+    tolerance = 1e-4
+
+    def run(self, search):
+        search.begin(0, 0)
+        shares = np.full_like(search.best.controls.shares, 0.5)
+        search.offer(search.best.controls._replace(shares=shares))
+        return "converged"
+
+
+def test_a_solver_cannot_offer_what_is_no_plan(problem):
+    with pytest.raises(ValueError, match=r"`controls` expects one task per step.*search\.rounded"):
+        solve(problem, Mixing())

@@ -10,7 +10,7 @@ import numpy as np
 
 from replan._common.check import Floats
 from replan._common.progress import Meter, Progress
-from replan.control._discrete import nearest
+from replan.control._discrete import allows, nearest
 from replan.control._objective import Controls, Objective
 from replan.control._relaxed import budgets, least
 from replan.control._solver import Descent
@@ -194,6 +194,14 @@ class Search:
 
     def offer(self, controls: Controls) -> Found:
         """Keep controls if they are the best so far; return them with their value."""
+        if self.free_tasks and not (
+            np.all(controls.shares.max(axis=1) == 1.0)
+            and allows(self.problem.step_limits, controls.sequence)
+        ):
+            raise ValueError(
+                "`controls` expects one task per step within the problem's limits, as "
+                "`search.rounded` gives"
+            )
         found = Found(controls, self.fine.value(controls))
         if found.value < (np.inf if self._best is None else self._best.value):
             self._best = found
