@@ -21,6 +21,7 @@ import numpy as np
 from replan._common import check, files, sources
 from replan._common.processes import Processes
 from replan._common.progress import Meter, Watch
+from replan.dynamics._registry import model_modules
 
 Case = dict[str, Any]
 Result = dict[str, Any]
@@ -79,7 +80,7 @@ class Sweep:
         self._over = True
         with self._meter:
             if self._pool is not None:
-                self._pool.shutdown() if kind is None else self._pool.kill()
+                self._pool.close() if kind is None else self._pool.kill()
 
     def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
         """Return function(**case) for every case, in their order."""
@@ -117,7 +118,7 @@ class Sweep:
         with self._lock:
             if self._pool is None:
                 self._pool = Processes(self.workers)
-            return self._pool.submit(_finish, *what)
+            return self._pool.submit(_finish, sources.package_digest(), *what)
 
 
 def _check_function(function: Any, *, workers: int, cached: bool) -> None:
@@ -174,7 +175,7 @@ def _paths(
         return [None] * len(cases)
     folder = Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
-    found = sources.reachable_sources(function)
+    found = sources.reachable_sources(function, model_modules())
     if found.unseen:
         warnings.warn(
             f"`cache` cannot see all that the results depend on: {', '.join(found.unseen)}",
@@ -193,8 +194,13 @@ def _read(path: Path | None) -> Result | None:
         return None
 
 
-def _finish(function: Callable[..., Result], case: Case, path: Path | None) -> Result:
-    """Compute a case and keep it; in the worker, so that nothing is lost with the parent."""
+def _finish(digest: str, function: Callable[..., Result], case: Case, path: Path | None) -> Result:
+    """Compute a case and keep it; in the worker, so that nothing is lost with the parent.
+
+    digest: of replan's sources as the parent has them, which named the path.
+    """
+    if sources.package_digest() != digest:
+        raise RuntimeError("replan was edited after the sweep began: start it again")
     return _keep(function, case, path, _compute(function, case))
 
 
@@ -221,9 +227,9 @@ def _keep(function: Callable[..., Result], case: Case, path: Path | None, result
 
 @contextlib.contextmanager
 def _heeding_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end if Ctrl-C came and was made a result of.
+    """Raise KeyboardInterrupt at the end if Ctrl-C came, even if what it stopped gave a result.
 
-    `solve` and `simulate` keep the best they have by then, which is not what a case should be.
+    `solve` and `simulate` return the best they have by then, which is no finished case.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

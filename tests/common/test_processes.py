@@ -5,6 +5,7 @@ import pickle
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,19 @@ def end(how):
     for_ever()
 
 
+def blocked_signals():
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("SigBlk:")[2].split()[0], 16)
+
+
+def leave_a_child_behind(path):
+    child = os.fork()
+    if child == 0:
+        for_ever()
+    Path(path).write_text(str(child))
+    end(signal.SIGKILL)
+
+
 @pytest.fixture
 def workers():
     executor = Processes(2)
@@ -54,12 +68,12 @@ def workers():
     executor.kill()
 
 
-def test_it_is_an_executor(workers):
-    assert list(workers.map(abs, range(-20, 20))) == [abs(x) for x in range(-20, 20)]
-    assert workers.submit(int, "ff", base=16).result() == 255
+def test_workers_compute(workers):
+    tasks = [workers.submit(pow, x, 2) for x in range(40)]
+    assert [task.result() for task in tasks] == [x * x for x in range(40)]
     assert len(workers.submit(large).result()) == BIG
     assert len({workers.submit(os.getpid).result() for _ in range(20)}) <= 2
-    workers.shutdown()
+    workers.close()
     assert all(worker.process.exitcode == 0 for worker in workers._workers)
 
 
@@ -83,10 +97,28 @@ def test_a_worker_that_dies_is_an_error(workers, how, told):
         workers.submit(end, how).result()
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at masks in /proc")
+def test_no_worker_hears_ctrl_c(workers):
+    """It is the parent's to hear: a worker would take what it stops for a finished result."""
+    for _ in range(2):
+        worker = _Worker()
+        try:
+            blocked = worker.run((blocked_signals, ()))
+        finally:
+            worker.dismiss()
+        assert blocked & 1 << (signal.SIGINT - 1)
+
+
+def test_a_worker_whose_child_holds_the_pipe_is_missed_all_the_same(workers, tmp_path):
+    with pytest.raises(ChildProcessError, match="killed"):
+        workers.submit(leave_a_child_behind, str(tmp_path / "child")).result()
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
 def test_half_a_message_ends():
     worker = _Worker()
     try:
-        worker._pipe.send_bytes(pickle.dumps((large, (), {})))
+        worker._pipe.send_bytes(pickle.dumps((large, ())))
         assert worker._pipe.poll(None)  # it is writing, and nobody reads
         worker.process.kill()
         with pytest.raises((EOFError, OSError)):
@@ -100,7 +132,7 @@ def test_a_message_to_a_dead_worker_ends():
     worker = _Worker()
     worker.process.kill()
     with pytest.raises(ChildProcessError, match="killed"):
-        worker.run((len, (bytes(BIG),), {}))
+        worker.run((len, (bytes(BIG),)))
     worker.dismiss()
 
 

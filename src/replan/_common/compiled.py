@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
@@ -35,13 +35,13 @@ def compiled(function: _F) -> _F: ...
 
 
 @overload
-def compiled(*, model: Callable[..., Any] | None = None, **options: Any) -> Callable[[_F], _F]: ...
+def compiled(*, modules: Sequence[str] = (), **options: Any) -> Callable[[_F], _F]: ...
 
 
 def compiled(
     function: Callable[..., Any] | None = None,
     *,
-    model: Callable[..., Any] | None = None,
+    modules: Sequence[str] = (),
     **options: Any,
 ) -> Any:
     """Compile a function with numba, without the interpreter's lock and with IEEE division.
@@ -49,12 +49,13 @@ def compiled(
     Used as a decorator. The compiled code is kept on disk under the sources of all of replan and,
     for a function of the user's, of every module that it reaches.
 
-    - `model`: a function of the model that this one is compiled for, whose sources count as well.
+    - `modules`: those of the model that it is compiled for, whose sources count in place of its
+      own.
     - `options`: numba's own.
     """
     if function is None:
-        return lambda found: _compile(found, model, options)
-    return _compile(function, model, options)
+        return lambda found: _compile(found, modules, options)
+    return _compile(function, modules, options)
 
 
 def inlined(function: _F) -> _F:
@@ -62,9 +63,9 @@ def inlined(function: _F) -> _F:
     return cast(_F, njit(inline="always", error_model="numpy")(function))
 
 
-def _compile(function: Any, model: Any, options: dict[str, Any]) -> Any:
+def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
-    folder = _folder_of((function if model is None else model).__module__)
+    folder = _folder_of(modules or [function.__module__])
     if folder is None:
         return njit(**settings)(function)
     with _numba_cache_in(folder):
@@ -81,26 +82,28 @@ def _numba_cache_in(folder: Path) -> Iterator[None]:
         _config.CACHE_DIR = before
 
 
-def _folder_of(module: str) -> Path | None:
-    """Return the folder of the compiled code of a module; None where nothing can be kept.
+def _folder_of(modules: Sequence[str]) -> Path | None:
+    """Return the folder of the compiled code of some modules; None where nothing can be kept.
 
-    Code without a file, as of an interactive session, is compiled anew in every process. So is that
-    of a module that was edited and reloaded: code from disk may bear the names of what is loaded
-    already, which would run in its place.
+    Code without a file, as of an interactive session, is compiled anew in every process. So is code
+    that depends on what cannot be seen, and that of a module that was edited and reloaded: code
+    from disk may bear the names of what is loaded already, which would run in its place.
     """
-    if module.partition(".")[0] == __package__.partition(".")[0]:
-        owner, digest = sources.PACKAGE, sources.package_digest()
-    else:
-        found = getattr(sys.modules.get(module), "__file__", None)
-        if found is None or not os.path.exists(found):
-            return None
-        owner = Path(found).resolve()
-        digest = sources.package_digest() + sources.reachable_sources(sys.modules[module]).digest
-        versions = _versions.setdefault(module, set())
-        versions.add((owner, digest))
-        if len(versions) > 1:
-            return None
-    return _folder(owner, digest)
+    own = __package__.partition(".")[0]
+    first, *others = [name for name in modules if name.partition(".")[0] != own] or [own]
+    if first == own:
+        return _folder(sources.PACKAGE, sources.package_digest())
+    file = getattr(sys.modules.get(first), "__file__", None)
+    if file is None or not os.path.exists(file):
+        return None
+    owner = Path(file).resolve()
+    found = sources.reachable_sources(sys.modules[first], others)
+    if found.unseen:
+        return None
+    digest = sources.package_digest() + found.digest
+    versions = _versions.setdefault(first, set())
+    versions.add((owner, digest))
+    return _folder(owner, digest) if len(versions) == 1 else None
 
 
 @cache

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether a KeyboardInterrupt is at the bottom of an exception."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
+    """Return whether an exception is a KeyboardInterrupt, or the SystemError that hides one."""
+    while isinstance(error, SystemError):
         error = error.__cause__ or error.__context__
-    return False
+    return isinstance(error, KeyboardInterrupt)

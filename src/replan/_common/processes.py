@@ -1,4 +1,4 @@
-"""Processes: an executor of worker processes that can be ended at any moment."""
+"""Worker processes that can be ended at any moment."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
 _PATIENCE = 5.0  # seconds that a worker without work gets to leave before it is killed
+_LOOK = 1.0  # seconds between two looks at whether a worker that says nothing is still there
 
 
-class Processes(Executor):
+class Processes:
     """Worker processes, each on a pipe of its own, served by a thread of its own.
 
     The workers of `concurrent.futures.ProcessPoolExecutor` share a pipe whose write end their
@@ -31,19 +33,18 @@ class Processes(Executor):
         self._lock, self._killed = threading.Lock(), False
         self._workers: list[_Worker] = []
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a worker compute function(*args, **kwargs); all of it can be pickled."""
-        return self._threads.submit(self._run, (function, args, kwargs))
+    def submit(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """Have a worker compute function(*args); all of it can be pickled."""
+        return self._threads.submit(self._run, (function, args))
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the workers go when they are done."""
-        self._threads.shutdown(wait, cancel_futures=cancel_futures)
-        if wait:
-            for worker in self._workers:
-                worker.dismiss()
+    def close(self) -> None:
+        """Wait until all is done, and let the workers go."""
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.dismiss()
 
     def kill(self) -> None:
-        """End it all at once, whatever the workers are at; what is not done fails.
+        """End it all at once, whatever the workers are doing; what is not done fails.
 
         It fails rather than being cancelled, as `as_completed` in another thread would not hear of
         a future that `shutdown` cancels.
@@ -52,7 +53,7 @@ class Processes(Executor):
             self._killed = True
             for worker in self._workers:
                 worker.process.kill()
-        self.shutdown()
+        self.close()
 
     def _run(self, task: tuple[Any, ...]) -> Any:
         with self._lock:
@@ -71,6 +72,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
+        resource_tracker.ensure_running()  # the first start would do it, and let Ctrl-C through
         with theirs, _without_ctrl_c():
             self.process.start()
 
@@ -78,6 +80,9 @@ class _Worker:
         data = pickle.dumps(task)
         try:
             self._pipe.send_bytes(data)
+            while not self._pipe.poll(_LOOK):  # a child of the worker may hold the pipe open
+                if not self.process.is_alive():
+                    raise EOFError
             result, error, where = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             self.process.join()
@@ -120,8 +125,8 @@ def _leave_with_parent() -> None:
 def _outcome(data: bytes) -> bytes:
     """Return what a task gave as pickled (result, error, where the error came from)."""
     try:
-        function, args, kwargs = pickle.loads(data)
-        return pickle.dumps((function(*args, **kwargs), None, ""))
+        function, args = pickle.loads(data)
+        return pickle.dumps((function(*args), None, ""))
     except BaseException as error:
         where = traceback.format_exc()
         with contextlib.suppress(Exception):

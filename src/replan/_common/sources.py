@@ -47,15 +47,16 @@ def package_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def reachable_sources(thing: Any) -> Sources:
+def reachable_sources(thing: Any, also: Iterable[str] = ()) -> Sources:
     """Return a digest of the user's modules that a function, class or module reaches.
 
     Follows the imports in their sources, inside functions too, and imports nothing itself. Code
-    under `if __name__ == "__main__"` does not count. Installed packages count by their versions;
-    the standard library does not count, nor does replan, which has `package_digest`.
+    under `if __name__ == "__main__"` counts only where it sets what the rest of its file uses.
+    Installed packages count by their versions; the standard library does not count, nor does
+    replan, which has `package_digest`. `also` names more modules to begin from.
     """
     start = thing.__name__ if inspect.ismodule(thing) else str(thing.__module__)
-    todo, found = [start], {}
+    todo, found = [start, *also], {}
     while todo:
         name = todo.pop()
         if name not in found:
@@ -163,8 +164,11 @@ def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
     for part in reversed(tree.body):
         match part:
             case ast.If(test=test, orelse=[]) if ast.unparse(test) == "__name__ == '__main__'":
-                del lines[part.lineno - 1 : part.end_lineno]
                 tree.body.remove(part)
+                if _names(part, ast.Store) & _names(tree, ast.Load):
+                    tree.body.append(part)
+                else:
+                    del lines[part.lineno - 1 : part.end_lineno]
     names: set[str] = set()  # as in import statements, with leading dots
     unseen: set[str] = set()
     for node in ast.walk(tree):
@@ -186,6 +190,12 @@ def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
                         unseen.add(f"runs code by `{name}`")
     digest = _digest(b"\n".join(lines))
     return _Module(digest, frozenset(_absolute(names, package)), tuple(sorted(unseen)))
+
+
+def _names(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Return the names that a piece of code sets, or reads."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in nodes if isinstance(node.ctx, context)}
 
 
 def _absolute(names: Iterable[str], package: str) -> Iterator[str]:

@@ -50,8 +50,10 @@ def loops(kernels: Kernels) -> Loops:
     for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
             raise ValueError(f"`parameters` expects a class of the model's own, got {found} again")
+    parts = [part for part in kernels if part is not None]
+    modules = sorted({part.__module__ for part in parts})
     functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
-    return Loops(*(_explained(compiled(model=kernels.rate)(function)) for function in functions))
+    return Loops(*(_explained(compiled(modules=modules)(function)) for function in functions))
 
 
 def _check(kernels: Kernels) -> None:

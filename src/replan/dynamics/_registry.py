@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TypeVar
@@ -53,22 +53,34 @@ def known(kind: str) -> bool:
     bring strategies and solvers as well. A kind that is still not known is looked for among the
     entry points `replan.models` of installed packages.
     """
-    for name in filter(None, os.environ.get(IMPORTS, "").split(os.pathsep)):
-        _import(name)
+    _import_named()
     if kind not in _KINDS:
-        for entry in entry_points(group="replan.models"):
+        for entry in _entry_points():
             if entry.name == kind:
                 entry.load()
     return kind in _KINDS
 
 
-def _import(name: str) -> None:
+def model_modules() -> list[str]:
+    """Return the names of all modules outside replan that bring models, as `known` finds them."""
+    return _import_named() + [entry.module for entry in _entry_points()]
+
+
+def _entry_points() -> EntryPoints:
+    return entry_points(group="replan.models")
+
+
+def _import_named() -> list[str]:
+    """Import what REPLAN_IMPORT names; return the names of the modules."""
+    return [_import(name) for name in os.environ.get(IMPORTS, "").split(os.pathsep) if name]
+
+
+def _import(name: str) -> str:
     """Import a module by its name, or a file by its path; whatever goes wrong is a ValueError."""
     try:
         if name.endswith(".py"):
-            _import_file(Path(name).resolve())
-        else:
-            importlib.import_module(name)
+            return _import_file(Path(name).resolve())
+        return importlib.import_module(name).__name__
     except Exception as error:
         raise ValueError(
             f"`--import`, or {IMPORTS}, expects modules and .py files that can be imported, "
@@ -76,14 +88,14 @@ def _import(name: str) -> None:
         ) from error
 
 
-def _import_file(path: Path) -> None:
-    """Import a file under its own name, if it is not there yet."""
+def _import_file(path: Path) -> str:
+    """Import a file under its own name, if it is not there yet; return that name."""
     name = path.stem
     if name in sys.modules:
         found = getattr(sys.modules[name], "__file__", None)
         if found is None or Path(found).resolve() != path:
             raise ImportError(f"there is another module {name!r}: give the file another name")
-        return
+        return name
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "it ends in .py"
     module = sys.modules[name] = module_from_spec(spec)
@@ -92,3 +104,4 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
+    return name
