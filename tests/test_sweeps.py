@@ -135,6 +135,32 @@ def test_a_changed_function_is_computed_again(write, tmp_path):
         assert sweep(f, cases(1), cache=tmp_path / "cache", workers=1) == [{"y": 1 + i}]
 
 
+def test_an_edited_model_that_the_environment_names_is_computed_again(write, tmp_path, monkeypatch):
+    """The function knows it by its kind alone."""
+    monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "model.py"))
+    for count, factor in enumerate((1, 3), start=1):
+        write("model.py", f"FACTOR = {factor}\n")
+        sweep(square, cases(5), cache=tmp_path / "cache", workers=1)
+        assert len(list((tmp_path / "cache").iterdir())) == count
+
+
+def test_what_a_script_sets_under_its_guard_counts_where_it_is_used(write, tmp_path):
+    text = "def f(x):\n    return {{'y': FACTOR * x}}\n\nif __name__ == '__main__':\n    {}\n"
+    for i, guarded in enumerate(("FACTOR = 2", "FACTOR = 5", "print(1)", "print(2)")):
+        write("mine.py", text.format(guarded))
+        mine = import_module("mine")
+        mine.FACTOR = 3  # as the guard would
+        sweep(mine.f, cases(1), cache=tmp_path / "cache", workers=1)
+        assert len(list((tmp_path / "cache").iterdir())) == min(i, 2) + 1
+
+
+def test_workers_with_another_replan_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("replan._common.sources.package_digest", lambda: "before the edit")
+    with pytest.raises(RuntimeError, match="replan was edited after the sweep began"):
+        sweep(square, cases(5), cache=tmp_path, workers=2)
+    assert not list(tmp_path.iterdir())
+
+
 def test_another_replan_computes_again(tmp_path, monkeypatch):
     sweep(square, cases(5), cache=tmp_path, workers=1)
     monkeypatch.setattr("replan._common.sources.package_digest", lambda: "another")

@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numba
@@ -92,3 +93,24 @@ def test_code_without_a_file_is_compiled_without_a_cache():
     names = {"__name__": "nowhere"}
     exec("def twice(x):\n    return 2 * x", names)
     assert compiled.compiled(names["twice"])(2.0) == 4.0
+
+
+def test_code_is_known_by_every_module_that_it_was_given(write):
+    write("near.py", "def rate(x):\n    return x\n")
+    write("far.py", "FACTOR = 1\n")
+
+    def folder():
+        import_module("near")
+        compiled._versions.pop("near", None)  # as in a process of its own
+        return compiled._folder_of(["near", "replan.dynamics", "far"])
+
+    first = folder()
+    assert first == folder()
+    write("far.py", "FACTOR = 3\n")
+    assert folder() != first
+
+
+def test_code_that_depends_on_what_cannot_be_seen_is_compiled_anew(write):
+    write("near.py", "import importlib\n\nFACTOR = importlib.import_module('ma' + 'th').pi\n")
+    import_module("near")
+    assert compiled._folder_of(["near"]) is None

@@ -99,7 +99,7 @@ def test_the_gap_of_fishing_falls_with_the_step():
     assert gaps[0] > gaps[1] > 0
 
 
-@pytest.mark.parametrize("constant", [10.0, -3e-4])
+@pytest.mark.parametrize("constant", [10.0, -3e-4, 1e4])
 @pytest.mark.parametrize("name", ["relax", "flips", "sweep", "exhaustive"])
 def test_a_constant_in_the_loss_changes_nothing_but_the_value(name, constant):
     problem = small(0.3, steps=8)

@@ -23,12 +23,12 @@ from replan import (
     solve,
 )
 from replan.control._flip_descent import FlipDescent
+from replan.control._forward_backward_descent import ForwardBackwardDescent
 from replan.control._objective import Controls, Counts, Objective
 from replan.control._projection import Domain, project
 from replan.control._relaxed import RelaxedDescent
 from replan.control._search import on_grid
 from replan.control._solver import Solver
-from replan.control._sweep_descent import SweepDescent
 from replan.protocol._rounding import sum_up
 
 
@@ -108,7 +108,7 @@ def test_the_undamped_sweep_cycles_and_says_so(reference):
     problem = reference_problem(reference)
     objective = Objective(problem, problem.steps, counts=Counts(max_gradients=100))
     start = on_grid(replan.strategies.interleaved(problem), 250)
-    sweep = SweepDescent(objective, start, free_tasks=True, free_lr=False, damping=1.0)
+    sweep = ForwardBackwardDescent(objective, start, free_tasks=True, free_lr=False, damping=1.0)
     while not sweep.terminate():
         sweep.step()
     assert sweep.cycled
@@ -235,3 +235,42 @@ class Mixing(Solver):
 def test_a_solver_cannot_offer_what_is_no_plan(problem):
     with pytest.raises(ValueError, match=r"`controls` expects one task per step.*search\.rounded"):
         solve(problem, Mixing())
+
+
+def test_flips_do_not_claim_to_have_chosen_learning_rates(problem):
+    both = Problem(problem.model, problem.start, duration=10.0, control=Control(lr=(0.1, 2.0)))
+    with pytest.raises(ValueError, match="`Flips` expects a problem in which only the tasks"):
+        solve(both, Flips())
+
+
+def test_the_residual_counts_learning_rates_too(problem):
+    rates = Problem(
+        problem.model, problem.start, duration=10.0, control=Control(tasks=False, lr=(0.1, 2.0))
+    )
+    plan = solve(rates, ForwardBackward(sweeps=2))
+    assert plan.status == "stalled"
+    assert plan.certificate.pmp_residual > 0.1 * (plan.loss - solve(rates).loss) > 0
+
+
+def test_the_sweep_alone_is_what_the_baseline_returns(problem):
+    """Not the best strategy, should that be better."""
+    first = solve(problem, ForwardBackward(damping=1.0, sweeps=1))
+    rounded = replan.strategies.interleaved(problem).round()
+    assert first.loss == pytest.approx(evaluate(problem, rounded).loss)
+    assert first.loss > evaluate(problem, replan.strategies.focus_then_replay(problem)).loss
+
+
+@pytest.mark.parametrize("damping", [0.1, 0.5, 1.0])
+def test_a_sweep_that_settles_has_converged(problem, damping):
+    second = Problem(problem.model, problem.start, duration=10.0, weights=[0.0, 1.0], steps=20)
+    plan = solve(second, ForwardBackward(damping=damping))
+    assert plan.status == "converged"
+    assert set(plan.protocol.sequence) == {1}
+
+
+@pytest.mark.parametrize("solver", [Relax(starts=0), ForwardBackward()])
+def test_the_limit_on_gradients_keeps_what_was_found(problem, solver):
+    start = replan.strategies.interleaved(problem)
+    few, none = (solve(problem, solver, start=start, max_gradients=n) for n in (8, 1))
+    assert few.status == none.status == "limit"
+    assert few.loss < none.loss

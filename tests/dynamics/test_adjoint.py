@@ -1,5 +1,7 @@
 """Gradients of roll-outs: by hand, by finite differences and by automatic differentiation."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,6 +139,21 @@ def test_hand_written_gradients_match_finite_differences(shape):
         assert by_shares[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
         expected = difference(none, nothing, unit)
         assert by_lr[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+def test_a_head_of_exactly_zero_has_a_derivative():
+    model, _, controls, cotangents = instance((2, 2, 2))
+    _, start = random_model(2, 2, 2)
+    x = model.pack(dataclasses.replace(start, V=np.eye(2)))
+    adjoint = model.pull_back(model.roll_out(x, controls), cotangents, controls).adjoints[0]
+
+    def value(x):
+        return np.sum(model.roll_out(x, controls) * cotangents)
+
+    for i in range(len(x) - 4, len(x)):
+        unit = np.eye(len(x))[i]
+        expected = (value(x + 1e-6 * unit) - value(x - 1e-6 * unit)) / 2e-6
+        assert adjoint[i] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_adjoint_of_a_later_edge_is_the_gradient_by_its_state():

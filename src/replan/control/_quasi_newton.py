@@ -77,19 +77,18 @@ class QuasiNewton:
             size = np.abs(self.gradient).max()
             return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
         moves, changes = (np.array(side) for side in zip(*self.pairs, strict=True))
-        least = 1e-12 * abs(self.value)
-        return _model_minimum(self.x, self.gradient, moves, changes, self.domain, least)
+        return _model_minimum(self.x, self.gradient, moves, changes, self.domain)
 
 
 @compiled
 def _model_minimum(
-    x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain, least: float
+    x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain
 ) -> Floats:
     """Return the move from x to the model's minimum over the domain, by spectral steps.
 
     The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
     gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
-    step that gains less than `least`, or less than a small fraction of what the first gained.
+    step that gains less than a small fraction of what the first gained.
     """
     pairs, n = moves.shape
     products = np.dot(moves, changes.T)
@@ -104,13 +103,13 @@ def _model_minimum(
     sides[pairs:] = changes
     inverse = np.linalg.inv(middle)
     y, slope = x.copy(), gradient.copy()
-    spectral = 1.0 / scale
+    spectral, least = 1.0 / scale, 0.0
     for step in range(_INNER):
         direction = project(y - spectral * slope, domain) - y
         drop = np.dot(slope, direction)
         if step == 0:
-            least = max(least, -_ENOUGH * drop)
-        if drop > -least:
+            least = -_ENOUGH * drop
+        if drop >= -least:
             break
         bent = scale * direction - np.dot(np.dot(inverse, np.dot(sides, direction)), sides)
         curvature = np.dot(direction, bent)

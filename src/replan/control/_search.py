@@ -11,7 +11,7 @@ import numpy as np
 from replan._common.check import Floats
 from replan._common.progress import Meter, Progress
 from replan.control._discrete import allows, nearest
-from replan.control._objective import Controls, Objective
+from replan.control._objective import Controls, Gradient, Objective
 from replan.control._relaxed import budgets, least
 from replan.control._solver import Descent
 from replan.control.plan import Certificate, Plan, Status
@@ -74,12 +74,13 @@ class Search:
 
     # Beginning
 
-    def begin(self, starts: int, seed: int) -> None:
+    def begin(self, starts: int = 0, seed: int = 0, *, alone: bool = False) -> None:
         """Take the given start, all strategies that keep to the controls, and random ones.
 
-        With a given start and no random ones, that start alone.
+        With a given start and no random ones, that start alone; with `alone`, that or interleaved.
         """
-        for protocol, strategy in self._protocols(starts, seed):
+        first = interleaved(self.problem) if self.given is None else self._accepted(self.given)
+        for protocol, strategy in [(first, False)] if alone else self._protocols(starts, seed):
             found = self.offer(self.rounded(on_grid(protocol, self.problem.steps)))
             self.starts.append(Start(protocol, found, strategy))
             self.meter.advance(0, note=f"{len(self.starts)} starts")
@@ -87,8 +88,9 @@ class Search:
             raise IntegrationError(
                 f"every start diverges at learning rate {self.problem.lr:g}: try a smaller `lr`"
             )
-        values = [start.found.value for start in self.starts]
-        values += [self.fine.value(controls) for controls in self._plain()]
+        values = [self.fine.value(controls) for controls in self._plain()]
+        if self.free_tasks:  # else all starts are strategies that have searched for their rates
+            values += [start.found.value for start in self.starts]
         self._references = np.array([value for value in values if np.isfinite(value)])
 
     def _protocols(self, count: int, seed: int) -> Iterator[tuple[Protocol, bool]]:
@@ -138,15 +140,21 @@ class Search:
         return start
 
     def _plain(self) -> Iterator[Controls]:
-        """Yield equal shares and each task alone, at the problem's rate and those of its range."""
+        """Yield equal shares and each task alone, at the problem's rate and those of its range.
+
+        Where tasks are not free, their shares are the given ones.
+        """
         steps, tasks = self.problem.steps, self.problem.model.tasks
-        rows = [np.full(tasks, 1 / tasks), *(np.eye(tasks) if self.free_tasks else [])]
+        rows = [np.full(tasks, 1 / tasks), *np.eye(tasks)]
+        shares = [np.tile(row, (steps, 1)) for row in rows]
+        if not self.free_tasks:
+            shares = [self.starts[0].found.controls.shares]
         rates = {self.problem.lr}
         if self.free_lr and self.problem.control.lr is not None:
             low, high = self.problem.control.lr
             rates |= {low, (low + high) / 2, high}
-        for row, rate in product(rows, sorted(rates)):
-            yield Controls(np.tile(row, (steps, 1)), np.full((steps, tasks), rate))
+        for each, rate in product(shares, sorted(rates)):
+            yield Controls(each, np.full((steps, tasks), rate))
 
     # Searching
 
@@ -208,20 +216,18 @@ class Search:
         return found
 
     def descend(self, descent: Descent, most: int) -> None:
-        """Take a descent to its end, or at most `most` steps."""
-        for _ in range(most):
-            if descent.terminate():
-                return
-            descent.step()
-            value = min(self.best.value, descent.value)
-            self.meter.advance(self.counts.gradients - self.meter.done, note=f"best {value:.6g}")
-
-    def improve(self, descent: Descent, most: int) -> None:
-        """Descend, and offer the result, even if interrupted."""
+        """Take a descent to its end, or at most `most` steps, and offer what it found, rounded."""
         try:
-            self.descend(descent, most)
+            for _ in range(most):
+                if descent.terminate():
+                    return
+                descent.step()
+                note = f"best {min(self.best.value, descent.value):.6g}"
+                self.meter.advance(self.counts.gradients - self.meter.done, note=note)
         finally:  # an interrupt, or the limit on gradients, loses nothing
-            self.offer(descent.controls)
+            shares, lr = descent.controls
+            found = on_grid(Protocol(shares, self.problem.duration, lr), self.problem.steps)
+            self.offer(self.rounded(found))
 
     # The result
 
@@ -240,7 +246,7 @@ class Search:
         final = self.fine.gradient(best)
         protocol = self._protocol(best)
         trajectory = evaluate(problem, protocol)
-        relaxed, relaxed_value, residual = protocol, None, self._residual(best, final.by_shares)
+        relaxed, relaxed_value, residual = protocol, None, self._residual(best, final)
         if self.relaxed is not None:
             controls, _, residual = self.relaxed
             relaxed = Protocol(controls.shares, problem.duration, controls.lr)
@@ -267,12 +273,19 @@ class Search:
             certificate, status, statistics,
         )  # fmt: skip
 
-    def _residual(self, controls: Controls, by_shares: Floats) -> float:
-        """Pontryagin's residual of the shares, where they are free."""
-        if not self.free_tasks:
-            return 0.0
-        domain = budgets(self.problem, len(by_shares))
-        return float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
+    def _residual(self, controls: Controls, gradient: Gradient) -> float:
+        """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
+        left, by_shares = 0.0, gradient.by_shares
+        if self.free_tasks:
+            domain = budgets(self.problem, len(by_shares))
+            left += float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
+        if self.free_lr and self.problem.control.lr is not None:
+            low, high = self.problem.control.lr
+            ends = np.minimum(
+                gradient.by_lr * (low - controls.lr), gradient.by_lr * (high - controls.lr)
+            )
+            left -= float(np.sum(ends))
+        return left
 
     def _protocol(self, controls: Controls) -> Protocol:
         """Return controls as a protocol, with one learning rate per step where one is enough."""

@@ -23,8 +23,8 @@ class Exhaustive(Solver):
             raise ValueError(
                 "`Exhaustive` expects a problem in which only the tasks are controlled"
             )
-        search.begin(starts=0, seed=0)
+        search.begin()
         descent = Enumeration(search.fine, search.best.controls)
-        search.improve(descent, descent.tasks**4)
+        search.descend(descent, descent.tasks**4)
         search.scope = "global"
         return "converged"

@@ -36,13 +36,13 @@ class Flips(Solver):
 
     def run(self, search: Search) -> Status:
         """Polish every start."""
-        if not search.free_tasks:
-            raise ValueError("`Flips` expects a problem in which the tasks are controlled")
+        if not search.free_tasks or search.free_lr:
+            raise ValueError("`Flips` expects a problem in which only the tasks are controlled")
         search.begin(self.starts, self.seed)
         for start in search.starts:
             enough = search.enough(self.tolerance)
             begin = start.found.controls
             descent = FlipDescent(search.fine, begin, enough=enough, failures=self.failures)
-            search.improve(descent, 100)
+            search.descend(descent, 100)
             search.values.append(descent.value)
         return "converged"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from replan._common import check
+from replan.control._forward_backward_descent import ForwardBackwardDescent
 from replan.control._search import Search, on_grid
 from replan.control._solver import Solver
-from replan.control._sweep_descent import SweepDescent
 from replan.control.plan import Status
 
 
@@ -19,7 +19,7 @@ class ForwardBackward(Solver):
     - `damping`: how far to move; 1 is the paper's sweep as printed, which falls into cycles.
     - `sweeps`: the largest number of sweeps.
 
-    It begins from the start given to `solve`, or else from the first strategy.
+    It begins from the start given to `solve`, or else from equal shares.
     """
 
     damping: float = 0.1
@@ -32,14 +32,13 @@ class ForwardBackward(Solver):
 
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
-        search.begin(starts=0, seed=0)
+        search.begin(alone=True)
         start = on_grid(search.starts[0].protocol, search.problem.steps)
-        descent = SweepDescent(
+        descent = ForwardBackwardDescent(
             search.fine, start,
             free_tasks=search.free_tasks, free_lr=search.free_lr, damping=self.damping,
         )  # fmt: skip
         search.descend(descent, self.sweeps)
-        search.offer(search.rounded(descent.controls))
         if descent.met:
             return "converged"
         return "cycled" if descent.cycled else "stalled"

@@ -129,7 +129,6 @@ class Relax(Solver):
                 search.fine, search.best.controls, free_tasks=False, free_lr=True, enough=enough
             )
             search.descend(rates, 40)
-            search.offer(rates.controls)
             self._flip(search, search.best.controls)
             if before - search.best.value <= 0.02 * enough:
                 return
@@ -155,7 +154,8 @@ class Relax(Solver):
         self, search: Search, start: Controls, *, part: float = 0.2, failures: int = 25
     ) -> None:
         enough = part * search.enough(self.tolerance)
-        search.improve(FlipDescent(search.fine, start, enough=enough, failures=failures), 100)
+        descent = FlipDescent(search.fine, start, enough=enough, failures=failures)
+        search.descend(descent, 100)
 
 
 def _roughness(controls: Controls) -> float:

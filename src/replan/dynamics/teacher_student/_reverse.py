@@ -86,6 +86,7 @@ def _pull_diffusion(
     """Second-order part of Q_kh: A_t += p w_tk w_th κ (Σ_nm w_tn w_tm I₂(n, m) + σ²)."""
     once, weights, norms = work.once, work.weights, work.norms_twice
     T, U = weights.shape
+    K = work.K
     inverse = 1.0 / (1.0 + once[h, h])
     kappa = TWO_OVER_PI * work.norms[k] * work.norms_once[h]
     for n in range(U):
@@ -98,6 +99,8 @@ def _pull_diffusion(
             for t in range(T):
                 product = weights[t, n] * weights[t, m]
                 used = used or product != 0.0
+                if m < K:  # a head of exactly 0 still has a derivative
+                    used = used or weights[t, n] != 0.0 or weights[t, m] != 0.0
                 weight += shares[t] * lr[t] * lr[t] * weights[t, k] * weights[t, h] * product
             bars.moment[n, m] = bars.moment[m, n] = 0.0
             if not used:

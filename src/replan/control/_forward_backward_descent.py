@@ -9,7 +9,7 @@ from replan.control._objective import Controls, Gradient, Objective
 from replan.control._solver import Descent
 
 
-class SweepDescent(Descent):
+class ForwardBackwardDescent(Descent):
     """Forward, backward, then towards the controls with the smallest Hamiltonian at every step.
 
     Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
@@ -32,7 +32,8 @@ class SweepDescent(Descent):
         self.controls, self.value = start, np.inf
         self.met = self.cycled = self.diverged = False
         self._current = start
-        self._seen: set[bytes] = set()
+        self._sweeps = 0
+        self._seen: dict[bytes, int] = {}  # controls, and the last sweep that began from them
 
     def terminate(self) -> bool:
         """Whether the controls have settled, cycle or diverge."""
@@ -49,10 +50,12 @@ class SweepDescent(Descent):
         if found.value < self.value:
             self.controls, self.value = now, found.value
         aim = self._least(found)
-        self.met = all(np.allclose(a, b, atol=1e-9) for a, b in zip(aim, now, strict=True))
+        self.met = all(np.allclose(a, b, atol=1e-6) for a, b in zip(aim, now, strict=True))
         key = np.round(np.concatenate(now), 6).tobytes()
-        self.cycled = not self.met and key in self._seen
-        self._seen.add(key)
+        self._sweeps += 1
+        # controls that hardly move any longer settle; those that come back do not
+        self.cycled = not self.met and self._seen.get(key, self._sweeps) < self._sweeps - 1
+        self._seen[key] = self._sweeps
         self._current = _mixed(now, aim, self.damping)
 
     def _least(self, found: Gradient) -> Controls:
