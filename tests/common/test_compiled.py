@@ -76,16 +76,17 @@ def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):
     assert folder.parent == good
     assert folder.name.endswith(sources.package_digest())
     monkeypatch.setattr(compiled, "_parents", lambda: iter([bad]))
+    monkeypatch.setattr(compiled, "_private", lambda: iter([bad]))
     assert compiled._folder.__wrapped__(*replans) is None
 
 
 def test_code_in_the_temporary_folder_is_this_users_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))
-    *_, private = compiled._parents()
+    [private] = compiled._private()
     assert private.parent == tmp_path
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     private.chmod(0o777)  # somebody else could put code there
-    assert private not in list(compiled._parents())
+    assert list(compiled._private()) == []
 
 
 def test_code_without_a_file_is_compiled_without_a_cache():
