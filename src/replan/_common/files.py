@@ -100,9 +100,9 @@ def output(name: str, path: FilePath, endings: Sequence[str] | None = None) -> P
     if endings is not None:
         suffix(path, endings, name)
     target = Path(path)
-    if not target.parent.is_dir():
-        raise ValueError(f"`{name}` expects a file in a folder that exists, got '{target}'")
     try:
+        if not target.parent.is_dir():
+            raise ValueError(f"`{name}` expects a file in a folder that exists, got '{target}'")
         _check_target(target)
         _check_folder(target.parent)
     except OSError as error:
