@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if sys.platform != "win32":
     import fcntl
@@ -104,7 +104,8 @@ def output(name: str, path: FilePath, endings: Sequence[str] | None = None) -> P
         if not target.parent.is_dir():
             raise ValueError(f"`{name}` expects a file in a folder that exists, got '{target}'")
         _check_target(target)
-        _check_folder(target.parent)
+        with _part(target, bytes(_BLOCK)):
+            pass
     except OSError as error:
         raise ValueError(
             f"`{name}` expects a file that can be written, got '{target}' ({error.strerror})"
@@ -116,7 +117,8 @@ def folder(name: str, path: FilePath) -> Path:
     """Return a folder for files to be written later, made if need be; refuse what cannot be one."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
-        _check_folder(Path(path))
+        with _part(Path(path) / "file", bytes(_BLOCK)):
+            pass
     except OSError as error:
         raise ValueError(
             f"`{name}` expects a folder that can be written to, got '{path}' ({error.strerror})"
@@ -140,12 +142,6 @@ def _check_target(target: Path) -> None:
         raise _error(errno.EACCES, target)
 
 
-def _check_folder(place: Path) -> None:
-    """Raise an OSError where no file can be made, or nothing be put in it."""
-    with _part(place, bytes(_BLOCK)):
-        pass
-
-
 def _error(number: int, path: Path) -> OSError:
     return OSError(number, os.strerror(number), str(path))
 
@@ -162,31 +158,28 @@ def write(path: FilePath, data: bytes) -> None:
         replace(path, data)
     except OSError as error:
         why = f"{error.strerror or error}{_rescue(Path(path).suffix, data)}"
-        raise OSError(error.errno, why, os.fspath(path)) from error
+        raise OSError(error.errno, why, error.filename) from error
 
 
 def replace(path: FilePath, data: bytes) -> None:
     """Write a file at once: who reads it finds all of the old one or all of the new one."""
     target = Path(path)
     _check_target(target)
-    with _part(target.parent, data) as part:
+    with _part(target, data) as part:
         os.replace(part, target)
 
 
 def create(path: FilePath, data: bytes) -> None:
     """Write a new file at once; raise FileExistsError where there is one, even one just made."""
     target = Path(path)
-    try:
-        with _part(target.parent, data) as part:
-            try:
-                os.link(part, target)
-            except FileExistsError:
-                raise
-            except OSError:  # a file system without links: the name is taken first, empty
-                os.close(os.open(target, os.O_CREAT | os.O_EXCL))
-                os.replace(part, target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    with _part(target, data) as part:
+        try:
+            os.link(part, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links: the name is taken first, empty
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL))
+            os.replace(part, target)
 
 
 def _rescue(ending: str, data: bytes) -> str:
@@ -205,30 +198,41 @@ def _rescue(ending: str, data: bytes) -> str:
 
 
 @contextmanager
-def _part(place: Path, data: bytes) -> Iterator[Path]:
-    """Give a new file with the data in a folder, to be renamed; else it is removed at the end.
+def _part(target: Path, data: bytes) -> Iterator[Path]:
+    """Give a file with the data beside a target, to be renamed; else it is removed at the end.
 
-    Its name is random, as ids of processes are not unique: containers share folders, threads share
-    a process. Its lock is held meanwhile, which tells other writers that it is no leftover.
+    Errors name the target.
     """
-    _remove_leftovers(os.path.abspath(place))
-    while True:
-        part = place / f".replan-{secrets.token_hex(8)}.part"
-        with part.open("xb") as file:
+    try:
+        _remove_leftovers(os.path.abspath(target.parent))
+        with _new_part(target.parent) as file:
+            part = Path(file.name)
             try:
-                _lock(file.fileno())
-                if not os.fstat(file.fileno()).st_nlink:  # removed before it was locked
-                    continue
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform == "win32":
                     file.close()  # no open file can be renamed there
                 yield part
-                return
             finally:
                 with suppress(OSError):  # it has been renamed
                     part.unlink()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from None
+
+
+def _new_part(place: Path) -> BinaryIO:
+    """Return a new file, locked as long as it is open: it is no leftover of a killed process.
+
+    Its name is random, as ids of processes are not unique: containers share folders, threads share
+    a process.
+    """
+    while True:
+        file = (place / f".replan-{secrets.token_hex(8)}.part").open("xb")
+        _lock(file.fileno())
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # another writer took it for a leftover before it was locked
 
 
 @cache
