@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import tempfile
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_plan_is_kept_elsewhere_if_the_disk_fills_up_meanwhile(
     run, tmp_path, monkeypatch, tmp_path_factory
 ):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(elsewhere))
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     solve = replan.solve
 
     def solve_and_fill(*args, **kwargs):

@@ -12,9 +12,11 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from shutil import which
 
 import pytest
@@ -32,14 +34,15 @@ def full(*_):
 def elsewhere(tmp_path_factory, monkeypatch):
     """The temporary folder of a test."""
     place = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     return place
 
 
 def start(program, *args):
     """Start a program that says a line when it is ready, and wait for that."""
+    command = [sys.executable, "-c", program, *map(str, args)]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, args)], stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )
     process.stdout.readline()
     return process
@@ -48,6 +51,7 @@ def start(program, *args):
 def end(process):
     process.kill()
     process.wait()
+    process.stdin.close()
     process.stdout.close()
 
 
@@ -79,17 +83,21 @@ import os, sys
 from pathlib import Path
 from replan._common import files
 
-os.getpid = lambda: 1  # as in every container
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
+if "container" in sys.argv:
+    os.getpid = lambda: 1
 print("ready", flush=True)
+sys.stdin.readline()
 for n in range(count):
     files.write_json(folder / f"{n % 3}.json", {"n": n, "text": "x" * (n * 1009 % 100_000)})
 """
 
 
 def test_processes_of_one_id_save_the_same_files(tmp_path):
-    writers = [start(WRITER, tmp_path, 100) for _ in range(3)]
+    writers = [start(WRITER, tmp_path, 100, "container") for _ in range(3)]
     try:
+        for writer in writers:
+            writer.stdin.write("go\n")
         assert [writer.wait() for writer in writers] == [0, 0, 0]
     finally:
         for writer in writers:
@@ -160,6 +168,7 @@ def test_kills_at_random_moments_break_no_file_and_leave_nothing(tmp_path):
     for _ in range(KILLS):
         writer = start(WRITER, tmp_path, 1_000_000)
         try:
+            writer.stdin.write("go\n")
             time.sleep(chance.uniform(0.0, 0.05))
             writer.send_signal(signal.SIGKILL)
             writer.wait()
@@ -170,6 +179,7 @@ def test_kills_at_random_moments_break_no_file_and_leave_nothing(tmp_path):
             assert len(content["text"]) == content["n"] * 1009 % 100_000
     writer = start(WRITER, tmp_path, 3)
     try:
+        writer.stdin.write("go\n")
         assert writer.wait() == 0
     finally:
         end(writer)
@@ -267,9 +277,9 @@ def test_a_folder_that_does_not_exist_is_named_and_the_file_kept_elsewhere(tmp_p
 
 
 def test_where_nothing_can_be_kept_nothing_is_promised(tmp_path, monkeypatch):
-    for place in ("gettempdir", "home", "cwd"):
-        owner = files.tempfile if place == "gettempdir" else files.Path
-        monkeypatch.setattr(owner, place, lambda: tmp_path / "gone")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    for place in ("home", "cwd"):
+        monkeypatch.setattr(Path, place, lambda: tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*gone'$"):
         files.write_json(tmp_path / "gone" / "a.json", {})
 
