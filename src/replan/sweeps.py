@@ -48,7 +48,8 @@ def sweep(
     - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
       if this process is killed. A case is known by its arguments, the sources of replan, those of
       all your modules that the function imports, directly or not, and the versions of the installed
-      packages that they import. A warning names what cannot be seen of these.
+      packages that they import. A warning names what cannot be seen of these. Another tells when
+      the disk takes no more results; the sweep goes on and returns them.
     - `workers`: processes, by default one per core; with 1, all happens in this process and,
       without a cache, `function` may be anything that can be called.
     - `progress`: True for a progress bar; a function is called with a `Progress`.
