@@ -3,6 +3,7 @@
 import contextlib
 import enum
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -28,6 +29,13 @@ def picky(x, folder):
 def deadly(x):
     if x == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    return {"y": x}
+
+
+def destructive(x, folder):
+    """Put a file in place of a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    Path(folder).touch()
     return {"y": x}
 
 

@@ -1,6 +1,7 @@
 """Pictures: what `plot` returns and writes, where it draws, and in which style."""
 
 import io
+import tempfile
 from types import SimpleNamespace
 
 import matplotlib
@@ -125,7 +126,7 @@ def test_given_axes_keep_the_style_of_their_figure(results):
     assert {label.get_fontsize() for label in figure.axes[0].get_xticklabels()} == {10.0}
 
 
-def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path):
+def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
     drawn = []
     with (
         pytest.raises(ValueError, match=r"`path` .* ends in .png or .pdf or .svg, got 'x.jpg'"),
@@ -133,6 +134,7 @@ def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path):
     ):
         drawn.append(1)
     assert not drawn
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the picture is kept
     with pytest.raises(FileNotFoundError):
         Protocol([[1.0]], 1.0).plot(tmp_path / "nowhere" / "x.png")
 

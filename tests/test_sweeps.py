@@ -87,12 +87,74 @@ def test_finished_cases_are_read_and_changed_ones_computed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_broken_file_in_the_cache_is_computed_again(tmp_path):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"result": {"y"',
+        b"\xff\x00\x01",
+        b"null",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"result": {}}',
+        b'{"result": {"y": 0}, "case": {"x": 7}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_broken_file_in_the_cache_is_computed_again(tmp_path, content):
     sweep(square, cases(7), cache=tmp_path, workers=1)
     [path] = tmp_path.iterdir()
-    path.write_text('{"result": {"y"')
+    path.write_bytes(content)
     assert sweep(square, cases(7), cache=tmp_path, workers=1) == [{"y": 49}]
     assert json.loads(path.read_text())["result"] == {"y": 49}
+
+
+def test_a_result_that_is_no_dict_is_computed_again(tmp_path):
+    sweep(square, cases(7), cache=tmp_path, workers=1)
+    [path] = tmp_path.iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"result": None}))
+    assert sweep(square, cases(7), cache=tmp_path, workers=1) == [{"y": 49}]
+
+
+@pytest.mark.parametrize("case", [{"x": 8}, {"x": 7.0}, {"x": True}])
+def test_a_file_copied_over_that_of_another_case_is_not_believed(tmp_path, case):
+    sweep(square, [case], cache=tmp_path / "other", workers=1)
+    sweep(square, cases(7), cache=tmp_path / "cache", workers=1)
+    [other], [path] = ((tmp_path / name).iterdir() for name in ("other", "cache"))
+    path.write_bytes(other.read_bytes())
+    [result] = sweep(square, cases(7), cache=tmp_path / "cache", workers=1)
+    assert (result, type(result["y"])) == ({"y": 49}, int)
+    assert json.loads(path.read_text())["case"] == {"x": 7}
+
+
+def test_a_file_of_another_function_or_other_sources_is_not_believed(tmp_path, monkeypatch):
+    sweep(square, cases(7), cache=tmp_path / "cache", workers=1)
+    [path] = (tmp_path / "cache").iterdir()
+    sweep(swept.Machine.turn, cases(7), cache=tmp_path / "function", workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("replan._common.sources.package_digest", lambda: "another")
+        sweep(square, cases(7), cache=tmp_path / "sources", workers=1)
+    for name in ("function", "sources"):
+        [other] = (tmp_path / name).iterdir()
+        path.write_text(other.read_text().replace("49", "50").replace('"y": 7', '"y": 50'))
+        assert sweep(square, cases(7), cache=tmp_path / "cache", workers=1) == [{"y": 49}]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cache_that_fails_on_the_way_is_said_once_and_loses_nothing(tmp_path, workers):
+    jobs = [case | {"folder": str(tmp_path / "cache")} for case in cases(1, 2, 3)]
+    with pytest.warns(UserWarning, match="`cache` cannot keep results from now on: .*") as warned:
+        found = sweep(swept.destructive, jobs, cache=tmp_path / "cache", workers=workers)
+    assert found == [{"y": 1}, {"y": 2}, {"y": 3}]
+    assert [Path(warning.filename).name for warning in warned] == ["test_sweeps.py"]
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    for cache in (tmp_path / "file", tmp_path / "file" / "cache"):
+        with pytest.raises(ValueError, match="`cache` expects a folder that can be written to"):
+            sweep(swept.deadly, cases(1), cache=cache, workers=1)
 
 
 def test_what_ctrl_c_left_half_done_is_not_kept(tmp_path):

@@ -49,7 +49,8 @@ def sweep(
     - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
       if this process is killed. A case is known by its arguments, the sources of replan, those of
       all your modules that the function imports, directly or not, and the versions of the installed
-      packages that they import. A warning names what cannot be seen of these.
+      packages that they import. A warning names what cannot be seen of these. Another tells when
+      the disk takes no more results; the sweep goes on and returns them.
     - `workers`: processes, by default one per core; with 1, all happens in this process and,
       without a cache, `function` may be anything that can be called.
     - `progress`: True for a progress bar; a function is called with a `Progress`.
@@ -68,9 +69,10 @@ class Sweep:
 
     def __init__(self, cache: files.FilePath | None, workers: int | None, progress: Watch) -> None:
         workers = (os.cpu_count() or 1) if workers is None else workers
-        self.cache, self.workers = cache, check.integer("workers", workers, at_least=1)
+        self.cache = None if cache is None else Path(cache)
+        self.workers = check.integer("workers", workers, at_least=1)
         self._meter = Meter(progress, "cases")
-        self._lock, self._over = threading.Lock(), False
+        self._lock, self._over, self._told = threading.Lock(), False, False
         self._pool: Processes | None = None
 
     def __enter__(self) -> Sweep:
@@ -90,23 +92,27 @@ class Sweep:
             if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
                 raise ValueError(f"`cases` expects dicts of arguments, got {case!r:.80}")
         cases = [_plain(case, "`cases` expects JSON types") for case in cases]
-        paths = _paths(function, cases, self.cache)
-        results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
+        entries = _entries(function, cases, self.cache)
+        found = [None if self.cache is None else _read(self.cache / _name(e)) for e in entries]
+        results = {i: result for i, result in enumerate(found) if result is not None}
         todo = [i for i in range(len(cases)) if i not in results]
+        if todo and self.cache is not None:  # one that is complete may be read-only
+            files.folder("cache", self.cache)
         self._meter.advance(len(results), expect=len(cases))
         if self.workers == 1:
             for i in todo:
                 if self._over:
                     raise RuntimeError("the sweep is over")
                 with _heeding_ctrl_c():
-                    result = _compute(function, cases[i])
-                results[i] = _keep(function, cases[i], paths[i], result)
+                    results[i] = _compute(function, cases[i])
+                self._tell(_keep(entries[i], self.cache, results[i]))
                 self._meter.advance()
             return [results[i] for i in range(len(cases))]
-        futures = {self._submit(function, cases[i], paths[i]): i for i in todo}
+        futures = {self._submit(function, entries[i], self.cache): i for i in todo}
         try:
             for future in as_completed(futures):
-                results[futures[future]] = future.result()
+                results[futures[future]], trouble = future.result()
+                self._tell(trouble)
                 self._meter.advance()
         except BaseException:
             for future in futures:
@@ -114,7 +120,14 @@ class Sweep:
             raise
         return [results[i] for i in range(len(cases))]
 
-    def _submit(self, *what: Any) -> Future[Result]:
+    def _tell(self, trouble: str | None) -> None:
+        """Warn, once, that results cannot be kept: no reason to stop what computes them."""
+        with self._lock:
+            told, self._told = self._told, self._told or trouble is not None
+        if trouble is not None and not told:
+            warnings.warn(f"`cache` cannot keep results from now on: {trouble}", stacklevel=4)
+
+    def _submit(self, *what: Any) -> Future[tuple[Result, str | None]]:
         with self._lock:
             if self._pool is None:
                 self._pool = Processes(self.workers)
@@ -167,41 +180,56 @@ def _plain(value: Any, expects: str, where: str = "") -> Any:
     raise ValueError(f"{expects}, got {value!r:.80}{where and f' in `{where}`'}")
 
 
-def _paths(
-    function: Callable[..., Result], cases: Sequence[Case], cache: files.FilePath | None
-) -> list[Path | None]:
-    """Return the file of every case in the cache, named after what determines its result."""
+def _entries(
+    function: Callable[..., Result], cases: Sequence[Case], cache: Path | None
+) -> list[dict[str, Any]]:
+    """Return what the cache knows every case by: the function, its sources and its arguments."""
     if cache is None:
-        return [None] * len(cases)
-    folder = Path(cache)
-    folder.mkdir(parents=True, exist_ok=True)
+        return [{"case": case} for case in cases]
     found = sources.reachable_sources(function, model_modules())
     if found.unseen:
         warnings.warn(
             f"`cache` cannot see all that the results depend on: {', '.join(found.unseen)}",
             stacklevel=4,
         )
-    what = [function.__module__, function.__qualname__, found.digest, sources.package_digest()]
-    texts = (json.dumps([*what, case], sort_keys=True) for case in cases)
-    return [folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json" for text in texts]
+    what = {
+        "function": f"{function.__module__}.{function.__qualname__}",
+        "sources": f"{found.digest} {sources.package_digest()}",
+    }
+    return [what | {"case": case} for case in cases]
 
 
-def _read(path: Path | None) -> Result | None:
-    """Return the result in a file of the cache, None if there is none that can be read."""
+def _name(entry: dict[str, Any]) -> str:
+    """Return the name of an entry's file in the cache."""
+    text = json.dumps([entry[key] for key in ("function", "sources", "case")], sort_keys=True)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def _read(path: Path) -> Result | None:
+    """Return the result in a file of the cache, None if there is none.
+
+    A file under the name of another entry, as by a copy, and one that cannot be read have none.
+    """
     try:
-        return None if path is None else files.read_json(path)["result"]
-    except (FileNotFoundError, ValueError, KeyError):
-        return None
+        entry = files.read_json(path)
+        if _name(entry) == path.name and isinstance(entry["result"], dict):
+            return entry["result"]
+    except (OSError, ValueError, KeyError, RecursionError):
+        pass
+    return None
 
 
-def _finish(digest: str, function: Callable[..., Result], case: Case, path: Path | None) -> Result:
+def _finish(
+    digest: str, function: Callable[..., Result], entry: dict[str, Any], cache: Path | None
+) -> tuple[Result, str | None]:
     """Compute a case and keep it; in the worker, so that nothing is lost with the parent.
 
-    digest: of replan's sources as the parent has them, which named the path.
+    digest: of replan's sources as the parent has them.
     """
     if sources.package_digest() != digest:
         raise RuntimeError("replan was edited after the sweep began: start it again")
-    return _keep(function, case, path, _compute(function, case))
+    result = _compute(function, entry["case"])
+    return result, _keep(entry, cache, result)
 
 
 def _compute(function: Callable[..., Result], case: Case) -> Result:
@@ -217,12 +245,15 @@ def _compute(function: Callable[..., Result], case: Case) -> Result:
     return plain
 
 
-def _keep(function: Callable[..., Result], case: Case, path: Path | None, result: Result) -> Result:
-    """Put a result in the cache, if there is one, and return it."""
-    if path is not None:
-        name = f"{function.__module__}.{function.__name__}"
-        files.write_json(path, {"function": name, "case": case, "result": result})
-    return result
+def _keep(entry: dict[str, Any], cache: Path | None, result: Result) -> str | None:
+    """Put a result in the cache, if there is one; return why it cannot be."""
+    if cache is not None:
+        path = cache / _name(entry)
+        try:
+            files.replace(path, files.json_bytes(entry | {"result": result}))
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+    return None
 
 
 @contextlib.contextmanager

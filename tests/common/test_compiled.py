@@ -1,6 +1,7 @@
 """Compiled code is never older than the sources it was made from."""
 
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -28,16 +29,21 @@ def checkout(tmp_path):
     return tmp_path / "src"
 
 
-def run(checkout, program, **environment):
+def start(checkout, program, *, before=(), size=-1, **environment):
+    """Run a program that can write files of a size (bytes) at most, by a command before it."""
     kept = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
+    return subprocess.run(
+        [*before, sys.executable, "-c", program],
         env=kept | {"PYTHONPATH": str(checkout)} | environment,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.strip()
+
+
+def run(checkout, program):
+    return start(checkout, program).stdout.strip()
 
 
 def folders(checkout):
@@ -77,16 +83,17 @@ def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):
     assert folder.parent == good
     assert folder.name.endswith(sources.package_digest())
     monkeypatch.setattr(compiled, "_parents", lambda: iter([bad]))
+    monkeypatch.setattr(compiled, "_private", lambda: iter([bad]))
     assert compiled._folder.__wrapped__(*replans) is None
 
 
 def test_code_in_the_temporary_folder_is_this_users_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))
-    *_, private = compiled._parents()
+    [private] = compiled._private()
     assert private.parent == tmp_path
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     private.chmod(0o777)  # somebody else could put code there
-    assert private not in list(compiled._parents())
+    assert list(compiled._private()) == []
 
 
 def test_code_without_a_file_is_compiled_without_a_cache():
@@ -114,3 +121,105 @@ def test_code_that_depends_on_what_cannot_be_seen_is_compiled_anew(write):
     write("near.py", "import importlib\n\nFACTOR = importlib.import_module('ma' + 'th').pi\n")
     import_module("near")
     assert compiled._folder_of(["near"]) is None
+
+
+# Disks that refuse: code is compiled all the same, and one line says where it is
+
+SMALL = """
+import numpy as np
+from replan.protocol._rounding import follow
+{between}
+print(follow(np.full((4, 2), 0.5), np.ones(4), 0.0, np.zeros(2)).tolist())
+"""
+FOLLOWED = "[0, 1, 0, 1]"
+
+
+def test_a_disk_that_takes_no_byte_leaves_code_in_memory_and_workers_silent(checkout, tmp_path):
+    (checkout / "jobs.py").write_text(
+        "import replan.protocol._rounding\n\ndef job(x):\n    return {'x': x}\n"
+    )
+    program = "import jobs, replan; print(replan.sweep(jobs.job, [{'x': 1}, {'x': 2}], workers=2))"
+    done = start(checkout, program, size=0, HOME=str(tmp_path))
+    assert done.stdout == "[{'x': 1}, {'x': 2}]\n"
+    assert done.stderr == (
+        "replan: compiled code stays in memory, as no folder for it can be written\n"
+    )
+
+
+def test_a_disk_that_fills_up_leaves_code_in_memory(checkout, tmp_path):
+    done = start(checkout, SMALL.format(between=""), size=5000, HOME=str(tmp_path))
+    assert done.stdout == f"{FOLLOWED}\n"
+    [line] = done.stderr.splitlines()
+    assert line.startswith("replan: compiled code stays in memory (")
+    assert line.endswith(": File too large)")
+
+
+@pytest.mark.parametrize("then", ["", "open(folder, 'w').close()"])
+def test_a_folder_that_vanishes_is_made_again_or_done_without(checkout, then):
+    vanish = (
+        "import shutil; from replan._common import compiled as c, sources as s\n"
+        f"folder = c._folder(s.PACKAGE, s.package_digest()); shutil.rmtree(folder); {then}"
+    )
+    done = start(checkout, SMALL.format(between=vanish))
+    assert done.stdout == f"{FOLLOWED}\n"
+    assert done.stderr.count("replan: compiled code stays in memory") == bool(then)
+
+
+@pytest.mark.parametrize(("pattern", "content"), [("*.nbi", b""), ("*.nbc", b"half")])
+def test_broken_code_is_compiled_again(checkout, pattern, content):
+    assert run(checkout, SMALL.format(between="")) == FOLLOWED
+    [folder] = folders(checkout)
+    broken = list(folder.rglob(pattern))
+    assert broken
+    for path in broken:
+        path.write_bytes(content)
+    done = start(checkout, SMALL.format(between=""))
+    assert (done.stdout, done.stderr) == (f"{FOLLOWED}\n", "")
+    assert all(path.read_bytes() != content for path in broken)
+
+
+def can_mount():
+    """Return whether this user may mount in a name space of its own."""
+    program = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    try:
+        return subprocess.run(program, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mounts in a name space of its own")
+@pytest.mark.parametrize(
+    ("home", "private", "told"),
+    [
+        ("ro", True, "is kept in {temporary}/replan-0, as no better folder can be written"),
+        ("size=4k", True, "is kept in {temporary}/replan-0, as no better folder can be written"),
+        ("ro", False, "stays in memory, as no folder for it can be written"),
+        ("size=16k", False, "stays in memory ({home}/.cache/replan/"),
+        ("size=1m,nr_inodes=5", False, "stays in memory ({home}/.cache/replan/"),
+    ],
+)
+def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
+    """The package is read-only, home is that or small, temporary files are private or not."""
+    places = {"package": checkout / "replan", "home": tmp_path / "h", "temporary": tmp_path / "t"}
+    (places["package"] / "__pycache__").mkdir()
+    for place in ("home", "temporary"):
+        places[place].mkdir()
+    if not private:
+        (places["temporary"] / "replan-0").mkdir()
+        (places["temporary"] / "replan-0").chmod(0o777)
+    script = (
+        "mount --bind {package} {package} && mount -o remount,bind,ro {package} && "
+        f"mount -t tmpfs -o {home} none {{home}} && {{fill}} && "
+        'exec "$@"'
+    ).format(**places, fill="head -c 4096 /dev/zero > $HOME/full" if home == "size=4k" else "true")
+    done = start(
+        checkout,
+        SMALL.format(between=""),
+        before=["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
+        HOME=str(places["home"]),
+        TMPDIR=str(places["temporary"]),
+        XDG_CACHE_HOME="",
+    )
+    assert done.stdout == f"{FOLLOWED}\n"
+    [line] = done.stderr.splitlines()
+    assert line.startswith("replan: compiled code " + told.format(**places))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -16,7 +17,9 @@ import pandas as pd
 import pytest
 
 from replan.paper import FIGURES, make
+from replan.paper._make import Made, _Record
 from replan.paper._parts import protocol_of, protocol_rows
+from replan.paper.claims import Claim
 from replan.protocol import Protocol
 from replan.sweeps import sweep
 
@@ -321,8 +324,26 @@ def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
         list(make(["multitask"], tmp_path, changes={"stepz": 3}))
 
 
-def test_a_foreign_claims_file_is_refused_before_any_work(tmp_path):
-    (tmp_path / "claims.json").write_text('{"hello": 1}')
+def test_figures_that_are_made_at_once_lose_no_claims(tmp_path):
+    claim = Claim("so it is", "it is so", [True], {})
+    names = [f"figure-{i}" for i in range(20)]
+
+    def add(name):
+        record = _Record(tmp_path / "claims.json")
+        record.add(Made(name, [], [claim], 0), "make", {"seeds": 1})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, names))
+    content = json.loads((tmp_path / "claims.json").read_text())
+    assert sorted(content["figures"]) == sorted(names)
+    text = (tmp_path / "claims.md").read_text()
+    assert all(f"## {name}\n" in text for name in names)
+    assert {path.name for path in tmp_path.iterdir()} == {"claims.json", "claims.md"}
+
+
+@pytest.mark.parametrize("content", ['{"hello": 1}', '{"figures": 3}', '{"figures": null}'])
+def test_a_foreign_claims_file_is_refused_before_any_work(tmp_path, content):
+    (tmp_path / "claims.json").write_text(content)
     with pytest.raises(ValueError, match="expects a file that `replan figure` wrote"):
         list(make(["readout"], tmp_path, quick=True, workers=1))
     assert not (tmp_path / "cache").exists()

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replan import Protocol
-from replan._common import files
 
 
 @st.composite
@@ -87,16 +86,6 @@ def test_rounding_stays_within_its_bound(protocol):
 def test_deviation_weighs_steps_by_their_length():
     a = Protocol([[1, 0], [0, 1]], edges=[0, 1, 4])
     assert a.deviation(Protocol([[1, 0]], duration=4.0)) == 3.0
-
-
-def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
-    path = tmp_path / "old.json"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), files.replacing(path) as part:
-        part.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_rounding_bound_is_tight():
@@ -259,11 +248,6 @@ def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
     path.write_text('{"duration": 4, "edges": [0, 3], "shares": [[1]], "lr": [1]}')
     with pytest.raises(ValueError, match="`duration` expects the last of `edges`, 3, got 4"):
         Protocol.load(path)
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere'$"):
-        Protocol([[1.0]], 1.0).save(tmp_path / "nowhere" / "p.csv")
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import numba
 from numba import njit
+from numba.core.caching import FunctionCache
 from numba.core.errors import NumbaError as NumbaError
 
 from replan._common import sources
@@ -27,6 +30,10 @@ from replan._common import sources
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _config: Any = numba.config  # its settings have no types
+_FunctionCache: Any = FunctionCache  # nor has this
+_USER = os.getuid() if hasattr(os, "getuid") else 0
+_PRIVATE = f"replan-{_USER}"
+_told = False
 _versions: dict[str, set[tuple[Path, str]]] = {}  # of the user's modules: what was loaded here
 
 
@@ -66,10 +73,43 @@ def inlined(function: _F) -> _F:
 def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     folder = _folder_of(modules or [function.__module__])
-    if folder is None:
-        return njit(**settings)(function)
-    with _numba_cache_in(folder):
-        return njit(cache=True, **settings)(function)
+    dispatcher = njit(**settings)(function)
+    if folder is not None:
+        with _numba_cache_in(folder):
+            _keep_code(dispatcher, folder)
+    return dispatcher
+
+
+def _keep_code(dispatcher: Any, folder: Path) -> None:
+    """Make a compiled function keep its code in a folder, and nowhere else."""
+    try:
+        kept = _Cache(dispatcher.py_func)
+    except RuntimeError as error:  # numba finds no place
+        return _tell(f"compiled code stays in memory ({error})")
+    if Path(kept.cache_path).parent != folder:  # a place of numba's, where code may be too old
+        return _tell(f"compiled code stays in memory ({folder} cannot be written)")
+    dispatcher._cache = kept
+
+
+class _Cache(_FunctionCache):  # type: ignore[misc]
+    """numba's cache of a function, where a disk that fails only costs the time to compile."""
+
+    def load_overload(self, *args: Any) -> Any:
+        """Return compiled code from the disk; None if there is none that can be read."""
+        try:
+            return super().load_overload(*args)
+        except Exception:  # whatever unpickling a broken file raises
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, *args: Any) -> None:
+        """Put compiled code on the disk."""
+        try:
+            super().save_overload(*args)
+        except OSError as error:
+            self.disable()
+            _tell(f"compiled code stays in memory ({self.cache_path}: {error.strerror})")
 
 
 @contextlib.contextmanager
@@ -110,37 +150,51 @@ def _folder_of(modules: Sequence[str]) -> Path | None:
 def _folder(owner: Path, digest: str) -> Path | None:
     """Return the folder of the code of a file or package with these sources; remove older ones."""
     place = hashlib.sha256(str(owner).encode()).hexdigest()[:8]
-    for parent in _parents():
+    for parent in chain(_parents(), _private()):
         folder = parent / f"{owner.stem}-{place}-{digest}"
         if _writable(folder):
             for old in parent.glob(f"{owner.stem}-{place}-*"):
                 if old != folder:
                     shutil.rmtree(old, ignore_errors=True)
+            if parent.name == _PRIVATE:
+                _tell(f"compiled code is kept in {parent}, as no better folder can be written")
             return folder
+    _tell("compiled code stays in memory, as no folder for it can be written")
     return None
 
 
 def _parents() -> Iterator[Path]:
-    """Yield where compiled code may be kept, the best place first."""
+    """Yield where compiled code is kept for good, the best place first."""
     if _config.CACHE_DIR:  # the user's choice
         yield Path(_config.CACHE_DIR)
     yield sources.PACKAGE / "__pycache__"
     with contextlib.suppress(RuntimeError):  # no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replan"
-    # Nobody else may put code here: the folder is this user's, or it is not used.
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    private = Path(tempfile.gettempdir()) / f"replan-{user}"
+
+
+def _private() -> Iterator[Path]:
+    """Yield a folder in the temporary one if it is this user's: nobody else may put code there."""
     with contextlib.suppress(OSError):
+        private = Path(tempfile.gettempdir()) / _PRIVATE
         private.mkdir(mode=0o700, exist_ok=True)
         found = private.lstat()
-        if found.st_uid == user and not found.st_mode & 0o077:
+        if found.st_uid == _USER and not found.st_mode & 0o077:
             yield private
 
 
 def _writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))  # nothing is not refused by a full disk
+        return True
     except OSError:
         return False
+
+
+def _tell(what: str) -> None:
+    """Say once where compiled code is, on stderr; what is so in a worker is so in its parent."""
+    global _told
+    if not _told and multiprocessing.parent_process() is None:
+        print(f"replan: {what}", file=sys.stderr)
+    _told = True

@@ -86,8 +86,9 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
 def save(figure: Figure, path: files.FilePath) -> None:
     """Write a figure as .png, .pdf or .svg."""
     ending = files.suffix(path, _ENDINGS)
-    with files.replacing(path) as part:
-        figure.savefig(part, format=ending[1:])
+    picture = BytesIO()
+    figure.savefig(picture, format=ending[1:])
+    files.write(path, picture.getvalue())
 
 
 def panels(

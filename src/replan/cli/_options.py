@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,13 +45,9 @@ def output(name: str, endings: Sequence[str], text: str) -> Callable[[Command], 
     """Return an option for a file to write; refuse, before any work, one that cannot be written."""
 
     def checked(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
-        if value is not None and value.suffix.lower() not in endings:
-            raise ValueError(
-                f"`{name}` expects a file name that ends in {' or '.join(endings)}, got '{value}'"
-            )
-        if value is not None and not value.parent.is_dir():
-            raise ValueError(f"`{name}` expects a file in a folder that exists, got '{value}'")
-        return value
+        from replan._common import files
+
+        return None if value is None else files.output(name, value, endings)
 
     return click.option(name, type=click.Path(path_type=Path), callback=checked, help=text)
 
@@ -62,12 +57,18 @@ csv_output = output("--csv", [".csv"], "Write the curves.")
 plot_output = output("--plot", PICTURES, "Draw the curves.")
 
 
-def write_json(path: Path, result: dict[str, Any], file: Path, **given: Any) -> None:
-    """Write a result with its settings: the problem file and other options."""
+def load_problem(file: Path) -> tuple[replan.Problem, dict[str, Any]]:
+    """Return the problem in a file, and the file's sections, before anybody changes them."""
+    from replan.problem._file import sections
+
+    return replan.Problem.load(file), sections(file)
+
+
+def write_json(path: Path, result: dict[str, Any], file: dict[str, Any], **given: Any) -> None:
+    """Write a result with its settings: the sections of the problem file and other options."""
     from replan._common import files
 
-    settings = {"file": tomllib.loads(file.read_text(encoding="utf-8"))} | given
-    files.write_json(path, result | {"settings": settings})
+    files.write_json(path, result | {"settings": {"file": file} | given})
 
 
 def say_written(*paths: Path | None) -> None:

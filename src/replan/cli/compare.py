@@ -28,14 +28,17 @@ def command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) 
     Example:
       replan compare problem.toml --plot compare.pdf --csv compare.csv
     """
-    result = replan.compare(replan.Problem.load(file), progress=True)
-    click.echo(result)
+    from replan._common import files
+
+    problem = replan.Problem.load(file)
+    picture = plot or files.output("--plot", f"{file.stem}-compare.png")
+    result = replan.compare(problem, progress=True)
     for path in (json, csv):
         if path is not None:
             result.save(path)
+    click.echo(result)
     if not result.runs:
         say_written(json, csv)
         raise replan.IntegrationError("no strategy has a learning curve: try a smaller `lr`")
-    picture = plot or Path(f"{file.stem}-compare.png")
     result.plot(picture)
     say_written(json, csv, picture)

@@ -11,6 +11,7 @@ from replan.cli._options import (
     chosen_protocol,
     csv_output,
     json_output,
+    load_problem,
     plot_output,
     problem_file,
     protocol_options,
@@ -48,7 +49,7 @@ def command(
       replan evaluate problem.toml --protocol out.json --at 1,2,3
       replan evaluate problem.toml --strategy shuffled --protocol out.json
     """
-    problem = replan.Problem.load(file)
+    problem, sections = load_problem(file)
     times = [] if at is None else _times(at, problem.duration)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
@@ -60,7 +61,7 @@ def command(
     for time, losses in zip(times, result.get("losses_at", []), strict=False):
         click.echo(f"losses at {time:g}: " + ", ".join(f"{loss:.6g}" for loss in losses))
     if json is not None:
-        write_json(json, result, file, strategy=strategy, set=settings, protocol=protocol)
+        write_json(json, result, sections, strategy=strategy, set=settings, protocol=protocol)
     if csv is not None:
         run.save(csv)
     if plot is not None:

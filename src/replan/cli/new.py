@@ -20,9 +20,10 @@ def command(file: Path) -> None:
     Example:
       replan new problem.toml
     """
+    from replan._common import files
+
     try:
-        with file.open("x", encoding="utf-8") as out:
-            out.write(replan.problem.example())
+        files.create(file, replan.problem.example().encode())
     except FileExistsError:
         raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
     click.echo(f"wrote {file}; next: replan compare {file}")

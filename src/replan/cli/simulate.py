@@ -12,6 +12,7 @@ from replan.cli._options import (
     chosen_protocol,
     csv_output,
     json_output,
+    load_problem,
     plot_output,
     problem_file,
     protocol_options,
@@ -62,7 +63,7 @@ def command(
       replan simulate problem.toml --strategy interleaved --plot sgd.png
       replan simulate problem.toml --protocol plan.json --dimension 1000
     """
-    problem = replan.Problem.load(file)
+    problem, sections = load_problem(file)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
     result = replan.simulate(
         problem,
@@ -74,11 +75,12 @@ def command(
         engine=engine,
         progress=True,
     )
-    click.echo(result)
+    given = {"strategy": strategy, "set": settings, "protocol": protocol}
     if json is not None:
-        write_json(json, result.to_dict(), file, strategy=strategy, set=settings, protocol=protocol)
+        write_json(json, result.to_dict(), sections, **given)
     if csv is not None:
         result.save(csv)
+    click.echo(result)
     if plot is not None:
         result.plot(plot)
     say_written(json, csv, plot)

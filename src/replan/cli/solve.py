@@ -12,6 +12,7 @@ from replan.cli._options import (
     PICTURES,
     OneOf,
     json_output,
+    load_problem,
     output,
     problem_file,
     say_written,
@@ -65,7 +66,7 @@ def command(
       replan solve problem.toml --method sweep
       replan evaluate problem.toml --protocol plan.json
     """
-    problem = replan.Problem.load(file)
+    problem, sections = load_problem(file)
     start = None if protocol is None else replan.Protocol.load(protocol)
     plan = replan.solve(
         problem,
@@ -74,9 +75,9 @@ def command(
         max_gradients=max_gradients,
         progress=True,
     )
+    if json is not None:  # before anything else, which may fail
+        write_json(json, plan.to_dict(), sections)
     click.echo(plan)
-    if json is not None:
-        write_json(json, plan.to_dict(), file)
     if plot is not None:
         plan.plot(plot)
     say_written(json, plot)

@@ -72,6 +72,7 @@ def command(
     """
     if find_spec("torch") is None:
         raise click.ClickException("`replan train` needs PyTorch: pip install 'replan[torch]'")
+    from replan.networks._experiment import FILES
     from replan.networks._practice import SplitTraining, train_pairs
 
     given = {name: value for name, value in settings.items() if value is not None}
@@ -91,5 +92,4 @@ def command(
         click.echo(kept, err=True)
         raise
     click.echo(result)
-    names = ("settings.json", "metrics.csv", "decisions.json", "summary.json", "losses.png")
-    say_written(*(out / name for name in names))
+    say_written(*(out / name for name in FILES))

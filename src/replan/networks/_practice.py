@@ -20,7 +20,7 @@ from replan._common.progress import Watch
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _datasets
 from replan.networks._driver import Network, Record, check_strategies, learn, strategy_policy
-from replan.networks._experiment import Experiment
+from replan.networks._experiment import FILES, Experiment
 from replan.policies import Policy
 from replan.sweeps import sweep
 
@@ -257,8 +257,9 @@ def train_pairs(
     check.integer("seeds", seeds, at_least=1)
     check.integer("seed", seed)
     _datasets.fashion_mnist(root)  # is it there?
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = files.folder("out", out)
+    for file in FILES:
+        files.output("out", folder / file)
     given = {
         **asdict(settings), "pairs": list(settings.pairs), "strategies": names, "seeds": seeds,
         "seed": seed, "torch": torch.__version__, "numpy": np.__version__,

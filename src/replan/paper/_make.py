@@ -71,8 +71,10 @@ def make(
     for key in changes or {}:
         check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
     settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = files.folder("out", out)
+    own = [f"{name}.{ending}" for name in modules for ending in ("png", "pdf", "csv")]
+    for file in (*own, "claims.json", "claims.md"):
+        files.output("out", folder / file)
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
     options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
@@ -146,22 +148,22 @@ class _Record:
         if not self.path.exists():
             return {}
         content = files.read_json(self.path)
-        if "figures" not in content:
+        if not isinstance(content.get("figures"), dict):
             raise ValueError(f"{self.path}: expects a file that `replan figure` wrote, got another")
         found: dict[str, Any] = content["figures"]
         return found
 
     def add(self, made: Made, command: str, settings: dict[str, Any]) -> None:
         """Put the claims of a figure in place of its old ones."""
-        figures = self._figures() | {
-            made.name: {
-                "command": command,
-                "settings": settings,
-                "unconverged": made.unconverged,
-                "claims": [claim.to_dict() for claim in made.claims],
-            }
+        entry = {
+            "command": command,
+            "settings": settings,
+            "unconverged": made.unconverged,
+            "claims": [claim.to_dict() for claim in made.claims],
         }
-        own = [name for name in figures if name not in _ALL]
-        ordered = {name: figures[name] for name in (*_ALL, *own) if name in figures}
-        files.write_json(self.path, {"figures": ordered})
-        files.write_text(self.path.with_suffix(".md"), page(ordered))
+        with files.locked(self.path):  # another process may add to it as well
+            figures = self._figures() | {made.name: entry}
+            own = [name for name in figures if name not in _ALL]
+            ordered = {name: figures[name] for name in (*_ALL, *own) if name in figures}
+            files.write_json(self.path, {"figures": ordered})
+            files.write(self.path.with_suffix(".md"), page(ordered).encode())
