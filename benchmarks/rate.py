@@ -90,7 +90,9 @@ def main() -> None:
     save("rate", {"rate": rates, "roll_out": rolls})
     worst = max(row["ratio"] for row in rates)
     assert worst <= 1.5, f"numba takes {worst:.2f} times as long as C"
-    assert rolls[-1]["µs per step"] <= 1.5 * rolls[0]["µs per step"], "the cost grows with the steps"
+    assert rolls[-1]["µs per step"] <= 1.5 * rolls[0]["µs per step"], (
+        "the cost grows with the steps"
+    )
 
 
 if __name__ == "__main__":
