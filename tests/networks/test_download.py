@@ -663,14 +663,12 @@ def test_all_addresses_are_https_and_all_archives_are_known():
 def test_a_disk_that_is_full_leaves_no_half_file(tmp_path, monkeypatch, fashion):
     """What is whole stays, the rest comes at the next try."""
 
-    def write_some(path, content):
-        with path.open("wb") as file:
-            file.write(content[: len(content) // 2])
+    def refuse(*_):
         raise OSError(28, "No space left on device")
 
     use(monkeypatch, "fashion-mnist", files_of(fashion))
     with monkeypatch.context() as full:
-        full.setattr("pathlib.Path.write_bytes", write_some)
+        full.setattr("os.replace", refuse)
         with pytest.raises(OSError, match="No space left"):
             fetch("fashion-mnist", tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
