@@ -108,7 +108,7 @@ def _complete(name: str, folder: Path) -> bool:
         for file, known in DATASETS[name].items():
             with (folder / file).open("rb") as stream:
                 checked(name, file, at_most(known.size, stream), f"in {folder}")
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     return True
 
