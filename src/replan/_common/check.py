@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
 Task = Annotated[int, "from 0"]
+
+_T = TypeVar("_T")
 
 
 def number(
@@ -56,6 +58,20 @@ def integer(name: str, value: object, *, at_least: int = 0, at_most: int | None 
         expects = f"of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
         raise ValueError(f"`{name}` expects an integer {expects}, got {value!r}")
     return int(value)  # type: ignore[call-overload]
+
+
+def boolean(name: str, value: object) -> bool:
+    """Return `value` if it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` expects true or false, got {value!r}")
+    return bool(value)
+
+
+def instance(name: str, value: Any, kind: type[_T], expects: str) -> _T:
+    """Return `value` if it is of a class; `expects` says which, in words."""
+    if not isinstance(value, kind):
+        raise ValueError(f"`{name}` expects {expects}, got {value!r}")
+    return value
 
 
 def task(name: str, value: object, tasks: int) -> int:

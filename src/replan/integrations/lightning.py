@@ -8,7 +8,6 @@ trainer.fit(module, loader)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 try:
@@ -18,11 +17,12 @@ except ImportError as error:
         "replan.integrations.lightning needs Lightning: pip install 'replan[lightning]'"
     ) from error
 
+from replan._common.state import Entries, Stateful
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Log
 
 
-class ReplayCallback(Callback):
+class ReplayCallback(Stateful, Callback):
     """Tells a sampler's policy the probed losses after each batch; keeps both in the checkpoint.
 
     What the policy logs goes to the trainer's loggers, as `replay/...`, unless the policy has a
@@ -67,13 +67,11 @@ class ReplayCallback(Callback):
         """Count the batch, and tell the policy the losses if they are due."""
         self.sampler.step(None if self.probe is None else self.probe.step(pl_module))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the sampler, its policy and the probe are."""
-        probe = {} if self.probe is None else self.probe.state_dict()
-        return {"sampler": self.sampler.state_dict(), "probe": probe}
+    def _made_with(self) -> dict[str, Any]:
+        return {"probe": self.probe is not None}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from where another callback with the same arguments was."""
-        self.sampler.load_state_dict(state_dict["sampler"])
-        if self.probe is not None:
-            self.probe.load_state_dict(state_dict["probe"])
+    def _saved(self) -> dict[str, Any]:
+        return {"sampler": self.sampler} | ({} if self.probe is None else {"probe": self.probe})
+
+    def _restored(self, state: Entries) -> dict[str, Any]:
+        return {}

@@ -8,11 +8,12 @@ for x, y in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
 
 from __future__ import annotations
 
+import hashlib
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check
 from replan._common.check import Ints
+from replan._common.state import Entries, Stateful
 from replan.policies import Policy
 
 try:
@@ -44,7 +46,7 @@ class _Batch:
     rate: float | None
 
 
-class ReplayBatchSampler(Sampler[list[int]]):
+class ReplayBatchSampler(Stateful, Sampler[list[int]]):
     """Batches whose tasks a policy chooses, for `DataLoader(batch_sampler=...)`.
 
     Each task's samples come in shuffled passes: none is drawn again before every other sample of
@@ -113,7 +115,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
             raise ValueError(f"`rank` expects `num_replicas` beside it, got {rank!r} alone")
         self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
-        self._members = members
+        self._members, self._labels = members, ""
         self._among = None if all(counts) else [t for t, n in enumerate(counts) if n]
         self._drawn = [0] * policy.tasks
         self._passes: dict[int, tuple[int, Ints]] = {}
@@ -134,6 +136,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
         sampler = cls([len(m) for m in members], policy, batch_size, **settings)
         sampler._members = members
+        sampler._labels = hashlib.sha256(which.astype(np.int64).tobytes()).hexdigest()
         return sampler
 
     @property
@@ -252,41 +255,74 @@ class ReplayBatchSampler(Sampler[list[int]]):
             self._passes[task] = number, rng.permutation(self._members[task])
         return self._passes[task][1]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the sampler and its policy are, as JSON types; the same on all ranks."""
-        return self._settings() | {
-            "epoch": self.epoch,
-            "steps": self.steps,
-            "begun": self._begun,
-            "drawn": list(self._drawn),
-            "pending": [asdict(batch) for batch in self._pending],
-            "policy": self.policy.state_dict(),
-        }
-
-    def _settings(self) -> dict[str, Any]:
+    def _made_with(self) -> dict[str, Any]:
         return {
             "sizes": [len(m) for m in self._members],
-            "global_batch_size": self.batch_size * self.num_replicas,
+            "labels": self._labels,
+            "global_batch_size": self.batch_size * self.num_replicas,  # ranks may change
             "mixed": self.mixed,
             "batches": len(self),
             "seed": self.seed,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue, to the sample, from where another sampler with the same arguments was."""
-        if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
-            raise ValueError(f"`state` expects the state_dict of a sampler, got {state!r:.80}")
-        for name, here in self._settings().items():
-            if state[name] != here:
-                raise ValueError(
-                    f"`state` expects the state_dict of a sampler with {name} = {here}, got one "
-                    f"with {state[name]}"
-                )
-        self.policy.load_state_dict(state["policy"])
-        self.epoch, self.steps, self._begun = state["epoch"], state["steps"], state["begun"]
-        self._drawn = list(state["drawn"])
-        self._pending = [_Batch(**batch) for batch in state["pending"]]
-        self._given_out, self._loaded = self.steps, True
+    def _saved(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "steps": self.steps,
+            "begun": self._begun,
+            "drawn": self._drawn,
+            "pending": [asdict(batch) for batch in self._pending],
+            "policy": self.policy,
+        }
+
+    def _restored(self, state: Entries) -> dict[str, Any]:
+        steps = state.read("steps", check.integer)
+        pending = [
+            self._restored_batch(Entries(f"{state.path}.pending[{i}]", batch, _BATCH))
+            for i, batch in enumerate(state.read("pending", check.instance, list, "a list"))
+        ]
+        drawn = state.read("drawn", _integers, self.policy.tasks)
+        ahead = np.sum([batch.counts for batch in pending], axis=0, dtype=np.int64)
+        total = (steps + len(pending)) * self.batch_size * self.num_replicas
+        if sum(drawn) != total or np.any(np.array(drawn) < ahead):
+            raise ValueError(
+                f"`{state.path}.drawn` expects {total} samples in {steps} batches and "
+                f"{len(pending)} pending ones, got {drawn}"
+            )
+        return {
+            "epoch": state.read("epoch", check.integer),
+            "steps": steps,
+            "_begun": state.read(
+                "begun", check.integer, at_least=max(0, steps - len(self) + 1), at_most=steps
+            ),
+            "_drawn": drawn,
+            "_pending": pending,
+            "_given_out": steps,
+            "_loaded": True,
+        }
+
+    def _restored_batch(self, batch: Entries) -> _Batch:
+        """Return a batch over all ranks; its samples exist, and it has a rate if one is planned."""
+        size, samples = self.batch_size * self.num_replicas, sum(map(len, self._members))
+        counts = batch.read("counts", _integers, self.policy.tasks)
+        if sum(counts) != size:
+            raise ValueError(f"`{batch.path}.counts` expects {size} samples in all, got {counts}")
+        rate = None
+        if self.policy.plans_lr:
+            rate = batch.read("rate", check.number)
+        elif batch["rate"] is not None:
+            raise ValueError(f"`{batch.path}.rate` expects None, got {batch['rate']!r:.80}")
+        return _Batch(batch.read("indices", _integers, size, at_most=samples - 1), counts, rate)
+
+
+_BATCH = [part.name for part in fields(_Batch)]
+
+
+def _integers(name: str, value: Any, count: int, **bounds: int) -> list[int]:
+    """Return a list of so many integers of at least 0."""
+    if len(check.instance(name, value, list, "a list of integers")) != count:
+        raise ValueError(f"`{name}` expects {count} integers, got {len(value)}")
+    return [check.integer(name, x, **bounds) for x in value]
 
 
 def _distributed() -> bool:
@@ -307,7 +343,7 @@ def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float
     return {t: total[t] / count[t] for t in range(tasks) if count[t]}
 
 
-class LossProbe:
+class LossProbe(Stateful):
     """Estimates each task's held-out loss every so many steps, and leaves training undisturbed.
 
     Meanwhile the model is in eval mode, without gradients; its modes and the random states of
@@ -380,15 +416,15 @@ class LossProbe:
         turn = (first + np.arange(min(self.batch_size, total))) % total
         return self.collate([data[i] for i in order[turn].tolist()])
 
-    def state_dict(self) -> dict[str, int]:
-        """Return where the probe is."""
+    def _made_with(self) -> dict[str, Any]:
+        # A state serves all ranks, and seeds and held-out samples may be a rank's own.
+        return {"tasks": list(self.data), "every": self.every, "batch_size": self.batch_size}
+
+    def _saved(self) -> dict[str, Any]:
         return {"steps": self.steps}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue from where another probe was."""
-        if set(state) != {"steps"}:
-            raise ValueError(f"`state` expects the state_dict of a probe, got {', '.join(state)}")
-        self.steps = check.integer("steps", state["steps"])
+    def _restored(self, state: Entries) -> dict[str, Any]:
+        return {"steps": state.read("steps", check.integer)}
 
 
 @contextmanager
@@ -408,7 +444,7 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
         np.random.set_state(legacy)  # noqa: NPY002
 
 
-class PlannedLR(LRScheduler):
+class PlannedLR(Stateful, LRScheduler):
     """The learning rates of a plan: the optimizer's own times the plan's, batch by batch.
 
     The sampler's policy plans them, as `Follow` does. A batch of one task has the rate of that
@@ -439,6 +475,31 @@ class PlannedLR(LRScheduler):
         rate = self.sampler.rate(number)
         return [base * rate for base in self.base_lrs]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the scheduler is; the sampler has a state of its own."""
-        return {key: value for key, value in super().state_dict().items() if key != "sampler"}
+    def _made_with(self) -> dict[str, Any]:
+        return {"groups": len(self.optimizer.param_groups)}
+
+    def _saved(self) -> dict[str, Any]:  # the sampler has a state of its own
+        return {
+            "first": self.first,
+            "last_epoch": self.last_epoch,
+            "step_count": self._step_count,
+            "base_lrs": [float(lr) for lr in self.base_lrs],
+            "last_lr": [float(lr) for lr in self._last_lr],
+        }
+
+    def _restored(self, state: Entries) -> dict[str, Any]:
+        groups = len(self.optimizer.param_groups)
+        return {
+            "first": state.read("first", check.integer),
+            "last_epoch": state.read("last_epoch", check.integer),
+            "_step_count": state.read("step_count", check.integer),
+            "base_lrs": state.read("base_lrs", _rates, groups),
+            "_last_lr": state.read("last_lr", _rates, groups),
+        }
+
+
+def _rates(name: str, value: Any, groups: int) -> list[float]:
+    """Return a learning rate for each parameter group."""
+    if len(check.instance(name, value, list, "a list of learning rates")) != groups:
+        raise ValueError(f"`{name}` expects {groups} learning rates, got {len(value)}")
+    return [check.number(name, lr, at_least=0) for lr in value]

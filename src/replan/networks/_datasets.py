@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
+import io
 import os
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +21,55 @@ from replan._common.files import FilePath
 
 Bytes = NDArray[np.uint8]
 
-# SHA-256 of what is in the files, decompressed
+
+class File(NamedTuple):
+    """What is in a file of a data set, decompressed: its SHA-256 and how many bytes there are."""
+
+    sha256: str
+    size: int
+
+
+_PIXELS = 3 * 32 * 32
+_BATCH = 10_000 * (1 + _PIXELS)
+
 FASHION_MNIST = {
-    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    "train-images-idx3-ubyte": File(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 16 + 60_000 * 28 * 28
+    ),
+    "train-labels-idx1-ubyte": File(
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 8 + 60_000
+    ),
+    "t10k-images-idx3-ubyte": File(
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 16 + 10_000 * 28 * 28
+    ),
+    "t10k-labels-idx1-ubyte": File(
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 8 + 10_000
+    ),
 }
 CIFAR10 = {
-    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    "data_batch_1.bin": File(
+        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5", _BATCH
+    ),
+    "data_batch_2.bin": File(
+        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed", _BATCH
+    ),
+    "data_batch_3.bin": File(
+        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67", _BATCH
+    ),
+    "data_batch_4.bin": File(
+        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48", _BATCH
+    ),
+    "data_batch_5.bin": File(
+        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add", _BATCH
+    ),
+    "test_batch.bin": File(
+        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b", _BATCH
+    ),
 }
 DATASETS = {"fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
 FOLDERS = {"fashion-mnist": "fashion-mnist", "cifar10": "cifar-10-batches-bin"}
 _TORCHVISION = {"fashion-mnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}
 _DEBIAN = Path("/usr/share/datasets")
-_PIXELS = 3 * 32 * 32
 
 
 class Images(NamedTuple):
@@ -96,13 +127,27 @@ def _folders() -> list[Path]:
 
 def checked(name: str, file: str, payload: bytes, where: str) -> bytes:
     """Return the payload of a data set's file if it has the right digest."""
-    found, wanted = hashlib.sha256(payload).hexdigest(), DATASETS[name][file]
+    found, wanted = hashlib.sha256(payload).hexdigest(), DATASETS[name][file].sha256
     if found != wanted:
         raise ValueError(
             f"{file} {where} is damaged or another file: {name} expects SHA-256 {wanted}, got "
             f"{found} ({len(payload)} bytes)"
         )
     return payload
+
+
+def at_most(size: int, stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """Return what a stream holds; refuse it as soon as that is more than `size` bytes."""
+    content = stream.read(size + 1)
+    if len(content) > size:
+        raise ValueError(f"it holds more than {size} bytes")
+    return content
+
+
+def unzip(file: Path | IO[bytes], size: int) -> bytes:
+    """Return what is in a gzip file; refuse it as soon as that is more than `size` bytes."""
+    with gzip.open(file) as stream:
+        return at_most(size, stream)
 
 
 def _payloads(name: str, root: FilePath | None) -> list[bytes]:
@@ -138,34 +183,43 @@ def _places(name: str, root: FilePath | None) -> Iterator[Path]:
 
 def _reader(name: str, folder: Path, file: str) -> Callable[[], bytes] | None:
     """Return a function that reads a file of a data set, in any of its forms; None without it."""
-    plain, zipped = folder / file, folder / f"{file}.gz"
-    pickled = folder / file.removesuffix(".bin")
-    if plain.is_file():
-        return plain.read_bytes
-    if zipped.is_file():
-        return lambda: _unzipped(zipped)
-    if name == "cifar10" and pickled.is_file():
-        return lambda: _unpickled(pickled)
+    forms = [(folder / file, _plain), (folder / f"{file}.gz", _unzipped)]
+    if name == "cifar10":
+        forms.append((folder / file.removesuffix(".bin"), _unpickled))
+    for path, read in forms:
+        if path.is_file():
+            return partial(read, path, DATASETS[name][file].size)
     return None
 
 
-def _unzipped(path: Path) -> bytes:
+def _plain(path: Path, size: int) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes())
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        with path.open("rb") as file:
+            return at_most(size, file)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _unzipped(path: Path, size: int) -> bytes:
+    try:
+        return unzip(path, size)
+    except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from None
 
 
-def _unpickled(path: Path) -> bytes:
+def _unpickled(path: Path, size: int) -> bytes:
     """Return a batch of `cifar-10-batches-py` in the form of `cifar-10-batches-bin`."""
     try:
-        with path.open("rb") as file:
-            batch = _Unpickler(file, encoding="bytes").load()
-        labels = np.array(batch[b"labels"], np.uint8)
-        return np.column_stack([labels, batch[b"data"]]).tobytes()
+        with path.open("rb") as file:  # which also holds the names of the images
+            content = at_most(2 * size, file)
+        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        labels, pixels = np.array(batch[b"labels"], np.uint8), batch[b"data"]
+        if np.shape(pixels) != (size // (1 + _PIXELS), _PIXELS):
+            raise ValueError(f"it holds an array of shape {np.shape(pixels)}")
+        return np.column_stack([labels, pixels]).tobytes()
     except (
         pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError,
-        ImportError, OverflowError,
+        ImportError, OverflowError, MemoryError,
     ) as error:  # fmt: skip
         raise ValueError(f"{path}: not a batch of CIFAR-10 ({error})") from None
 

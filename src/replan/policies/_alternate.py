@@ -18,6 +18,7 @@ class Alternate(OpenLoop):
     def __init__(self, tasks: int, *, stay: int = 1, **settings: Any) -> None:
         super().__init__(tasks, **settings)
         self.stay = check.integer("stay", stay, at_least=1)
+        self.arguments |= {"stay": self.stay}
 
     def _ahead(self, count: int) -> tuple[Floats, None]:
         turn = (self.step + np.arange(count)) // self.stay % self.tasks

@@ -19,6 +19,7 @@ class Fixed(OpenLoop):
     def __init__(self, shares: ArrayLike, **settings: Any) -> None:
         self._shares = check.simplex_rows("shares", shares, ("T",))
         super().__init__(self._shares.size, **settings)
+        self.arguments |= {"shares": self._shares.tolist()}
 
     def _ahead(self, count: int) -> tuple[Floats, None]:
         return np.tile(self._shares, (count, 1)), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, final
 
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from replan._common import check
 from replan._common.check import Floats
-from replan.policies._policy import Decision, Policy
+from replan._common.state import Entries
+from replan.policies._policy import Decision, Policy, losses_by_task
 
 
 @final
@@ -73,7 +74,7 @@ class FocusThenReplay(Policy):
         if isinstance(shares, str):
             check.one_of("shares", shares, ["loss"])
         elif isinstance(shares, Real):
-            check.number("shares", shares, at_least=0, at_most=1)
+            shares = check.number("shares", shares, at_least=0, at_most=1)
         elif shares is not None:
             shares = check.simplex_rows("shares", shares, count)
         self._given = shares
@@ -89,6 +90,17 @@ class FocusThenReplay(Policy):
         )  # fmt: skip
         self.losses: dict[int, float] = {}
         self._start(new_task, old)
+        self.arguments |= {
+            "new_task": self.new_task,
+            "old_tasks": self.old_tasks,
+            "shares": shares.tolist() if isinstance(shares, np.ndarray) else shares,
+            "weights": self.weights.tolist(),
+            "margin": self.margin,
+            "patience": self.patience,
+            "smoothing": self.smoothing,
+            "min_focus": self.min_focus,
+            "max_focus": self.max_focus,
+        }
 
     # What it is
 
@@ -126,9 +138,7 @@ class FocusThenReplay(Policy):
 
     def _start(self, new_task: int, old_tasks: Sequence[int]) -> None:
         self.new_task = check.task("new_task", new_task, self.tasks)
-        self.old_tasks = sorted({check.task("old_tasks", t, self.tasks) for t in old_tasks})
-        if self.new_task in self.old_tasks:
-            raise ValueError(f"`old_tasks` expects tasks other than the new one, got {new_task}")
+        self.old_tasks = _old_tasks("old_tasks", old_tasks, self.new_task, self.tasks)
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
         self._lag = np.zeros(self.tasks)  # tasks that lag behind do not catch up in a focus phase
@@ -204,9 +214,9 @@ class FocusThenReplay(Policy):
             if not self._unknown():
                 losses = [self.losses[t] for t in self.seen]
                 amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
-        elif isinstance(self._given, Real):
-            amounts[self.old_tasks] = (1 - float(self._given)) / max(1, len(self.old_tasks))
-            amounts[self.new_task] = float(self._given)
+        elif isinstance(self._given, float):
+            amounts[self.old_tasks] = (1 - self._given) / max(1, len(self.old_tasks))
+            amounts[self.new_task] = self._given
         elif self._given is not None:
             amounts[self.seen] = np.asarray(self._given)[self.seen]
         if amounts.sum() == 0:
@@ -223,11 +233,31 @@ class FocusThenReplay(Policy):
             "switch_step": self.switch_step,
             "begun": self._begun,
             "met": self._met,
-            "losses": {str(t): x for t, x in self.losses.items()},
+            "losses": self.losses,
         }
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._start(state["new_task"], state["old_tasks"])
-        self.focusing, self.switch_step = bool(state["focusing"]), int(state["switch_step"])
-        self._begun, self._met = int(state["begun"]), int(state["met"])
-        self.losses = {int(t): float(x) for t, x in state["losses"].items()}
+    def _read(self, state: Entries) -> dict[str, Any]:
+        step = state.read("step", check.integer)
+        new_task = state.read("new_task", check.task, self.tasks)
+        begun = state.read("begun", check.integer, at_most=step)
+        focusing = state.read("focusing", check.boolean)
+        bounds = (-1, -1) if focusing else (begun, step)
+        return {
+            "new_task": new_task,
+            "old_tasks": state.read("old_tasks", _old_tasks, new_task, self.tasks),
+            "focusing": focusing,
+            "switch_step": state.read(
+                "switch_step", check.integer, at_least=bounds[0], at_most=bounds[1]
+            ),
+            "_begun": begun,
+            "_met": state.read("met", check.integer),
+            "losses": state.read("losses", losses_by_task, self.tasks),
+        }
+
+
+def _old_tasks(name: str, value: Any, new_task: int, tasks: int) -> list[int]:
+    """Return the old tasks in ascending order."""
+    named = [check.task(name, t, tasks) for t in check.items(name, value, "tasks")]
+    if new_task in named:
+        raise ValueError(f"`{name}` expects tasks other than the new one, got {new_task}")
+    return sorted(set(named))

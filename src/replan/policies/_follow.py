@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,10 @@ class Follow(OpenLoop):
         super().__init__(protocol.tasks, **settings)
         self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
         self._rates = protocol.lr_by_task
+        # The protocol itself may be long, and a state is saved often.
+        parts = (protocol.edges, protocol.shares, protocol.lr)
+        digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+        self.arguments |= {"protocol": f"{protocol!r}, SHA-256 {digest}", "steps": self.steps}
 
     def _ahead(self, count: int) -> tuple[Floats, Floats]:
         middle = (self.step + np.arange(count) + 0.5) / self.steps

@@ -7,15 +7,16 @@ from 0. A step is a sample, or whatever else the loop takes one of at a time.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from replan._common import check
 from replan._common.check import Floats, Ints
+from replan._common.state import Entries, Stateful, generator
 from replan.protocol._samples import ORDERS, pick
 
 Log = Callable[[dict[str, float], int], object]
@@ -36,12 +37,12 @@ class Decision:
     late: int = 0
 
 
-class Policy(ABC):
+class Policy(Stateful):
     """Says which task to train on next.
 
     step: samples asked for so far. decisions: what was decided, when and why. A policy's answers
-    depend on its arguments and on what it has observed, and on nothing else; `state_dict` holds all
-    but the arguments.
+    depend on its arguments and on what it has observed, and on nothing else; `state_dict` holds
+    both, and `load_state_dict` continues from there with a policy of the same arguments.
 
     - `order`: how samples follow the shares: "spread" (as evenly as possible) or "random" (drawn,
       with `seed`).
@@ -50,7 +51,8 @@ class Policy(ABC):
       many steps late they were.
 
     A policy of your own implements the abstract methods and properties and overrides nothing else.
-    One that depends on the step alone is an `OpenLoop` and implements only `_ahead`.
+    One that depends on the step alone is an `OpenLoop` and implements only `_ahead`. If it has
+    arguments of its own, it adds them, as JSON types by name, to `self.arguments`.
     """
 
     def __init__(
@@ -61,7 +63,12 @@ class Policy(ABC):
         self.log = log
         self.step = 0
         self.decisions: list[Decision] = []
-        self._rng = np.random.default_rng(check.integer("seed", seed))
+        self.arguments: dict[str, Any] = {
+            "tasks": self.tasks,
+            "order": self.order,
+            "seed": check.integer("seed", seed),
+        }
+        self._rng = np.random.default_rng(self.arguments["seed"])
         self._lag = np.zeros(self.tasks)
 
     def __repr__(self) -> str:
@@ -109,8 +116,12 @@ class Policy(ABC):
         """Return what changes in this policy besides what every policy has, as JSON types."""
 
     @abstractmethod
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `_state` returned."""
+    def _read(self, state: Entries) -> dict[str, Any]:
+        """Return the attributes that `_state` stood for, by name, and change nothing.
+
+        `state["key"]` is what `_state` returned, after a way through JSON. What it cannot have
+        returned is refused with a ValueError.
+        """
 
     # What it is asked and told
 
@@ -136,6 +147,7 @@ class Policy(ABC):
 
         among: the tasks that have samples to draw; the shares of the others go to them.
         """
+        count = check.integer("count", count)  # an int, not one of NumPy: it enters the state
         shares = self.shares(count)
         if among is not None:
             shares = _only(shares, [check.task("among", t, self.tasks) for t in among])
@@ -161,39 +173,71 @@ class Policy(ABC):
         late: how many of the steps asked for so far had not been trained on when the losses were
         measured, as happens where worker processes load data ahead.
         """
+        late = check.integer("late", late)
         known = self._observe(check.losses("losses", losses, self.tasks), late)
         if self.log is not None:
             values = {f"share_{t}": x for t, x in enumerate(self.shares()[0].tolist())}
             values |= {f"loss_{t}": x for t, x in known.items()}
             self.log(values | {"late": late}, self.step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the policy is, as JSON types."""
+    # Where it is
+
+    def _made_with(self) -> dict[str, Any]:
+        return self.arguments
+
+    def _saved(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "lag": self._lag.tolist(),
             "rng": self._rng.bit_generator.state,
-            "decisions": [
-                asdict(entry) | {"losses": {str(t): x for t, x in entry.losses.items()}}
-                for entry in self.decisions
-            ],
+            "decisions": [asdict(entry) for entry in self.decisions],
         } | self._state()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from where another policy with the same arguments was."""
-        if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
-            raise ValueError(
-                f"`state` expects the state_dict of a {type(self).__name__}, with "
-                f"{', '.join(self.state_dict())}, got {state!r:.80}"
-            )
-        lag = check.array("lag", state["lag"], (self.tasks,))
-        self._load(state)
-        self.step, self._lag = int(state["step"]), lag
-        self._rng.bit_generator.state = state["rng"]
-        self.decisions = [
-            Decision(**(entry | {"losses": {int(t): x for t, x in entry["losses"].items()}}))
-            for entry in state["decisions"]
-        ]
+    def _restored(self, state: Entries) -> dict[str, Any]:
+        step = state.read("step", check.integer)
+        return {
+            "step": step,
+            "_lag": state.read("lag", _lag, self.tasks),
+            "_rng": state.read("rng", generator, self._rng),
+            "decisions": state.read("decisions", _decisions, step, self.tasks),
+        } | self._read(state)
+
+
+def losses_by_task(name: str, value: Any, tasks: int) -> dict[int, float]:
+    """Return finite losses by task from a dict whose keys, as in JSON, are strings."""
+    known = {str(task): task for task in range(tasks)}
+    if not isinstance(value, dict):
+        raise ValueError(f"`{name}` expects a dict of losses by task, got {value!r:.80}")
+    return {
+        check.task(name, known.get(key, key), tasks): check.number(f"{name}.{key}", loss)
+        for key, loss in value.items()
+    }
+
+
+def _lag(name: str, value: Any, tasks: int) -> Floats:
+    """Return how far each task lags (T,): rounding never lets one lag by more than T samples."""
+    if not isinstance(value, list) or len(value) != tasks:
+        raise ValueError(f"`{name}` expects {tasks} numbers, one per task, got {value!r:.80}")
+    return np.array([check.number(name, x, at_least=-tasks, at_most=tasks) for x in value])
+
+
+def _decisions(name: str, value: Any, step: int, tasks: int) -> list[Decision]:
+    """Return decisions taken up to a step."""
+    keys = [part.name for part in fields(Decision)]
+    listed = [
+        Entries(f"{name}[{i}]", entry, keys)
+        for i, entry in enumerate(check.instance(name, value, list, "a list of decisions"))
+    ]
+    return [
+        Decision(
+            step=entry.read("step", check.integer, at_most=step),
+            what=entry.read("what", check.instance, str, "a word"),
+            reason=entry.read("reason", check.instance, str, "a sentence"),
+            losses=entry.read("losses", losses_by_task, tasks),
+            late=entry.read("late", check.integer),
+        )
+        for entry in listed
+    ]
 
 
 def _only(shares: Floats, among: Sequence[int]) -> Floats:
@@ -235,5 +279,5 @@ class OpenLoop(Policy):
     def _state(self) -> dict[str, Any]:
         return {}
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        pass
+    def _read(self, state: Entries) -> dict[str, Any]:
+        return {}
