@@ -11,20 +11,16 @@ import numpy as np
 from replan._common.check import Floats
 from replan._common.progress import Meter, Progress
 from replan.control._discrete import allows, nearest
-from replan.control._objective import Controls, Gradient, Objective
-from replan.control._relaxed import budgets, least
+from replan.control._objective import Controls, Objective
 from replan.control._solver import Descent
-from replan.control.plan import Certificate, Plan, Status
 from replan.dynamics import IntegrationError
 from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, Strategy, interleaved
-from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
-_INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
 class Found(NamedTuple):
@@ -228,71 +224,6 @@ class Search:
             shares, lr = descent.controls
             found = on_grid(Protocol(shares, self.problem.duration, lr), self.problem.steps)
             self.offer(self.rounded(found))
-
-    # The result
-
-    def plan(
-        self, status: Status, tolerance: float, statistics: dict[str, Any], seconds: float
-    ) -> Plan:
-        """Return the best plan, evaluated on a fine integrator."""
-        problem, best = self.problem, self.best.controls
-        statistics = statistics | {
-            "starts": len(self.values),
-            "gradients": self.counts.gradients,
-            "roll_outs": self.counts.roll_outs,
-            "seconds": seconds,
-        }
-        self.counts.max_gradients = self.counts.gradients + 1
-        final = self.fine.gradient(best)
-        protocol = self._protocol(best)
-        trajectory = evaluate(problem, protocol)
-        relaxed, relaxed_value, residual = protocol, None, self._residual(best, final)
-        if self.relaxed is not None:
-            controls, _, residual = self.relaxed
-            relaxed = Protocol(controls.shares, problem.duration, controls.lr)
-            # the plan counts as a relaxed one too, should rounding errors make it the better one
-            relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
-        values = np.array([x for x in self.values if np.isfinite(x)] or [trajectory.loss])
-        certificate = Certificate(
-            value=trajectory.loss,
-            relaxed_value=relaxed_value,
-            integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
-            pmp_residual=residual,
-            discretisation_error=abs(final.value - trajectory.loss),
-            switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
-            multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
-            scope=self.scope,
-        )
-        error = certificate.discretisation_error
-        if status == "converged" and error > _INACCURATE * self.enough(tolerance):
-            status = "inaccurate"
-        edges = slice(None, None, self.fine.pieces)
-        return Plan(
-            problem, protocol, trajectory, relaxed,
-            final.by_shares / self.fine.lengths[:, None], final.adjoints[edges],
-            certificate, status, statistics,
-        )  # fmt: skip
-
-    def _residual(self, controls: Controls, gradient: Gradient) -> float:
-        """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
-        left, by_shares = 0.0, gradient.by_shares
-        if self.free_tasks:
-            domain = budgets(self.problem, len(by_shares))
-            left += float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
-        if self.free_lr and self.problem.control.lr is not None:
-            low, high = self.problem.control.lr
-            ends = np.minimum(
-                gradient.by_lr * (low - controls.lr), gradient.by_lr * (high - controls.lr)
-            )
-            left -= float(np.sum(ends))
-        return left
-
-    def _protocol(self, controls: Controls) -> Protocol:
-        """Return controls as a protocol, with one learning rate per step where one is enough."""
-        lr = controls.lr
-        if np.all(controls.shares.max(axis=1) == 1.0) or np.all(np.ptp(lr, axis=1) == 0):
-            lr = np.sum(controls.shares * lr, axis=1)
-        return Protocol(controls.shares, self.problem.duration, lr)
 
 
 def on_grid(protocol: Protocol, steps: int) -> Controls:

@@ -8,6 +8,7 @@ from typing import Any
 from replan._common import check
 from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Watch
+from replan.control._certify import certified
 from replan.control._objective import LimitError
 from replan.control._search import Search
 from replan.control._solver import Solver
@@ -76,9 +77,12 @@ def solve(
             if not search.any:
                 raise KeyboardInterrupt from None
             status = "stopped"
-    statistics = {"method": solver.method, "seed": getattr(solver, "seed", 0)}
-    allowed = getattr(solver, "tolerance", TOLERANCE)
-    plan = search.plan(status, allowed, statistics, time.perf_counter() - begin)
+    statistics = {
+        "method": solver.method,
+        "seed": getattr(solver, "seed", 0),
+        "seconds": time.perf_counter() - begin,
+    }
+    plan = certified(search, status, getattr(solver, "tolerance", TOLERANCE), statistics)
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan

@@ -227,13 +227,13 @@ def grid_search(
             raise ValueError(f"`{name}` expects at least one value to try, got none")
     tried = []
     combinations = list(product(*lists))
-    meter = Meter(progress, "grid points", len(combinations))
-    for combination in combinations:
-        settings = dict(zip(grid, combination, strict=True))
-        protocol = strategy(problem, **settings)
-        run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
-        tried.append((settings, run.loss if run.status == "ok" else np.inf))
-        meter.advance()
+    with Meter(progress, "grid points", len(combinations)) as meter:
+        for combination in combinations:
+            settings = dict(zip(grid, combination, strict=True))
+            protocol = strategy(problem, **settings)
+            run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
+            tried.append((settings, run.loss if run.status == "ok" else np.inf))
+            meter.advance()
     settings, loss = min(tried, key=lambda pair: pair[1])
     if loss == np.inf:
         raise IntegrationError(

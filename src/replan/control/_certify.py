@@ -1,0 +1,84 @@
+"""certified: the plan that a search has found, with what is known about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from replan.control._objective import Controls, Gradient
+from replan.control._relaxed import budgets, least
+from replan.control._search import Search
+from replan.control.plan import Certificate, Plan, Status
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import evaluate
+
+_INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
+
+
+def certified(search: Search, status: Status, tolerance: float, statistics: dict[str, Any]) -> Plan:
+    """Return the best plan of a search, evaluated on a fine integrator.
+
+    - `tolerance`: of the solver; a discretisation error far beyond it makes the plan "inaccurate".
+    - `statistics`: what the plan's are to hold besides the work done.
+    """
+    problem, best = search.problem, search.best.controls
+    statistics = statistics | {
+        "starts": len(search.values),
+        "gradients": search.counts.gradients,
+        "roll_outs": search.counts.roll_outs,
+    }
+    search.counts.max_gradients = search.counts.gradients + 1
+    final = search.fine.gradient(best)
+    protocol = _protocol(problem, best)
+    trajectory = evaluate(problem, protocol)
+    relaxed, relaxed_value, residual = protocol, None, _residual(search, best, final)
+    if search.relaxed is not None:
+        controls, _, residual = search.relaxed
+        relaxed = Protocol(controls.shares, problem.duration, controls.lr)
+        # the plan counts as a relaxed one too, should rounding errors make it the better one
+        relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
+    values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
+    certificate = Certificate(
+        value=trajectory.loss,
+        relaxed_value=relaxed_value,
+        integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
+        pmp_residual=residual,
+        discretisation_error=abs(final.value - trajectory.loss),
+        switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
+        multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
+        scope=search.scope,
+    )
+    error = certificate.discretisation_error
+    if status == "converged" and error > _INACCURATE * search.enough(tolerance):
+        status = "inaccurate"
+    edges = slice(None, None, search.fine.pieces)
+    return Plan(
+        problem, protocol, trajectory, relaxed,
+        final.by_shares / search.fine.lengths[:, None], final.adjoints[edges],
+        certificate, status, statistics,
+    )  # fmt: skip
+
+
+def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
+    """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
+    left, by_shares = 0.0, gradient.by_shares
+    if search.free_tasks:
+        domain = budgets(search.problem, len(by_shares))
+        left += float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
+    if search.free_lr and search.problem.control.lr is not None:
+        low, high = search.problem.control.lr
+        ends = np.minimum(
+            gradient.by_lr * (low - controls.lr), gradient.by_lr * (high - controls.lr)
+        )
+        left -= float(np.sum(ends))
+    return left
+
+
+def _protocol(problem: Problem, controls: Controls) -> Protocol:
+    """Return controls as a protocol, with one learning rate per step where one is enough."""
+    lr = controls.lr
+    if np.all(controls.shares.max(axis=1) == 1.0) or np.all(np.ptp(lr, axis=1) == 0):
+        lr = np.sum(controls.shares * lr, axis=1)
+    return Protocol(controls.shares, problem.duration, lr)
