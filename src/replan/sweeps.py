@@ -67,7 +67,8 @@ class Sweep:
 
     def __init__(self, cache: files.FilePath | None, workers: int | None, progress: Watch) -> None:
         workers = (os.cpu_count() or 1) if workers is None else workers
-        self.cache, self.workers = cache, check.integer("workers", workers, at_least=1)
+        self.cache = None if cache is None else check.path("cache", cache)
+        self.workers = check.integer("workers", workers, at_least=1)
         self._meter = Meter(progress, "cases")
         self._lock, self._over = threading.Lock(), False
         self._pool: Processes | None = None
@@ -87,7 +88,7 @@ class Sweep:
         cases = check.items("cases", cases, "dicts of arguments")
         for case in cases:
             if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
-                raise ValueError(f"`cases` expects dicts of arguments, got {case!r:.80}")
+                raise ValueError(f"`cases` expects dicts of arguments, got {check.show(case)}")
         cases = [_plain(case, "`cases` expects JSON types") for case in cases]
         paths = _paths(function, cases, self.cache)
         results = {i: found for i, path in enumerate(paths) if (found := _read(path)) is not None}
@@ -122,8 +123,7 @@ class Sweep:
 
 def _check_function(function: Any, *, workers: int, cached: bool) -> None:
     """Refuse what cannot be called, what workers cannot import, and what a cache cannot know."""
-    if not callable(function):
-        raise ValueError(f"`function` expects a function, got {function!r}")
+    check.function("function", function)
     if workers == 1 and not cached:
         return
     found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -132,7 +132,7 @@ def _check_function(function: Any, *, workers: int, cached: bool) -> None:
     if found is not function:  # a lambda, a function within a function, a method, a partial
         raise ValueError(
             "`function` expects a function defined by name at the top level of a module, got "
-            f"{function!r}: define it there, or use workers=1 without a cache"
+            f"{check.show(function)}: define it there, or use workers=1 without a cache"
         )
     if workers > 1 and sources.find_spec(function.__module__) is None:
         raise ValueError(
@@ -163,17 +163,16 @@ def _plain(value: Any, expects: str, where: str = "") -> Any:
             if len(set(texts)) == len(texts):
                 items = zip(texts, value.values(), strict=True)
                 return {key: _plain(x, expects, f"{where}.{key}".lstrip(".")) for key, x in items}
-    raise ValueError(f"{expects}, got {value!r:.80}{where and f' in `{where}`'}")
+    raise ValueError(f"{expects}, got {check.show(value)}{where and f' in `{where}`'}")
 
 
 def _paths(
-    function: Callable[..., Result], cases: Sequence[Case], cache: files.FilePath | None
+    function: Callable[..., Result], cases: Sequence[Case], cache: Path | None
 ) -> list[Path | None]:
     """Return the file of every case in the cache, named after what determines its result."""
     if cache is None:
         return [None] * len(cases)
-    folder = Path(cache)
-    folder.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     found = sources.reachable_sources(function)
     if found.unseen:
         warnings.warn(
@@ -182,7 +181,7 @@ def _paths(
         )
     what = [function.__module__, function.__qualname__, found.digest, sources.package_digest()]
     texts = (json.dumps([*what, case], sort_keys=True) for case in cases)
-    return [folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json" for text in texts]
+    return [cache / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json" for text in texts]
 
 
 def _read(path: Path | None) -> Result | None:
@@ -203,7 +202,7 @@ def _compute(function: Callable[..., Result], case: Case) -> Result:
     try:
         result = function(**case)
         if not isinstance(result, dict):
-            raise ValueError(f"`function` expects a dict as its result, got {result!r:.80}")
+            raise ValueError(f"`function` expects a dict as its result, got {check.show(result)}")
         plain: Result = _plain(result, "`function` expects a result of JSON types")
     except Exception as error:
         error.add_note(f"in the case {json.dumps(case):.200}")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from replan._common import check
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -31,13 +33,19 @@ def write_json(path: FilePath, content: dict[str, Any]) -> None:
 
 def read_json(path: FilePath) -> dict[str, Any]:
     """Read a JSON object."""
+    check.path("path", path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a JSON file ({error})") from None
     if not isinstance(content, dict):
         raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content
+
+
+def read_text(path: FilePath) -> str:
+    """Read a text file in UTF-8; a byte order mark at its beginning is left out."""
+    return check.path("path", path).read_text(encoding="utf-8-sig")
 
 
 def nullable(values: NDArray[Any]) -> Any:
@@ -77,10 +85,11 @@ def replacing(path: FilePath) -> Iterator[Path]:
 
 def suffix(path: FilePath, known: Sequence[str]) -> str:
     """Return the path's suffix, which says the format, if it is a known one."""
-    ending = Path(path).suffix.lower()
+    ending = check.path("path", path).suffix.lower()
     if ending not in known:
         raise ValueError(
-            f"`path` expects a file name that ends in {' or '.join(known)}, got {os.fspath(path)!r}"
+            f"`path` expects a file name that ends in {' or '.join(known)}, "
+            f"got {check.show(os.fspath(path))}"
         )
     return ending
 

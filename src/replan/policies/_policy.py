@@ -58,7 +58,7 @@ class Policy(ABC):
     ) -> None:
         self.tasks = check.integer("tasks", tasks, at_least=1)
         self.order = check.one_of("order", order, ORDERS)
-        self.log = log
+        self.log = None if log is None else check.function("log", log, "a function or None")
         self.step = 0
         self.decisions: list[Decision] = []
         self._rng = np.random.default_rng(check.integer("seed", seed))
@@ -138,7 +138,10 @@ class Policy(ABC):
         """
         shares = self.shares(count)
         if among is not None:
-            shares = _only(shares, [check.task("among", t, self.tasks) for t in among])
+            some = check.task_list("among", among, self.tasks).tolist()
+            if not some:
+                raise ValueError("`among` expects at least one task, got none")
+            shares = _only(shares, some)
         self._advance(count)
         self.step += count
         return pick(shares, self.order, self._rng, self._lag)
@@ -161,6 +164,7 @@ class Policy(ABC):
         late: how many of the steps asked for so far had not been trained on when the losses were
         measured, as happens where worker processes load data ahead.
         """
+        late = check.integer("late", late)
         known = self._observe(check.losses("losses", losses, self.tasks), late)
         if self.log is not None:
             values = {f"share_{t}": x for t, x in enumerate(self.shares()[0].tolist())}
@@ -184,7 +188,7 @@ class Policy(ABC):
         if not isinstance(state, Mapping) or set(state) != set(self.state_dict()):
             raise ValueError(
                 f"`state` expects the state_dict of a {type(self).__name__}, with "
-                f"{', '.join(self.state_dict())}, got {state!r:.80}"
+                f"{', '.join(self.state_dict())}, got {check.show(state)}"
             )
         lag = check.array("lag", state["lag"], (self.tasks,))
         self._load(state)
