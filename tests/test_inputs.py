@@ -3,6 +3,8 @@
 `REPLAN_FUZZ=10000 pytest tests/test_inputs.py` tries as many, drawn anew (`--hypothesis-seed=…`).
 """
 
+import ast
+import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 import replan
 from replan import networks, paper, policies, strategies
+from replan._common import check
 from replan.control import Relax
 from replan.dynamics import find, register
 from replan.problem import example
@@ -601,12 +604,15 @@ def bad_values(kind):
     return {name: make for name, make in found.items() if name not in accepted}
 
 
-CASES = [
-    (name, argument, wrong)
-    for name, call in calls().items()
-    for argument, kind in call.kinds.items()
-    for wrong in bad_values(kind)
-]
+@cache
+def cases():
+    """Every argument of every call with everything that is wrong with it."""
+    return [
+        (name, argument, wrong)
+        for name, call in calls().items()
+        for argument, kind in call.kinds.items()
+        for wrong in bad_values(kind)
+    ]
 
 
 # Arguments whose value is itself checked part by part: the part is named instead.
@@ -628,7 +634,7 @@ SETTINGS = settings(
 )
 
 
-def test_good_arguments_are_taken(tmp_path):
+def test_good_arguments_are_taken():
     for name, call in calls().items():
         if name.endswith((".load", ".save", ".plot")) or name in ("make", "a setting of a figure"):
             continue
@@ -636,7 +642,7 @@ def test_good_arguments_are_taken(tmp_path):
 
 
 @SETTINGS
-@given(st.sampled_from(CASES))
+@given(st.deferred(lambda: st.sampled_from(cases())))
 def test_bad_arguments_are_refused(case):
     name, argument, wrong = case
     call = calls()[name]
@@ -666,17 +672,23 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-HARMLESS = [
-    (name, argument)
-    for name, call in calls().items()
-    for argument in call.kinds
-    if argument not in ("path", "out", "root", "cache", "progress", "log")
-    and name not in ("make", "a setting of a figure", "grid_search", "measure_readout_timescale")
-]
+
+
+@cache
+def harmless():
+    """The arguments of calls that, whatever is taken, write nothing and take no time."""
+    long = ("make", "a setting of a figure", "grid_search", "measure_readout_timescale")
+    used = ("path", "out", "root", "cache", "progress", "log")
+    return [
+        (name, argument)
+        for name, call in calls().items()
+        for argument in call.kinds
+        if argument not in used and name not in long
+    ]
 
 
 @SETTINGS
-@given(st.sampled_from(HARMLESS), VALUES)
+@given(st.deferred(lambda: st.sampled_from(harmless())), VALUES)
 def test_any_argument_is_taken_or_refused(place, value):
     name, argument = place
     call = calls()[name]
@@ -686,3 +698,178 @@ def test_any_argument_is_taken_or_refused(place, value):
         assert "\n" not in str(error)
     except ValueError as error:
         assert "`" in str(error) and "\n" not in str(error) and len(str(error)) < 500
+
+
+# Defects that were found, each by its own example
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ma.array([[0.5, 0.5]]),
+        [np.ma.array([0.5, 0.5])],
+        np.array([[0.5, 0.5]], dtype=object),
+        [[np.array(0.5), np.float32(0.5)]],
+        pd.DataFrame([[0.5, 0.5]]),
+        ((0.5, 0.5),),
+        [range(2)],
+    ],
+)
+def test_numbers_are_taken_in_any_form(value):
+    assert replan.Protocol(value, 1.0).shares.sum() == 1.0
+
+
+def test_a_mask_in_parts_of_an_array_is_not_lost():
+    row = np.ma.array([0.5, 0.5], mask=[False, True])
+    for value in ([row], [row, row], (row,), [[row, row]]):
+        with pytest.raises(ValueError, match="`Q` expects an array of numbers"):
+            replan.Overlaps(value, [[0.0]], [[0.0]])
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=9), st.sampled_from(["f2", "f4"]))
+@settings(max_examples=100, deadline=None)
+def test_shares_sum_to_one_within_the_precision_given(amounts, dtype):
+    amounts = np.array(amounts, dtype=dtype)
+    shares = amounts / amounts.sum(dtype=dtype)
+    for form in (shares[None], [shares], [list(shares)]):
+        assert replan.Protocol(form, 1.0).shares.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_shares_in_double_precision_must_sum_to_one():
+    wrong = np.array([[0.5, 0.5 + 1e-7]])
+    for form in (wrong, wrong.tolist(), wrong.astype(object)):
+        with pytest.raises(ValueError, match=r"`shares` expects .* got a sum of 1.0000001"):
+            replan.Protocol(form, 1.0)
+
+
+def test_tasks_to_draw_from_must_be_some():
+    with pytest.raises(ValueError, match="`among` expects at least one task, got none"):
+        policies.FocusThenReplay(1, [0]).next_tasks(3, among=[])
+
+
+def test_a_time_scale_is_measured_at_any_rate_that_it_takes():
+    measured = replan.measure_readout_timescale(0.5, lr=1e-250)
+    assert measured == pytest.approx(replan.readout_timescale(0.5, lr=1e-250), rel=1e-4)
+    with pytest.raises(ValueError, match=r"`lr` expects .* at least 1e-280 .*, got 1e-300"):
+        replan.measure_readout_timescale(0.5, lr=1e-300)
+
+
+def test_teacher_heads_of_no_task_are_refused():
+    with pytest.raises(ValueError, match="`teacher_heads` expects at least one task, got none"):
+        replan.TeacherStudent(np.eye(2), hidden=2, teacher_heads=np.zeros((0, 2)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"similarities": [0.3, 0.5, 0.3]}, "`similarities` expects different values, got 0.3 and"),
+        ({"similarities": [0.1, 0.1 + 1e-12]}, "`similarities` expects different values"),
+        ({"similarities": []}, "`similarities` expects at least one value, got none"),
+        ({"similarities": 2}, "`similarities` expects a list of values, got 2"),
+        ({"seeds": 1.5}, "`seeds` expects an integer of at least 1, got 1.5"),
+        ({"seeds": 0}, "`seeds` expects an integer of at least 1, got 0"),
+        ({"steps": "x"}, "`steps` expects an integer of at least 0, got 'x'"),
+        ({"max_lr": None}, "`max_lr` expects a finite number, got None"),
+    ],
+)
+def test_settings_of_figures_are_refused_before_anything_is_computed(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        next(paper.make(["annealing"], tmp_path / "out", changes=changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_start_of_infinite_loss_is_refused():
+    model, start = problem().model, problem().start
+    heads = [[1e200, 1.0], [1.0, 1.0]]
+    message = r"`start` expects one at which the losses of all tasks are finite, got \[inf, "
+    with pytest.raises(ValueError, match=message):
+        replan.Problem(model, replan.Overlaps(start.Q, start.M, heads), duration=2.0)
+    with pytest.raises(ValueError, match=message):
+        model.pretrain(start=replan.Overlaps(start.Q, start.M, heads), duration=2.0)
+    content = problem().to_dict() | {"start": {"fresh": {"heads": heads}}}
+    with pytest.raises(ValueError, match=message):
+        replan.Problem.from_dict(content)
+
+
+def test_a_start_of_infinite_loss_is_refused_for_every_kind_of_model():
+    model = replan.AutoDynamics(
+        lambda x, task, lr: -lr * x, lambda x: x**2 * np.ones(2), tasks=2, like=1.0
+    )
+    with pytest.raises(ValueError, match="`start` expects one at which the losses"):
+        replan.Problem(model, 1e200, duration=1.0)
+    with pytest.raises(ValueError, match="`start` expects an array of numbers"):
+        replan.Problem(model, 1 + 1j, duration=1.0)
+    with pytest.raises(ValueError, match="`start` expects the structure and shapes"):
+        replan.Problem(model, [1.0], duration=1.0)
+
+
+@pytest.mark.parametrize("like", [None, "1", 1j, [], {"a": "b"}, [[1.0], "x"]])
+def test_a_state_of_anything_but_numbers_is_refused(like):
+    with pytest.raises(ValueError, match="`like` expects"):
+        replan.AutoDynamics(lambda x, t, lr: x, lambda x: x, tasks=1, like=like)
+
+
+def test_sweeps_over_generators():
+    assert replan.sweep(double, ({"x": i} for i in range(3)), workers=1) == [
+        {"x": 0},
+        {"x": 2},
+        {"x": 4},
+    ]
+
+
+def test_a_lambda_is_refused_in_one_line_where_workers_must_import_it():
+    with pytest.raises(ValueError) as caught:
+        replan.sweep(lambda x: {"x": x}, [{"x": 1}], workers=2)
+    well_said(caught.value, "function")
+
+
+def test_what_was_got_is_shown_in_short():
+    for value in ("x" * 10**6, ["x"] * 10**6, np.zeros(10**6), 10**5000, "two\nlines", itself()):
+        assert len(check.show(value)) < 110 and "\n" not in check.show(value)
+
+
+# Files with a byte order mark, as some editors and spreadsheets write them
+
+
+def marked(path, text):
+    path.write_text(text, encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    return path
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path):
+    assert replan.Problem.load(marked(tmp_path / "p.toml", example())).duration == 25.0
+    protocol = strategies.alternating(problem())
+    for ending in (".json", ".csv"):
+        path = tmp_path / f"protocol{ending}"
+        protocol.save(path)
+        marked(path, path.read_text())
+        assert replan.Protocol.load(path) == protocol
+    plan = replan.solve(problem(), Relax(starts=0), max_gradients=20)
+    plan.save(tmp_path / "plan.json")
+    marked(tmp_path / "plan.json", (tmp_path / "plan.json").read_text())
+    assert replan.Plan.load(tmp_path / "plan.json").protocol == plan.protocol
+
+
+def test_claims_may_begin_with_a_byte_order_mark(tmp_path):
+    claims = marked(tmp_path / "claims.json", json.dumps({"figures": {}}))
+    list(paper.make(["readout"], tmp_path, changes={"similarities": [0.0, 0.5]}, workers=1))
+    assert "readout" in json.loads(claims.read_text())["figures"]
+
+
+# Messages are made in one way
+
+
+def test_messages_show_what_they_got_through_one_function():
+    """Nothing that a user gave is put into an error as it is: it may be 100 kB long."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if "cli" in path.parts:  # what a shell passes on is a line already
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Raise) or "ValueError" not in ast.unparse(node):
+                continue
+            for part in ast.walk(node):
+                if isinstance(part, ast.FormattedValue):
+                    shown = ast.unparse(part.value)
+                    raw = part.conversion == ord("r") or shown.endswith(".tolist()")
+                    assert not raw, f"{path.name}, line {part.lineno}: check.show({shown})"

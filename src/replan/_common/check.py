@@ -19,6 +19,7 @@ Ints = NDArray[np.int64]
 Task = Annotated[int, "from 0"]
 
 LARGEST = 2**63 - 1  # of the integers that arrays, files and compiled code can hold
+_HUGE = 1e300  # products of larger numbers, and those of numbers below its inverse, are lost
 
 _WIDEST = 100  # characters of a value in a message
 _repr = Repr()
@@ -64,6 +65,8 @@ def number(
         and (above is None or x > above)
         and (at_most is None or x <= at_most)
     )
+    if good and x != 0 and not 1 / _HUGE <= abs(x) <= _HUGE:
+        expects, good = "a number from 1e-300 to 1e300 in size", False
     if not good:
         raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
     return x

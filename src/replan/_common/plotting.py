@@ -97,7 +97,7 @@ def panels(
     if path is not None:
         raise ValueError(f"`path` expects None where `axes` are given, got {check.show(path)}")
     given: Any = axes.ravel() if isinstance(axes, np.ndarray) else axes  # of `subplots`
-    given = [given] if isinstance(given, Axes) else check.items("axes", given, "matplotlib axes")
+    given = list(given) if isinstance(given, Sequence | np.ndarray) else [given]
     if not all(isinstance(one, Axes) for one in given):
         raise ValueError(f"`axes` expects matplotlib axes, got {check.show(axes)}")
     for form in forms:

@@ -149,7 +149,7 @@ def _like(name: str, value: Any, standard: Any) -> Any:
         raise ValueError(f"`{name}` expects at least one value, got none")
     for one, other in pairwise(sorted(values)):
         if one == other or (isinstance(one, float) and other - one < 1e-9 * max(1.0, abs(one))):
-            raise ValueError(f"`{name}` expects different values, got {one!r} and {other!r}")
+            raise ValueError(f"`{name}` expects different values, got {one} and {other}")
     return values
 
 

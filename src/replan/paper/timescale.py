@@ -16,7 +16,7 @@ from replan.trajectory import evaluate
 # The head's initial error: small, so that it decays linearly, and not in a single mode alone.
 _NUDGE = 1e-4 * np.array([[-1.0, 0.9], [0.0, 0.0]])
 _CLOSEST = 1 - 1e-9  # nearer to 1, rounding errors decide
-_SLOWEST = 1e-300  # learning rates beyond which time-scales overflow
+_SLOWEST = 1e-280  # learning rates beyond which time-scales overflow
 _FREEZE = 1e-13  # the first layer's learning rate relative to the heads'
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
-from replan.protocol._samples import ORDERS, Samples
+from replan.protocol._samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +66,7 @@ class Protocol:
                 raise ValueError(
                     f"`edges` expects increasing times from 0, got {check.show(edges)}"
                 )
+            check.number("edges", self.duration)
         self.lr = _rates(lr, steps, tasks)
 
     @classmethod
@@ -247,7 +248,7 @@ class Protocol:
         dimension = check.integer("dimension", dimension, at_least=1)
         check.one_of("order", order, ORDERS)
         rng = np.random.default_rng(check.integer("seed", seed))
-        return Samples(self, dimension, order, rng).take(round(self.duration * dimension))[0]
+        return Samples(self, dimension, order, rng).take(sample_count(self, dimension))[0]
 
     # Files and pictures
 

@@ -18,7 +18,7 @@ from replan._common.progress import Meter, Watch
 from replan.dynamics import Chain, IntegrationError, Simulable, require
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.protocol._samples import ORDERS, Samples
+from replan.protocol._samples import ORDERS, Samples, sample_count
 from replan.simulation._simulation import Simulation
 
 _POINTS = 101  # times at which runs are recorded
@@ -80,7 +80,7 @@ def simulate(
     seed = check.integer("seed", seed)
     threads = (os.cpu_count() or 1) if threads is None else threads
     threads = check.integer("threads", threads, at_least=1)
-    samples = round(protocol.duration * dimension)
+    samples = sample_count(protocol, dimension)
     if samples == 0:
         raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
