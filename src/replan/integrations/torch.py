@@ -190,11 +190,12 @@ class ReplayBatchSampler(Sampler[list[int]]):
             raise ValueError(
                 f"`step` expects one call per batch, got one more than the {self.steps} batches"
             )
+        known = {} if losses is None else check.losses("losses", losses, self.policy.tasks)
         self.steps += 1
         self._pending.pop(0)
-        if losses:
+        if known:
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
-            self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
+            self.policy.observe(_mean_over_ranks(known, self.policy.tasks), late)
         if self.steps == self._begun + len(self):
             self.epoch, self._begun = self.epoch + 1, self.steps
             if self.policy.waiting:
@@ -202,7 +203,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     def rate(self, number: int) -> float:
         """Return the planned learning rate of a batch; they count from 0 over all epochs."""
-        rate = self._batch(number).rate
+        rate = self._batch(check.integer("number", number)).rate
         if rate is None:
             raise ValueError(
                 f"`policy` expects one that plans learning rates, got {check.show(self.policy)}"
@@ -296,9 +297,8 @@ def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
+def _mean_over_ranks(known: dict[int, float], tasks: int) -> dict[int, float]:
     """Return the losses by task, each averaged over the ranks that have it."""
-    known = check.losses("losses", losses, tasks)
     if not _distributed():
         return known
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
@@ -347,9 +347,10 @@ class LossProbe:
             )
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
         sizes = {
-            t: len(part) if hasattr(part, "__len__") else part for t, part in self.data.items()
+            check.integer("data", t): len(part) if hasattr(part, "__len__") else None
+            for t, part in self.data.items()
         }
-        if not sizes or not all(isinstance(size, int) and size for size in sizes.values()):
+        if not sizes or not all(sizes.values()):
             raise ValueError(
                 "`data` expects at least one task and samples of each, "
                 f"got sizes {check.show(sizes)}"
