@@ -66,7 +66,7 @@ def write_json(path: Path, result: dict[str, Any], file: Path, **given: Any) -> 
     """Write a result with its settings: the problem file and other options."""
     from replan._common import files
 
-    settings = {"file": tomllib.loads(file.read_text(encoding="utf-8"))} | given
+    settings = {"file": tomllib.loads(files.read_text(file))} | given
     files.write_json(path, result | {"settings": settings})
 
 
