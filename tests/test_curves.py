@@ -119,8 +119,8 @@ def test_a_figure_is_returned_and_written_only_where_a_path_is_given(tmp_path):
     [
         (([1.0, 0.0, 2.0], losses()), "`times` expects ascending times"),
         (([], np.empty((1, 0, 2))), "`times` expects ascending times"),
-        (([0.0, 1.0], losses()), r"`losses` expects shape \(runs, 2, tasks\), got \(5, 3, 2\)"),
-        ((TIMES, losses()[0]), "`losses` expects shape"),
+        (([0.0, 1.0], losses()), r"`losses` expects .* \(runs, 2, tasks\), got shape \(5, 3, 2\)"),
+        ((TIMES, losses()[0]), r"`losses` expects .* shape \(runs, 3, tasks\)"),
         ((TIMES, losses(), [1, 2]), "`runs` expects 5 different names, got"),
         ((TIMES, losses(), [1, 1, 2, 3, 4]), "`runs` expects 5 different names"),
         ((TIMES, losses(), [], {9: "why"}), r"`failures` expects names of runs, got \[9\]"),

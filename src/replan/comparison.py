@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replan._common import files
+from replan._common import check, files
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
@@ -157,6 +157,7 @@ def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
 
     `progress`: True shows a bar; a function is called with a `Progress` after each strategy.
     """
+    check.instance("problem", problem, Problem, "a Problem")
     runs, failures = {}, {}
     with Meter(progress, "strategies", len(STRATEGIES)) as meter:
         for name, strategy in STRATEGIES.items():

@@ -36,18 +36,18 @@ class Curves:
 
     def __post_init__(self) -> None:
         times = check.array("times", self.times, ("m",))
-        losses = np.array(self.losses, dtype=np.float64)
+        losses = check.array("losses", self.losses, ("runs", times.size, "tasks"), finite=False)
         if times.size == 0 or np.any(np.diff(times) < 0):
-            raise ValueError(f"`times` expects ascending times, got {times.tolist()}")
-        if losses.ndim != 3 or losses.shape[1] != times.size:
+            raise ValueError(f"`times` expects ascending times, got {check.show(times.tolist())}")
+        runs = check.items("runs", self.runs, "names") or list(range(len(losses)))
+        named = all(isinstance(run, str | int | np.integer) for run in runs)
+        if not named or len(runs) != len(losses) or len(set(runs)) < len(runs):
             raise ValueError(
-                f"`losses` expects shape (runs, {times.size}, tasks), got {losses.shape}"
+                f"`runs` expects {len(losses)} different names, got {check.show(runs)}"
             )
-        runs = list(self.runs) or list(range(len(losses)))
-        if len(runs) != len(losses) or len(set(runs)) < len(runs):
-            raise ValueError(f"`runs` expects {len(losses)} different names, got {runs}")
+        check.instance("failures", self.failures, Mapping, "reasons by the name of the run")
         if unknown := [run for run in self.failures if run not in runs]:
-            raise ValueError(f"`failures` expects names of runs, got {unknown}")
+            raise ValueError(f"`failures` expects names of runs, got {check.show(unknown)}")
         ended = [bool(np.all(np.isfinite(row))) for row in losses[:, -1]]
         failures = {
             run: self.failures.get(run, "no finite losses at the end")
@@ -104,7 +104,9 @@ class Curves:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
         wanted = check.array("levels", levels, ("n",))
         if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
-            raise ValueError(f"`levels` expects numbers from 0 to 1, got {wanted.tolist()}")
+            raise ValueError(
+                f"`levels` expects numbers from 0 to 1, got {check.show(wanted.tolist())}"
+            )
         if len(self.finished) == 0:
             return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
         return np.quantile(self.finished, wanted, axis=0)
@@ -158,9 +160,7 @@ class Curves:
         from replan._common import plotting
 
         if axes is not None:
-            if path is not None:
-                raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
-            plotting.draw_curves(axes, self)
+            plotting.draw_curves(plotting.panels(path, axes, ("losses",))["losses"], self)
             return None
         with plotting.figure(path, width=6.4, height=3.4) as figure:
             panel = figure.subplots()

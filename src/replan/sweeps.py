@@ -69,7 +69,7 @@ class Sweep:
 
     def __init__(self, cache: files.FilePath | None, workers: int | None, progress: Watch) -> None:
         workers = (os.cpu_count() or 1) if workers is None else workers
-        self.cache = None if cache is None else Path(cache)
+        self.cache = None if cache is None else check.path("cache", cache)
         self.workers = check.integer("workers", workers, at_least=1)
         self._meter = Meter(progress, "cases")
         self._lock, self._over, self._told = threading.Lock(), False, False
@@ -90,7 +90,7 @@ class Sweep:
         cases = check.items("cases", cases, "dicts of arguments")
         for case in cases:
             if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
-                raise ValueError(f"`cases` expects dicts of arguments, got {case!r:.80}")
+                raise ValueError(f"`cases` expects dicts of arguments, got {check.show(case)}")
         cases = [_plain(case, "`cases` expects JSON types") for case in cases]
         entries = _entries(function, cases, self.cache)
         found = [None if self.cache is None else _read(self.cache / _name(e)) for e in entries]
@@ -136,8 +136,7 @@ class Sweep:
 
 def _check_function(function: Any, *, workers: int, cached: bool) -> None:
     """Refuse what cannot be called, what workers cannot import, and what a cache cannot know."""
-    if not callable(function):
-        raise ValueError(f"`function` expects a function, got {function!r}")
+    check.function("function", function)
     if workers == 1 and not cached:
         return
     found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -146,7 +145,7 @@ def _check_function(function: Any, *, workers: int, cached: bool) -> None:
     if found is not function:  # a lambda, a function within a function, a method, a partial
         raise ValueError(
             "`function` expects a function defined by name at the top level of a module, got "
-            f"{function!r}: define it there, or use workers=1 without a cache"
+            f"{check.show(function)}: define it there, or use workers=1 without a cache"
         )
     if workers > 1 and sources.find_spec(function.__module__) is None:
         raise ValueError(
@@ -177,7 +176,7 @@ def _plain(value: Any, expects: str, where: str = "") -> Any:
             if len(set(texts)) == len(texts):
                 items = zip(texts, value.values(), strict=True)
                 return {key: _plain(x, expects, f"{where}.{key}".lstrip(".")) for key, x in items}
-    raise ValueError(f"{expects}, got {value!r:.80}{where and f' in `{where}`'}")
+    raise ValueError(f"{expects}, got {check.show(value)}{where and f' in `{where}`'}")
 
 
 def _entries(
@@ -237,7 +236,7 @@ def _compute(function: Callable[..., Result], case: Case) -> Result:
     try:
         result = function(**case)
         if not isinstance(result, dict):
-            raise ValueError(f"`function` expects a dict as its result, got {result!r:.80}")
+            raise ValueError(f"`function` expects a dict as its result, got {check.show(result)}")
         plain: Result = _plain(result, "`function` expects a result of JSON types")
     except Exception as error:
         error.add_note(f"in the case {json.dumps(case):.200}")

@@ -111,7 +111,9 @@ class Trajectory:
         end = self.times[-1]
         wanted[np.abs(wanted - end) <= 1e-9 * end] = end
         if wanted.size and (wanted.min() < 0 or wanted.max() > end):
-            raise ValueError(f"`times` expects times from 0 to {end:g}, got {wanted.tolist()}")
+            raise ValueError(
+                f"`times` expects times from 0 to {end:g}, got {check.show(wanted.tolist())}"
+            )
         return np.array([self._losses_at(time) for time in wanted]).reshape(
             -1, self.losses.shape[1]
         )
@@ -268,8 +270,8 @@ def evaluate(
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (if a learning rate
       is too large); with `throw=False`, return what there is, with a status that says so.
     """
-    if not isinstance(problem, Problem):
-        raise ValueError(f"`problem` expects a Problem, got {problem!r}")
+    check.instance("problem", problem, Problem, "a Problem")
+    check.boolean("throw", throw)
     steps = problem.accept(protocol).split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
     parts = 4 if np.any(problem.running) else 2

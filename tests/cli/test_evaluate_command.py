@@ -37,6 +37,14 @@ def test_evaluate_writes_what_the_library_computes(run, tmp_path):
     assert (tmp_path / "o.png").exists()
 
 
+def test_a_problem_file_may_begin_with_a_byte_order_mark(run, tmp_path):
+    file = tmp_path / "problem.toml"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    code, _, err = run("evaluate problem.toml --strategy interleaved --json o.json")
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / "o.json").read_text())["settings"]["file"]["model"]["hidden"] == 2
+
+
 def test_a_saved_result_is_a_protocol(run, tmp_path):
     run("evaluate problem.toml --strategy alternating --json a.json")
     run("evaluate problem.toml --protocol a.json --json b.json")

@@ -543,7 +543,7 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
         (lambda: SAMPLER.from_labels([0, 2], SAMPLER.policy, 2), "`labels` expects a task index"),
         (
             lambda: SAMPLER.from_labels([0.5], SAMPLER.policy, 2),
-            "`labels` expects the task of each",
+            "`labels` expects a task index from 0 to",
         ),
         (lambda: SAMPLER.load_state_dict({}), "`state` expects the state_dict of a Replay"),
         (lambda: SAMPLER.step(), "`step` expects one call per batch, got one more than the 0"),
@@ -573,11 +573,37 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
             "`rank` expects `num_replicas` beside it, got 0",
         ),
         (lambda: LossProbe([[0]], 3), "`loss` expects a function of a model and a batch, got 3"),
+        (lambda: LossProbe({0: 5}, len), r"samples of each, got sizes {0: None}"),
+        (lambda: LossProbe({"a": [0]}, len), "`data` expects an integer of at least 0, got 'a'"),
+        (
+            lambda: ReplayBatchSampler.from_labels([0], None, 2),
+            "`policy` expects a policy of replan.policies, got None",
+        ),
+        (
+            lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, mixed="no"),
+            "`mixed` expects true or false, got 'no'",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("losses", [[0.1], "x", np.ones(2), {0: "1"}, {0: 1j}, {0: torch.ones(2)}])
+def test_losses_that_are_none_are_refused_before_anything_is_counted(losses):
+    sampler = ReplayBatchSampler([3, 4], FocusThenReplay(1, [0]), 2)
+    next(iter(sampler))
+    with pytest.raises(ValueError, match="`losses` expects"):
+        sampler.step(losses)
+    assert sampler.steps == 0
+
+
+@pytest.mark.parametrize("number", [None, "1", 1.5, 2**63])
+def test_the_number_of_a_batch_is_an_integer(number):
+    sampler = ReplayBatchSampler([3, 4], Follow(Protocol([[0.5, 0.5]], 1.0), 5), 2)
+    with pytest.raises(ValueError, match="`number` expects an integer"):
+        sampler.rate(number)
 
 
 def test_a_training_loop():

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if sys.platform != "win32":
     import fcntl
 
+from replan._common import check
+
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
@@ -47,8 +49,9 @@ def json_bytes(content: dict[str, Any]) -> bytes:
 
 def read_json(path: FilePath) -> dict[str, Any]:
     """Read a JSON object."""
+    check.path("path", path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except RecursionError:
         raise ValueError(f"{os.fspath(path)}: not a JSON file (nested too deep)") from None
     except ValueError as error:
@@ -56,6 +59,11 @@ def read_json(path: FilePath) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content
+
+
+def read_text(path: FilePath) -> str:
+    """Read a text file in UTF-8; a byte order mark at its beginning is left out."""
+    return check.path("path", path).read_text(encoding="utf-8-sig")
 
 
 def nullable(values: NDArray[Any]) -> Any:
@@ -83,11 +91,11 @@ def write_frame(path: FilePath, frame: pd.DataFrame) -> None:
 
 def suffix(path: FilePath, known: Sequence[str], name: str = "path") -> str:
     """Return the path's suffix, which says the format, if it is a known one."""
-    ending = Path(path).suffix.lower()
+    ending = check.path("path", path).suffix.lower()
     if ending not in known:
         raise ValueError(
             f"`{name}` expects a file name that ends in {' or '.join(known)}, "
-            f"got {os.fspath(path)!r}"
+            f"got {check.show(os.fspath(path))}"
         )
     return ending
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from replan._common import files
+from replan._common import check, files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,10 +96,11 @@ def panels(
 ) -> dict[str, Axes]:
     """Return the axes a user gave by name: the names are those of the form with as many axes."""
     if path is not None:
-        raise ValueError(f"`path` expects None where `axes` are given, got {path!r}")
-    given = np.ravel(np.asarray(axes, dtype=object)).tolist()
+        raise ValueError(f"`path` expects None where `axes` are given, got {check.show(path)}")
+    given: Any = axes.ravel() if isinstance(axes, np.ndarray) else axes  # of `subplots`
+    given = list(given) if isinstance(given, Sequence | np.ndarray) else [given]
     if not all(isinstance(one, Axes) for one in given):
-        raise ValueError(f"`axes` expects matplotlib axes, got {axes!r}")
+        raise ValueError(f"`axes` expects matplotlib axes, got {check.show(axes)}")
     for form in forms:
         if len(form) == len(given):
             return dict(zip(form, given, strict=True))

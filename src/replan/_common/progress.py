@@ -8,6 +8,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from replan._common import check
+
 
 class Progress(NamedTuple):
     """How far a long computation is: `done` of `total` (None where unknown) of `what`."""
@@ -31,7 +33,8 @@ class Meter:
     def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
         if not isinstance(watch, bool) and not callable(watch):
             raise ValueError(
-                f"`progress` expects True, False or a function of a Progress, got {watch!r}"
+                "`progress` expects True, False or a function of a Progress, "
+                f"got {check.show(watch)}"
             )
         self.what, self.done, self.total = what, 0, total
         self._bar = _bar(what, total) if watch is True else None

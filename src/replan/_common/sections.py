@@ -37,6 +37,7 @@ def read(section: type[_S], content: Any, name: str = "") -> _S:
 
 def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
     """Return function(**content), where the keys of a section are the function's arguments."""
+    check.instance(name, content, Mapping, "a table of keys")
     known = inspect.signature(function).parameters
     for key in content:
         if key not in known:
@@ -51,7 +52,7 @@ def task_from_one(name: str, value: int, tasks: int) -> int:
     """Return the index from 0 of a task that people count from 1."""
     if not 1 <= value <= tasks:
         expects = "1, the only task" if tasks == 1 else f"a task from 1 to {tasks}"
-        raise ValueError(f"`{name}` expects {expects}, got {value}")
+        raise ValueError(f"`{name}` expects {expects}, got {check.show(value)}")
     return value - 1
 
 
@@ -76,7 +77,9 @@ def _one_line(error: ValidationError, section: type[Section], prefix: str) -> st
     message = re.sub(r"a valid dictionary or instance of \w+", "a table of keys", message)
     message = message.replace("a valid list", "a list of numbers, one for each task")
     message = message.replace("a valid dictionary", "a table such as { 1 = 0.01 }")
-    got = "" if isinstance(first["input"], Section | dict) else f", got {first['input']!r}"
+    got = (
+        "" if isinstance(first["input"], Section | dict) else f", got {check.show(first['input'])}"
+    )
     return f"`{name}` {message}{got}"
 
 

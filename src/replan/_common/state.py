@@ -21,7 +21,9 @@ class Entries:
     def __init__(self, path: str, content: Any, keys: Iterable[str]) -> None:
         keys = list(keys)
         if not isinstance(content, dict):
-            raise ValueError(f"`{path}` expects a dict with {', '.join(keys)}, got {content!r:.80}")
+            raise ValueError(
+                f"`{path}` expects a dict with {', '.join(keys)}, got {check.show(content)}"
+            )
         lacking = [key for key in keys if key not in content]
         unknown = [key for key in content if key not in keys]
         if lacking or unknown:
@@ -93,7 +95,7 @@ class Stateful(ABC):
                 yield from part._changes(f"{path}.{key}", state[key])
 
     def _check_class(self, path: str, content: Any) -> None:
-        name, got = type(self).__name__, f"{content!r:.80}"
+        name, got = type(self).__name__, f"{check.show(content)}"
         if isinstance(content, dict):
             got = f"that of a {content.get('class')!s:.80}"
             if "class" not in content:
@@ -109,7 +111,7 @@ class Stateful(ABC):
             if not _equal(there[key], value):
                 raise ValueError(
                     f"`{path}` expects the state_dict of a {type(self).__name__} made with {key} = "
-                    f"{value!r:.80}, got one made with {key} = {there[key]!r:.80}"
+                    f"{check.show(value)}, got one made with {key} = {check.show(there[key])}"
                 )
 
     def _check_return(self, state: Entries, attributes: dict[str, Any]) -> None:
@@ -120,7 +122,7 @@ class Stateful(ABC):
             if not isinstance(value, Stateful) and not _equal(state[key], _through_json(value)):
                 raise ValueError(
                     f"`{state.path}.{key}` expects what `state_dict` may return, got "
-                    f"{state[key]!r:.80}"
+                    f"{check.show(state[key])}"
                 )
 
 
@@ -147,7 +149,7 @@ def generator(name: str, value: Any, like: np.random.Generator) -> np.random.Gen
     if state["bit_generator"] != now["bit_generator"]:
         raise ValueError(
             f"`{name}.bit_generator` expects {now['bit_generator']!r}, got "
-            f"{state['bit_generator']!r:.80}"
+            f"{check.show(state['bit_generator'])}"
         )
     inc = now["state"]["inc"]
     inner.read("inc", check.integer, at_least=inc, at_most=inc)

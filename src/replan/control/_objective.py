@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats, Ints
 from replan.dynamics import DifferentiableDynamics, Pieces
 from replan.problem import Problem
@@ -76,7 +77,7 @@ class Objective:
         if not isinstance(problem.model, DifferentiableDynamics):
             raise ValueError(
                 "`problem` expects a model that can be differentiated, got one of kind "
-                f"{problem.model.kind!r}, which only rolls out"
+                f"{check.show(problem.model.kind)}, which only rolls out"
             )
         self.problem, self.steps = problem, steps
         self.model = problem.model

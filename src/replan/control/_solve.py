@@ -56,8 +56,8 @@ def solve(
 
     Ctrl-C ends the search: the best plan so far is returned with the status "stopped".
     """
-    if not isinstance(problem, Problem):
-        raise ValueError(f"`problem` expects a Problem, got {problem!r}")
+    check.instance("problem", problem, Problem, "a Problem")
+    check.boolean("throw", throw)
     solver = _solver(solver, {"starts": starts, "seed": seed, "tolerance": tolerance})
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
     if not problem.control.tasks and problem.control.lr is None:
@@ -93,13 +93,9 @@ def _solver(solver: Solver | None, settings: dict[str, Any]) -> Solver:
     given = {name: value for name, value in settings.items() if value is not None}
     if solver is None:
         return Relax(**given)
-    if not isinstance(solver, Solver):
+    check.instance("solver", solver, Solver, "a solver such as Relax() or Exhaustive()")
+    for name in given:
         raise ValueError(
-            f"`solver` expects a solver such as Relax() or Exhaustive(), got {solver!r}"
-        )
-    for name, value in given.items():
-        raise ValueError(
-            f"`{name}` goes into the solver where one is given, such as Relax({name}={value}), "
-            f"got both"
+            f"`{name}` goes into the solver where one is given, such as Relax({name}=…), got both"
         )
     return solver

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics._dynamics import Dynamics, Pieces
 
@@ -23,8 +24,9 @@ class Absent(Dynamics):
 
     def _refuse(self) -> NoReturn:
         raise ValueError(
-            f"this result was loaded without its model, of kind {self.kind!r}: to compute anything "
-            "anew, load it with `model=` given, or import the module that registers the kind"
+            "this result was loaded without its model, of kind "
+            f"{check.show(self.kind)}: to compute anything anew, load it with `model=` given, or "
+            "import the module that registers the kind"
         )
 
     def pack(self, start: Any) -> Floats:

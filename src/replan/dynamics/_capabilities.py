@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats, Ints
 from replan.dynamics._dynamics import Dynamics
 
@@ -73,5 +74,7 @@ _NEEDS: dict[type, str] = {
 def require(model: Dynamics, capability: type[_C], what: str) -> _C:
     """Return the model if it has a capability; else refuse it, naming `what` needs one."""
     if not isinstance(model, capability):
-        raise ValueError(f"`{what}` needs {_NEEDS[capability]}, got one of kind {model.kind!r}")
+        raise ValueError(
+            f"`{what}` needs {_NEEDS[capability]}, got one of kind {check.show(model.kind)}"
+        )
     return model

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 from replan.dynamics._kernels import Kernels
@@ -41,13 +42,15 @@ class CompiledDynamics(DifferentiableDynamics):
         if not isinstance(self.parameters, kernels.parameters):
             raise ValueError(
                 f"`parameters` expects a {kernels.parameters.__name__}, as the kernels name it, "
-                f"got {self.parameters!r}"
+                f"got {check.show(self.parameters)}"
             )
         return found
 
     def losses(self, states: Any) -> Floats:
         """Return the loss of every task (…, T) at states (…, n), or at a user's start."""
         x = states if isinstance(states, np.ndarray) else self.pack(states)
+        if x.dtype != np.float64 or x.ndim == 0:
+            raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
         rows = x.reshape(-1, x.shape[-1])
         found = self._loops.all_losses(self.parameters, rows, self.tasks)
         return np.asarray(found.reshape(*x.shape[:-1], self.tasks))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats, Ints
 
 
@@ -106,6 +107,21 @@ class Dynamics(ABC):
     @abstractmethod
     def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return a start as the `[start]` section of a problem file."""
+
+
+def first_state(model: Dynamics, start: Any) -> Floats:
+    """Return a user's start as a state (n,); refuse one that, or whose losses, are not finite."""
+    state = check.array("start", model.pack(start), ("n",))
+    if state.size == 0:  # of a model that is absent, and has no losses either
+        return state
+    with np.errstate(all="ignore"):
+        losses = model.losses(state)
+    if not np.all(np.isfinite(losses)):
+        raise ValueError(
+            "`start` expects one at which the losses of all tasks are finite, "
+            f"got {check.show(losses.tolist())}"
+        )
+    return state
 
 
 class DifferentiableDynamics(Dynamics):

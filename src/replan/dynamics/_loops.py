@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numba.extending import overload
 
+from replan._common import check
 from replan._common.check import Floats
 from replan._common.compiled import NumbaError, compiled, inlined
 from replan.dynamics._dynamics import Pieces
@@ -59,13 +60,17 @@ def loops(kernels: Kernels) -> Loops:
 def _check(kernels: Kernels) -> None:
     """Refuse kernels that are not compiled or have other arguments than they are called with."""
     if not hasattr(kernels.parameters, "_fields"):
-        raise ValueError(f"`parameters` expects a NamedTuple class, got {kernels.parameters!r}")
+        raise ValueError(
+            f"`parameters` expects a NamedTuple class, got {check.show(kernels.parameters)}"
+        )
     for name, arguments in _ARGUMENTS.items():
         function: Any = getattr(kernels, name)
         if function is None:
             continue
         if not hasattr(function, "py_func"):
-            raise ValueError(f"`{name}` expects a function made by `compiled`, got {function!r}")
+            raise ValueError(
+                f"`{name}` expects a function made by `compiled`, got {check.show(function)}"
+            )
         given = inspect.signature(function.py_func).parameters
         if len(given) != arguments.count(",") + 1:
             raise ValueError(

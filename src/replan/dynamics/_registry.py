@@ -23,14 +23,18 @@ _KINDS: dict[str, type[Dynamics]] = {}
 
 def register(model: _D) -> _D:
     """Make a model known under its `kind`; used as a decorator of its class."""
+    if not isinstance(model, type) or not issubclass(model, Dynamics):
+        raise ValueError(f"`model` expects a class of dynamics, got {check.show(model)}")
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
-        raise ValueError(f"`kind` expects a word for files, got {kind!r} in {model.__name__}")
+        raise ValueError(
+            f"`kind` expects a word for files, got {check.show(kind)} in {model.__name__}"
+        )
     before = _KINDS.get(kind, model)
     if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
         raise ValueError(
-            f"`kind` expects a new word, got {kind!r} in {model.__module__}.{model.__name__}, "
-            f"which is {before.__module__}.{before.__name__}"
+            f"`kind` expects a new word, got {check.show(kind)} in "
+            f"{model.__module__}.{model.__name__}, which is {before.__module__}.{before.__name__}"
         )
     _KINDS[kind] = model
     return model
@@ -38,9 +42,9 @@ def register(model: _D) -> _D:
 
 def find(kind: str) -> type[Dynamics]:
     """Return the model of a kind; refuse an unknown kind."""
-    if not known(kind):
+    if not isinstance(kind, str) or not known(kind):
         raise ValueError(
-            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {kind!r}"
+            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {check.show(kind)}"
             f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
         )
     return _KINDS[kind]
@@ -84,7 +88,7 @@ def _import(name: str) -> str:
     except Exception as error:
         raise ValueError(
             f"`--import`, or {IMPORTS}, expects modules and .py files that can be imported, "
-            f"got {name!r}: {type(error).__name__}: {error}"
+            f"got {check.show(name)}: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -57,12 +57,15 @@ class AutoDynamics(DifferentiableDynamics):
     ) -> None:
         _load_jax()
         self.tasks = check.integer("tasks", tasks, at_least=1)
-        self._rate, self._losses = rate, losses
+        self._rate = check.function("rate", rate)
+        self._losses = check.function("losses", losses)
         with jax.enable_x64(True):
-            state = _doubles(like)
+            state = _doubles("like", like)
             flat, self._unravel = ravel_pytree(state)
-            self._structure = jax.tree_util.tree_structure(like)
+            self._shapes = _show(state)
             self.size = int(flat.size)
+            if self.size == 0:
+                raise ValueError(f"`like` expects a state, got {check.show(like)}")
             self._forward = jax.jit(self._scan_forward)
             self._backward = jax.jit(self._scan_backward)
             self._all_losses = jax.jit(jax.vmap(self._flat_losses))
@@ -72,13 +75,13 @@ class AutoDynamics(DifferentiableDynamics):
                 if _show(given) != _show(state):
                     raise ValueError(
                         "`rate` expects a function that returns the structure and shapes of the "
-                        f"state, {_show(state)}, got {_show(given)} for task {task}"
+                        f"state, {_show(state):.150}, got {_show(given):.150} for task {task}"
                     )
             given = jax.eval_shape(losses, state)
         if _show(given) != f"({self.tasks},)":
             raise ValueError(
                 f"`losses` expects a function that returns an array of shape ({self.tasks},), "
-                f"got {_show(given)}"
+                f"got {_show(given):.200}"
             )
 
     # One step, and what JAX derives from it
@@ -127,12 +130,15 @@ class AutoDynamics(DifferentiableDynamics):
 
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
-        structure: Any = jax.tree_util.tree_structure(start)
-        if structure != self._structure:
-            raise ValueError(f"`start` expects the structure {self._structure}, got {structure}")
         with jax.enable_x64(True):
-            flat = np.array(ravel_pytree(_doubles(start))[0])
-        return check.array("start", flat, (self.size,))
+            state = _doubles("start", start)
+            flat = np.array(ravel_pytree(state)[0])
+        if _show(state) != self._shapes:
+            raise ValueError(
+                f"`start` expects the structure and shapes {self._shapes:.200}, "
+                f"got {_show(state):.200}"
+            )
+        return flat
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""
@@ -210,8 +216,9 @@ class AutoDynamics(DifferentiableDynamics):
         return {"state": self.pack(start).tolist()}
 
 
-def _doubles(state: Any) -> Any:
-    return jax.tree_util.tree_map(lambda a: jnp.asarray(a, dtype=jnp.float64), state)
+def _doubles(name: str, state: Any) -> Any:
+    """Return a state as JAX arrays of float64; `name` is that of the argument."""
+    return jax.tree_util.tree_map(lambda a: jnp.asarray(check.array(name, a)), state)
 
 
 def _show(state: Any) -> str:

@@ -74,8 +74,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(policy, Policy):
-            raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
+        check.instance("policy", policy, Policy, "a policy of replan.policies")
         if policy.seen not in (None, [0]):
             raise ValueError(
                 "`policy` expects one for which experience 0 is new and the others are still to "
@@ -84,13 +83,14 @@ class PolicyReplayPlugin(SupervisedPlugin):
             )
         if not isinstance(storage_policy, ExemplarsBuffer | None):
             raise ValueError(
-                f"`storage_policy` expects a buffer of Avalanche or None, got {storage_policy!r}"
+                "`storage_policy` expects a buffer of Avalanche or None, "
+                f"got {check.show(storage_policy)}"
             )
         self.policy = policy
         self.mem_size = check.integer("mem_size", mem_size, at_least=2 * policy.tasks)
         self.probe_size = check.integer(
             "probe_size",
-            max(policy.tasks, mem_size // 10) if probe_size is None else probe_size,
+            max(policy.tasks, self.mem_size // 10) if probe_size is None else probe_size,
             at_least=0 if probe_size == 0 else policy.tasks,
             at_most=self.mem_size - 1,
         )
@@ -121,7 +121,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         if task == self.policy.tasks:
             raise ValueError(
                 "`policy` expects one with as many tasks as there are experiences (`tasks=`), got "
-                f"{self.policy!r} and one more experience"
+                f"{check.show(self.policy)} and one more experience"
             )
         room = self.probe_size // (task + 1)
         if len(data) <= room:

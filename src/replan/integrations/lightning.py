@@ -17,6 +17,7 @@ except ImportError as error:
         "replan.integrations.lightning needs Lightning: pip install 'replan[lightning]'"
     ) from error
 
+from replan._common import check
 from replan._common.state import Entries, Stateful
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Log
@@ -34,10 +35,9 @@ class ReplayCallback(Stateful, Callback):
     """
 
     def __init__(self, sampler: ReplayBatchSampler, probe: LossProbe | None = None) -> None:
-        if not isinstance(sampler, ReplayBatchSampler):
-            raise ValueError(f"`sampler` expects a ReplayBatchSampler, got {sampler!r}")
-        if not isinstance(probe, LossProbe | None):
-            raise ValueError(f"`probe` expects a LossProbe or None, got {probe!r}")
+        check.instance("sampler", sampler, ReplayBatchSampler, "a ReplayBatchSampler")
+        if probe is not None:
+            check.instance("probe", probe, LossProbe, "a LossProbe or None")
         self.sampler, self.probe = sampler, probe
         self._log: Log | None = None
 

@@ -94,16 +94,15 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
         counts = [check.integer("sizes", n) for n in check.items("sizes", sizes, "sizes")]
         ends = np.cumsum(counts, dtype=np.int64)
         members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
-        if not isinstance(policy, Policy):
-            raise ValueError(f"`policy` expects a policy of replan.policies, got {policy!r}")
+        check.instance("policy", policy, Policy, "a policy of replan.policies")
         if len(members) != policy.tasks:
             raise ValueError(
                 f"`sizes` expects one size for each of the policy's {policy.tasks} tasks, got "
                 f"{len(members)}"
             )
         if not sum(counts):
-            raise ValueError(f"`sizes` expects at least one sample, got {list(sizes)}")
-        self.policy, self.mixed = policy, mixed
+            raise ValueError(f"`sizes` expects at least one sample, got {check.show(counts)}")
+        self.policy, self.mixed = policy, check.boolean("mixed", mixed)
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
         if batches is not None:
@@ -112,7 +111,9 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             check.integer("num_replicas", num_replicas, at_least=1)
             rank = check.integer("rank", rank, at_most=num_replicas - 1)
         elif rank is not None:
-            raise ValueError(f"`rank` expects `num_replicas` beside it, got {rank!r} alone")
+            raise ValueError(
+                f"`rank` expects `num_replicas` beside it, got {check.show(rank)} alone"
+            )
         self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
         self._members, self._labels = members, ""
@@ -128,11 +129,9 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
         cls, labels: ArrayLike, policy: Policy, batch_size: int, **settings: Any
     ) -> ReplayBatchSampler:
         """Make a sampler from the task (n,), counted from 0, of each sample of the data set."""
-        which = np.asarray(labels)
-        if which.ndim != 1 or not np.issubdtype(which.dtype, np.integer):
-            raise ValueError(f"`labels` expects the task of each sample, got {labels!r:.80}")
-        for task in np.unique(which):
-            check.task("labels", int(task), policy.tasks)
+        check.instance("policy", policy, Policy, "a policy of replan.policies")
+        listed = labels.tolist() if hasattr(labels, "tolist") else labels  # of tensors too
+        which = check.task_list("labels", listed, policy.tasks)
         members = [np.flatnonzero(which == t) for t in range(policy.tasks)]
         sampler = cls([len(m) for m in members], policy, batch_size, **settings)
         sampler._members = members
@@ -194,11 +193,12 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             raise ValueError(
                 f"`step` expects one call per batch, got one more than the {self.steps} batches"
             )
+        known = {} if losses is None else check.losses("losses", losses, self.policy.tasks)
         self.steps += 1
         self._pending.pop(0)
-        if losses:
+        if known:
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
-            self.policy.observe(_mean_over_ranks(losses, self.policy.tasks), late)
+            self.policy.observe(_mean_over_ranks(known, self.policy.tasks), late)
         if self.steps == self._begun + len(self):
             self.epoch, self._begun = self.epoch + 1, self.steps
             if self.policy.waiting:
@@ -206,9 +206,11 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
 
     def rate(self, number: int) -> float:
         """Return the planned learning rate of a batch; they count from 0 over all epochs."""
-        rate = self._batch(number).rate
+        rate = self._batch(check.integer("number", number)).rate
         if rate is None:
-            raise ValueError(f"`policy` expects one that plans learning rates, got {self.policy!r}")
+            raise ValueError(
+                f"`policy` expects one that plans learning rates, got {check.show(self.policy)}"
+            )
         return rate
 
     def _batch(self, number: int) -> _Batch:
@@ -311,7 +313,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
         if self.policy.plans_lr:
             rate = batch.read("rate", check.number)
         elif batch["rate"] is not None:
-            raise ValueError(f"`{batch.path}.rate` expects None, got {batch['rate']!r:.80}")
+            raise ValueError(f"`{batch.path}.rate` expects None, got {check.show(batch['rate'])}")
         return _Batch(batch.read("indices", _integers, size, at_most=samples - 1), counts, rate)
 
 
@@ -329,9 +331,8 @@ def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def _mean_over_ranks(losses: Mapping[int, float], tasks: int) -> dict[int, float]:
+def _mean_over_ranks(known: dict[int, float], tasks: int) -> dict[int, float]:
     """Return the losses by task, each averaged over the ranks that have it."""
-    known = check.losses("losses", losses, tasks)
     if not _distributed():
         return known
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
@@ -375,18 +376,24 @@ class LossProbe(Stateful):
         seed: int = 0,
     ) -> None:
         if not isinstance(data, Mapping | list | tuple):
-            raise ValueError(f"`data` expects a list of data sets, one per task, got {data!r:.80}")
+            raise ValueError(
+                f"`data` expects a list of data sets, one per task, got {check.show(data)}"
+            )
         self.data = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
         sizes = {
-            t: len(part) if hasattr(part, "__len__") else part for t, part in self.data.items()
+            check.integer("data", t): len(part) if hasattr(part, "__len__") else None
+            for t, part in self.data.items()
         }
-        if not sizes or not all(isinstance(size, int) and size for size in sizes.values()):
+        if not sizes or not all(sizes.values()):
             raise ValueError(
-                f"`data` expects at least one task and samples of each, got sizes {sizes}"
+                "`data` expects at least one task and samples of each, "
+                f"got sizes {check.show(sizes)}"
             )
         if not callable(loss) or isinstance(loss, torch.nn.Module):
-            raise ValueError(f"`loss` expects a function of a model and a batch, got {loss!r}")
-        self.loss, self.collate = loss, collate
+            raise ValueError(
+                f"`loss` expects a function of a model and a batch, got {check.show(loss)}"
+            )
+        self.loss, self.collate = loss, check.function("collate", collate)
         self.every = check.integer("every", every, at_least=1)
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
@@ -463,7 +470,7 @@ class PlannedLR(Stateful, LRScheduler):
             got = getattr(sampler, "policy", sampler)
             raise ValueError(
                 "`sampler` expects a ReplayBatchSampler whose policy plans learning rates, got "
-                f"{got!r}"
+                f"{check.show(got)}"
             )
         self.sampler, self.first = sampler, sampler.steps
         super().__init__(optimizer, last_epoch)

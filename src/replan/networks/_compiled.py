@@ -89,13 +89,14 @@ def experiment(
     - `progress`: True for a bar of realisations, or a function of a `Progress`.
     """
     training = Training() if training is None else training
+    check.instance("training", training, Training, "a Training(…)")
     if not isinstance(tasks, ImageTasks) or tasks.tasks != 2:
         raise ValueError(f"`tasks` expects ImageTasks with two tasks, got {type(tasks).__name__}")
     names = check_strategies(strategies)
     steps = _checked_looks(looks, training.first)
     which = _checked_realisations(realisations)
     seed = check.integer("seed", seed)
-    protocols = _checked_protocols(protocols or {})
+    protocols = _checked_protocols({} if protocols is None else protocols)
     threads = (os.cpu_count() or 1) if threads is None else threads
     threads = check.integer("threads", threads, at_least=1)
 
@@ -131,7 +132,9 @@ def _checked_looks(looks: Sequence[int], first: int) -> list[int]:
     given = check.items("looks", looks, "steps")
     steps = sorted({check.integer("looks", x, at_least=-first) for x in given})
     if not steps or steps[-1] < 1:
-        raise ValueError(f"`looks` expects steps of which the last is at least 1, got {steps}")
+        raise ValueError(
+            f"`looks` expects steps of which the last is at least 1, got {check.show(steps)}"
+        )
     return steps
 
 
@@ -141,17 +144,20 @@ def _checked_realisations(realisations: int | Sequence[int]) -> list[int]:
     items = check.items("realisations", realisations, "numbers")
     which = [check.integer("realisations", x) for x in items]
     if len(which) == 0 or len(set(which)) < len(which):
-        raise ValueError(f"`realisations` expects at least one, none twice, got {which}")
+        raise ValueError(
+            f"`realisations` expects at least one, none twice, got {check.show(which)}"
+        )
     return which
 
 
 def _checked_protocols(protocols: Mapping[str, Protocol]) -> dict[str, Protocol]:
+    check.instance("protocols", protocols, Mapping, "protocols by name")
     for name, protocol in protocols.items():
         if not isinstance(protocol, Protocol) or protocol.tasks != 2 or name in POLICIES:
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ValueError(
                 f"`protocols` expects protocols of two tasks under names that no strategy has, "
-                f"got {name} {protocol!r}{hint}"
+                f"got {check.show(name)} {check.show(protocol)}{hint}"
             )
     return dict(protocols)
 

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from replan._common import check
 from replan._common.files import FilePath
 
 Bytes = NDArray[np.uint8]
@@ -175,7 +176,7 @@ def _payloads(name: str, root: FilePath | None) -> list[bytes]:
 
 
 def _places(name: str, root: FilePath | None) -> Iterator[Path]:
-    for base in _folders() if root is None else [Path(root)]:
+    for base in _folders() if root is None else [check.path("root", root)]:
         yield from (base, base / FOLDERS[name], base / _TORCHVISION[name])
     if name == "fashion-mnist" and root is None:
         yield _DEBIAN / name

@@ -238,7 +238,7 @@ def _members(tar: bytes, wanted: Iterable[str]) -> dict[str, bytes]:
         for number, member in enumerate(archive):
             path = member.name.removeprefix("./")
             if path.startswith("/") or ".." in path.split("/"):
-                raise ValueError(f"it holds the path {path!r:.80}")
+                raise ValueError(f"it holds the path {check.show(path)}")
             if number == _MEMBERS:
                 raise ValueError(f"it holds more than {_MEMBERS} files")
             if path in wanted:

@@ -32,7 +32,9 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
     for name in names:
         check.one_of("strategies", name, POLICIES)
     if len(set(names)) != len(names) or not names:
-        raise ValueError(f"`strategies` expects each name once, at least one, got {names}")
+        raise ValueError(
+            f"`strategies` expects each name once, at least one, got {check.show(names)}"
+        )
     return names
 
 

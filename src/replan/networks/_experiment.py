@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from replan._common import files, plotting
+from replan._common import check, files, plotting
 from replan._common.check import Floats, Ints
 from replan._common.statistics import Interval, mean_interval
 from replan.curves import Curves
@@ -100,13 +99,16 @@ class Experiment:
 
     def mean(self, strategy: str) -> Floats:
         """Return the loss averaged over the tasks that were tested (runs, m)."""
-        return np.nanmean(self.curves[strategy].losses, axis=2)
+        name = check.one_of("strategy", strategy, self.curves)
+        return np.nanmean(self.curves[name].losses, axis=2)
 
     def at(self, time: int) -> int:
         """Return the index of a time in `times`."""
         found = np.flatnonzero(self.times == time)
         if found.size == 0:
-            raise ValueError(f"`time` expects one of {self.times.tolist()}, got {time}")
+            raise ValueError(
+                f"`time` expects one of {check.show(self.times.tolist())}, got {check.show(time)}"
+            )
         return int(found[0])
 
     def difference(self, strategy: str, other: str) -> Interval:
@@ -118,6 +120,7 @@ class Experiment:
 
     def switches(self, strategy: str) -> Ints:
         """Return how long after the last task arrived replay began (runs,), -1 if it did not."""
+        check.one_of("strategy", strategy, self.curves)
         start = self.arrivals[-1]
         began = [_replay(one, start, self.times[-1]) for one in self.decisions[strategy]]
         return np.array([-1 if time is None else time - start for time in began])
@@ -127,6 +130,7 @@ class Experiment:
 
         It is the mean over all tasks but the first; NaN where a strategy decides nothing.
         """
+        check.one_of("strategy", strategy, self.curves)
         ends = [*self.arrivals[1:], self.times[-1]]
         return np.array([_focus(one, ends) for one in self.decisions[strategy]])
 
@@ -224,7 +228,7 @@ class Experiment:
 
         The folder is made if need be.
         """
-        out = Path(folder)
+        out = check.path("folder", folder)
         out.mkdir(parents=True, exist_ok=True)
         decisions = {
             f"{name}-{run}": one

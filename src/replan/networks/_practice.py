@@ -50,7 +50,7 @@ class SplitTraining:
         for pair in self.pairs:
             if not isinstance(pair, str) or len(set(pair)) != 2 or not pair.isdecimal():
                 raise ValueError(
-                    f"`pairs` expects pairs of different classes like 01, got {pair!r}"
+                    f"`pairs` expects pairs of different classes like 01, got {check.show(pair)}"
                 )
         classes = "".join(self.pairs)
         if len(set(classes)) != len(classes) or not classes:
@@ -104,7 +104,9 @@ class Pairs:
             ):
                 where = np.flatnonzero(np.isin(labels, [int(c) for c in pair]))
                 if set(labels[where].tolist()) != {int(c) for c in pair}:
-                    raise ValueError(f"`pairs` expects classes that the data set has, got {pair!r}")
+                    raise ValueError(
+                        f"`pairs` expects classes that the data set has, got {check.show(pair)}"
+                    )
                 where = rng.permutation(where)
                 part.append(_batch(pixels[where], labels[where] == int(pair[1]), task))
 

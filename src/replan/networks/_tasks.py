@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -108,11 +107,11 @@ def parity_tasks(
 
 
 def _classes(name: str, pair: Sequence[int]) -> list[int]:
-    classes = check.items(name, pair, "classes")
-    good = all(isinstance(x, Integral) and 0 <= int(x) < 10 for x in classes)
-    if not good or len(classes) != 2 or classes[0] == classes[1]:
-        raise ValueError(f"`{name}` expects two different classes from 0 to 9, got {classes}")
-    return [int(x) for x in classes]
+    given = check.items(name, pair, "classes")
+    classes = [check.integer(name, x, at_most=9) for x in given]
+    if len(classes) != 2 or classes[0] == classes[1]:
+        raise ValueError(f"`{name}` expects two different classes, got {check.show(classes)}")
+    return classes
 
 
 def _build(
@@ -126,6 +125,7 @@ def _build(
     test_samples: int,
     settings: dict[str, Any],
 ) -> ImageTasks:
+    check.instance("images", images, Images, "Images, such as those of `fashion_mnist`")
     check.one_of("normalise", normalise, NORMALISATIONS)
     test_samples = check.integer("test_samples", test_samples, at_least=1)
     chosen = np.isin(images.train_labels, needed)

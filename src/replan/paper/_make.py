@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -66,18 +67,25 @@ def make(
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
-    modules = dict(map(_find, figures))
+    modules = dict(map(_find, check.items("figures", figures, "figures")))
+    if not modules:
+        raise ValueError("`figures` expects at least one, got none")
+    check.boolean("quick", quick)
+    if seeds is not None:
+        check.integer("seeds", seeds, at_least=1)
+    changes = {} if changes is None else changes
+    check.instance("changes", changes, dict, "settings by name")
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
-    for key in changes or {}:
+    for key in changes:
         check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
-    settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
+    settings = {name: _settings(known, seeds, changes) for name, known in standard.items()}
     folder = files.folder("out", out)
     own = [f"{name}.{ending}" for name in modules for ending in ("png", "pdf", "csv")]
     for file in (*own, "claims.json", "claims.md"):
         files.output("out", folder / file)
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
-    options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    options += [f" --set {key}={json.dumps(value)}" for key, value in changes.items()]
     # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
         ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
@@ -103,11 +111,14 @@ def _find(figure: str | ModuleType) -> tuple[str, ModuleType]:
         return name, import_module(f"replan.paper.{name.replace('-', '_')}")
     name = figure.__name__.rpartition(".")[2].replace("_", "-")
     if name in _ALL and figure.__package__ != __package__:
-        raise ValueError(f"`figures` expects modules with names of their own, got {name!r}")
+        raise ValueError(
+            f"`figures` expects modules with names of their own, got {check.show(name)}"
+        )
     for part in _PARTS:
         if not hasattr(figure, part):
             raise ValueError(
-                f"`figures` expects modules with {', '.join(_PARTS)}, got {name!r} without {part}"
+                f"`figures` expects modules with {', '.join(_PARTS)}, "
+                f"got {check.show(name)} without {part}"
             )
     return name, figure
 
@@ -117,8 +128,31 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings of a figure, with those of the changes that it knows."""
     if seeds is not None:
-        changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
-    return standard | {key: value for key, value in changes.items() if key in standard}
+        changes = changes | {"seeds": seeds}
+    known = {key: value for key, value in changes.items() if key in standard}
+    return standard | {key: _like(key, value, standard[key]) for key, value in known.items()}
+
+
+def _like(name: str, value: Any, standard: Any) -> Any:
+    """Return a setting if it is of the same kind as the standard one; in a list, each value once.
+
+    Rows of a table are told apart by these values: values that are nearly the same are refused.
+    """
+    if isinstance(standard, str):
+        return check.instance(name, value, str, "a word")
+    if isinstance(standard, float):
+        return check.number(name, value)
+    if isinstance(standard, int):
+        return check.integer(name, value, at_least=1 if name == "seeds" else 0)
+    if not isinstance(standard, list) or not standard:
+        return value
+    values = [_like(name, one, standard[0]) for one in check.items(name, value, "values")]
+    if not values:
+        raise ValueError(f"`{name}` expects at least one value, got none")
+    for one, other in pairwise(sorted(values)):
+        if one == other or (isinstance(one, float) and other - one < 1e-9 * max(1.0, abs(one))):
+            raise ValueError(f"`{name}` expects different values, got {one} and {other}")
+    return values
 
 
 def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:

@@ -15,6 +15,8 @@ from replan.trajectory import evaluate
 
 # The head's initial error: small, so that it decays linearly, and not in a single mode alone.
 _NUDGE = 1e-4 * np.array([[-1.0, 0.9], [0.0, 0.0]])
+_CLOSEST = 1 - 1e-9  # nearer to 1, rounding errors decide
+_SLOWEST = 1e-280  # learning rates beyond which time-scales overflow
 _FREEZE = 1e-13  # the first layer's learning rate relative to the heads'
 
 
@@ -37,6 +39,7 @@ def measure_readout_timescale(
     training, and the slowest mode is another one, in which head and features err together.
     """
     gamma, eta = _checked(similarity, lr)
+    check.boolean("train_features", train_features)
     slow = 1.0 if train_features else _FREEZE
     S = [[1.0, gamma], [gamma, 1.0]]
     content: dict[str, Any] = {
@@ -55,12 +58,12 @@ def measure_readout_timescale(
         distance = np.linalg.norm(run.overlaps.V[:, 0] - [1.0, 0.0], axis=1)
         late = (distance < 1e-4 * distance[0]) & (distance > 1e-6 * distance[0])
         if distance[-1] < 1e-6 * distance[0]:  # only the slowest mode is left by then
-            return float(-1 / np.polyfit(run.times[late], np.log(distance[late]), 1)[0])
+            # in parts of the duration: squares of long times overflow
+            slope = np.polyfit(run.times[late] / duration, np.log(distance[late]), 1)[0]
+            return float(-duration / slope)
         duration *= 2
 
 
 def _checked(similarity: float, lr: float) -> tuple[float, float]:
-    gamma = check.number("similarity", similarity, at_least=0)
-    if gamma >= 1:
-        raise ValueError(f"`similarity` expects a number from 0 to below 1, got {similarity!r}")
-    return gamma, check.number("lr", lr, above=0)
+    gamma = check.number("similarity", similarity, at_least=0, at_most=_CLOSEST)
+    return gamma, check.number("lr", lr, at_least=_SLOWEST, at_most=1 / _SLOWEST)

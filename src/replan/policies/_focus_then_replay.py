@@ -69,7 +69,7 @@ class FocusThenReplay(Policy):
         self.weights = check.array("weights", np.ones(count) if weights is None else weights, count)
         if self.weights.min() < 0:
             raise ValueError(
-                f"`weights` expects numbers of at least 0, got {self.weights.tolist()}"
+                f"`weights` expects numbers of at least 0, got {check.show(self.weights.tolist())}"
             )
         if isinstance(shares, str):
             check.one_of("shares", shares, ["loss"])
@@ -82,7 +82,9 @@ class FocusThenReplay(Policy):
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
-            raise ValueError(f"`smoothing` expects a number from 0 to below 1, got {smoothing!r}")
+            raise ValueError(
+                f"`smoothing` expects a number from 0 to below 1, got {check.show(smoothing)}"
+            )
         self.min_focus = check.integer("min_focus", min_focus)
         self.max_focus = (
             None if max_focus is None

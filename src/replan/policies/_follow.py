@@ -21,8 +21,7 @@ class Follow(OpenLoop):
     """
 
     def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:
-        if not isinstance(protocol, Protocol):
-            raise ValueError(f"`protocol` expects a Protocol, got {protocol!r}")
+        check.instance("protocol", protocol, Protocol, "a Protocol")
         super().__init__(protocol.tasks, **settings)
         self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
         self._rates = protocol.lr_by_task

@@ -60,7 +60,7 @@ class Policy(Stateful):
     ) -> None:
         self.tasks = check.integer("tasks", tasks, at_least=1)
         self.order = check.one_of("order", order, ORDERS)
-        self.log = log
+        self.log = None if log is None else check.function("log", log, "a function or None")
         self.step = 0
         self.decisions: list[Decision] = []
         self.arguments: dict[str, Any] = {
@@ -150,7 +150,10 @@ class Policy(Stateful):
         count = check.integer("count", count)  # an int, not one of NumPy: it enters the state
         shares = self.shares(count)
         if among is not None:
-            shares = _only(shares, [check.task("among", t, self.tasks) for t in among])
+            some = check.task_list("among", among, self.tasks).tolist()
+            if not some:
+                raise ValueError("`among` expects at least one task, got none")
+            shares = _only(shares, some)
         self._advance(count)
         self.step += count
         return pick(shares, self.order, self._rng, self._lag)
@@ -207,7 +210,7 @@ def losses_by_task(name: str, value: Any, tasks: int) -> dict[int, float]:
     """Return finite losses by task from a dict whose keys, as in JSON, are strings."""
     known = {str(task): task for task in range(tasks)}
     if not isinstance(value, dict):
-        raise ValueError(f"`{name}` expects a dict of losses by task, got {value!r:.80}")
+        raise ValueError(f"`{name}` expects a dict of losses by task, got {check.show(value)}")
     return {
         check.task(name, known.get(key, key), tasks): check.number(f"{name}.{key}", loss)
         for key, loss in value.items()
@@ -217,7 +220,7 @@ def losses_by_task(name: str, value: Any, tasks: int) -> dict[int, float]:
 def _lag(name: str, value: Any, tasks: int) -> Floats:
     """Return how far each task lags (T,): rounding never lets one lag by more than T samples."""
     if not isinstance(value, list) or len(value) != tasks:
-        raise ValueError(f"`{name}` expects {tasks} numbers, one per task, got {value!r:.80}")
+        raise ValueError(f"`{name}` expects {tasks} numbers, one per task, got {check.show(value)}")
     return np.array([check.number(name, x, at_least=-tasks, at_most=tasks) for x in value])
 
 

@@ -19,8 +19,7 @@ class Control:
     lr: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tasks, bool):
-            raise ValueError(f"`tasks` expects true or false, got {self.tasks!r}")
+        object.__setattr__(self, "tasks", check.boolean("tasks", self.tasks))
         if self.lr is not None:
             low, high = check.array("lr", self.lr, (2,))
             check.number("lr min", low, at_least=0)

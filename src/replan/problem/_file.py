@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from replan._common import files
+from replan._common import check, files
 from replan._common.sections import Section, read, task_from_one
 from replan.dynamics import Dynamics, find
 from replan.dynamics._registry import DEFAULT
@@ -51,9 +50,9 @@ class _Objective(Section):
             return None
         listed: list[float | None] = [None] * tasks
         for name, target in self.targets.items():
-            if not name.isdigit():
+            if not name.isdecimal() or len(name) > 9:
                 raise ValueError(
-                    f"`objective.targets` expects tasks as keys, such as 1, got {name}"
+                    f"`objective.targets` expects tasks as keys, such as 1, got {check.show(name)}"
                 )
             listed[task_from_one("objective.targets", int(name), tasks)] = target
         return listed
@@ -78,20 +77,20 @@ class _File(Section):
 def sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(files.read_text(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{os.fspath(path)}: not a TOML file ({error})") from None
 
 
 def arguments(content: Mapping[str, Any], model: Dynamics | None = None) -> dict[str, Any]:
     """Return the arguments of a `Problem` that the sections describe, with `model` if given."""
+    check.instance("content", content, Mapping, "the sections of a problem file")
     file = read(_File, content)
     if model is None:
         settings = dict(file.model)
         kind = settings.pop("kind", DEFAULT)
-        if not isinstance(kind, str):
-            raise ValueError(f"`model.kind` expects a word, got {kind!r}")
         model = find(kind).from_dict(settings)
+    check.instance("model", model, Dynamics, "a dynamics such as TeacherStudent")
     lr = file.control.lr
     return {
         "model": model,

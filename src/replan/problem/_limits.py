@@ -53,11 +53,21 @@ class Limits:
         if self.max_switches is not None:
             switches = check.integer("max_switches", self.max_switches)
             object.__setattr__(self, "max_switches", switches)
+        for name in ("min_share", "max_share"):
+            if getattr(self, name) is not None:
+                shares = check.array(name, getattr(self, name), ("T",))
+                if shares.size and (shares.min() < 0 or shares.max() > 1):
+                    raise ValueError(
+                        f"`{name}` expects shares from 0 to 1, got {check.show(shares.tolist())}"
+                    )
+                object.__setattr__(self, name, tuple(shares.tolist()))
 
     def on_grid(self, tasks: int, steps: int, duration: float) -> StepLimits:
         """Return the limits in steps; refuse limits that no protocol can keep."""
-        least = self._shares("min_share", self.min_share, 0.0, tasks)
-        most = self._shares("max_share", self.max_share, 1.0, tasks)
+        low_given = np.zeros(tasks) if self.min_share is None else self.min_share
+        high_given = np.ones(tasks) if self.max_share is None else self.max_share
+        least = check.array("min_share", low_given, (tasks,))
+        most = check.array("max_share", high_given, (tasks,))
         for t in range(tasks):
             if least[t] > most[t]:
                 raise ValueError(
@@ -89,17 +99,10 @@ class Limits:
         if not _can_be_kept(limits):
             raise ValueError(
                 f"`limits` cannot all be kept on {steps} steps: shares of "
-                f"{low.tolist()} to {high.tolist()} steps, stays of at least {dwell}, "
-                f"at most {switches} switches"
+                f"{check.show(low.tolist())} to {check.show(high.tolist())} steps, "
+                f"stays of at least {dwell}, at most {switches} switches"
             )
         return limits
-
-    @staticmethod
-    def _shares(name: str, given: ArrayLike | None, default: float, tasks: int) -> Any:
-        shares = check.array(name, np.full(tasks, default) if given is None else given, (tasks,))
-        if shares.min() < 0 or shares.max() > 1:
-            raise ValueError(f"`{name}` expects shares from 0 to 1, got {shares.tolist()}")
-        return shares
 
     def to_dict(self) -> dict[str, Any]:
         """Return the limits that are set, as the `[limits]` section of a problem file."""

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
+from replan.dynamics._dynamics import first_state
 from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
@@ -62,19 +63,16 @@ class Problem:
     step_limits: StepLimits = field(init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, Dynamics):
-            raise ValueError(
-                f"`model` expects a dynamics such as TeacherStudent, got {self.model!r}"
-            )
-        if not isinstance(self.control, Control):
-            raise ValueError(f"`control` expects a Control(tasks=…, lr=…), got {self.control!r}")
-        if not isinstance(self.limits, Limits):
-            raise ValueError(f"`limits` expects a Limits(max_share=…, …), got {self.limits!r}")
+        check.instance("model", self.model, Dynamics, "a dynamics such as TeacherStudent")
+        check.instance("control", self.control, Control, "a Control(tasks=…, lr=…)")
+        check.instance("limits", self.limits, Limits, "a Limits(max_share=…, …)")
         tasks = self.model.tasks
         weights = self._weights("weights", np.full(tasks, 1 / tasks))
         running = self._weights("running", np.zeros(tasks))
         if weights.max() == 0 and running.max() == 0:
-            raise ValueError(f"`weights` expects numbers not all 0, got {weights.tolist()}")
+            raise ValueError(
+                f"`weights` expects numbers not all 0, got {check.show(weights.tolist())}"
+            )
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
             "lr": self._lr(),
@@ -82,13 +80,14 @@ class Problem:
             "weights": weights,
             "running": running,
             "targets": self._targets(tasks),
-            "state": check.array("start", self.model.pack(self.start), ("n",)),
+            "state": first_state(self.model, self.start),
         }.items():
             object.__setattr__(self, name, value)
         limits = self.limits.on_grid(tasks, self.steps, self.duration)
         if limits.binding and not self.control.tasks:
             raise ValueError(
-                f"`limits` expects limits only where `control.tasks` is true, got {self.limits}"
+                "`limits` expects limits only where `control.tasks` is true, "
+                f"got {check.show(self.limits)}"
             )
         object.__setattr__(self, "step_limits", limits)
 
@@ -105,7 +104,9 @@ class Problem:
         given = getattr(self, name)
         weights = check.array(name, default if given is None else given, default.shape)
         if weights.min() < 0:
-            raise ValueError(f"`{name}` expects numbers of at least 0, got {weights.tolist()}")
+            raise ValueError(
+                f"`{name}` expects numbers of at least 0, got {check.show(weights.tolist())}"
+            )
         return weights
 
     def _targets(self, tasks: int) -> Floats:
@@ -113,13 +114,15 @@ class Problem:
         if self.targets is None:
             return np.full(tasks, np.inf)
         expects = f"{tasks} numbers or None"
-        if isinstance(self.targets, Mapping):
-            raise ValueError(f"`targets` expects a list of {expects}, got {self.targets!r}")
         given = check.items("targets", self.targets, expects)
-        values = [np.inf if x is None or x == np.inf else x for x in given]
-        if len(values) != tasks:
-            raise ValueError(f"`targets` expects {tasks} numbers or None, got {len(values)}")
-        return np.array([x if x == np.inf else check.number("targets", x, above=0) for x in values])
+        if len(given) != tasks:
+            raise ValueError(f"`targets` expects {expects}, got {len(given)}")
+
+        def bound(x: Any) -> float:
+            none = x is None or (isinstance(x, float) and x == np.inf)
+            return np.inf if none else check.number("targets", x, above=0)
+
+        return np.array([bound(x) for x in given])
 
     def objective(self, final: Floats, average: Floats) -> float:
         """Return the objective of final and average losses (T,)."""
@@ -160,7 +163,7 @@ class Problem:
         """Return the protocol if it fits this problem; else refuse it, naming the argument."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
-            raise ValueError(f"`{name}` expects a Protocol, got {protocol!r}{hint}")
+            raise ValueError(f"`{name}` expects a Protocol, got {check.show(protocol)}{hint}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
             raise ValueError(f"`{name}` expects a protocol of {tasks} tasks, got {protocol.tasks}")

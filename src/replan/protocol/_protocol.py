@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
-from replan.protocol._samples import ORDERS, Samples
+from replan.protocol._samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,8 @@ class Protocol:
             )
         if (duration is None) == (edges is None):
             raise ValueError(
-                f"`duration` or `edges`: expects one of the two, got {duration!r} and {edges!r}"
+                "`duration` or `edges`: expects one of the two, "
+                f"got {check.show(duration)} and {check.show(edges)}"
             )
         if edges is None:
             end = check.number("duration", duration, above=0)
@@ -61,7 +63,10 @@ class Protocol:
         else:
             self.edges = check.array("edges", edges, (steps + 1,))
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
-                raise ValueError(f"`edges` expects increasing times from 0, got {edges!r}")
+                raise ValueError(
+                    f"`edges` expects increasing times from 0, got {check.show(edges)}"
+                )
+            check.number("edges", self.duration)
         self.lr = _rates(lr, steps, tasks)
 
     @classmethod
@@ -70,9 +75,10 @@ class Protocol:
     ) -> Protocol:
         """Return the protocol that trains on one task (from 0) per step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
-        chosen = check.items("sequence", sequence, "tasks")
-        rows = [check.task("sequence", task, tasks) for task in chosen]
-        return cls(np.eye(tasks)[rows], duration, lr)
+        chosen = check.task_list("sequence", sequence, tasks)
+        if chosen.size == 0:
+            raise ValueError("`sequence` expects at least one step, got none")
+        return cls(np.eye(tasks)[chosen], duration, lr)
 
     @classmethod
     def from_segments(
@@ -89,10 +95,14 @@ class Protocol:
         tasks = check.integer("tasks", tasks, at_least=1)
         pairs = check.items("segments", segments, "(length, task or shares)")
         if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-            raise ValueError(f"`segments` expects pairs (length, task or shares), got {segments!r}")
+            raise ValueError(
+                f"`segments` expects pairs (length, task or shares), got {check.show(segments)}"
+            )
+        if not pairs:
+            raise ValueError("`segments` expects at least one, got none")
         lengths = [check.number("segments", length, above=0) for length, _ in pairs]
         rows = [
-            check.array("segments", what, (tasks,))
+            check.simplex_rows("segments", what, (tasks,))
             if isinstance(what, Sequence | np.ndarray)
             else np.eye(tasks)[check.task("segments", what, tasks)]
             for _, what in pairs
@@ -149,7 +159,8 @@ class Protocol:
 
     def step_at(self, times: ArrayLike) -> Ints:
         """Return the index of the step in force at each time; an edge belongs to the next step."""
-        index = np.searchsorted(self.edges, times, side="right") - 1
+        wanted = check.array("times", times)
+        index = np.searchsorted(self.edges, wanted, side="right") - 1
         return np.clip(index, 0, self.steps - 1)
 
     def focus_length(self, task: int) -> float:
@@ -182,7 +193,9 @@ class Protocol:
 
     def _check_other(self, other: Protocol) -> None:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
-            raise ValueError(f"`other` expects a protocol of {self.tasks} tasks, got {other!r}")
+            raise ValueError(
+                f"`other` expects a protocol of {self.tasks} tasks, got {check.show(other)}"
+            )
 
     def stretch(self, duration: float) -> Protocol:
         """Return the same protocol over another duration: all steps scaled by the same factor."""
@@ -235,7 +248,7 @@ class Protocol:
         dimension = check.integer("dimension", dimension, at_least=1)
         check.one_of("order", order, ORDERS)
         rng = np.random.default_rng(check.integer("seed", seed))
-        return Samples(self, dimension, order, rng).take(round(self.duration * dimension))[0]
+        return Samples(self, dimension, order, rng).take(sample_count(self, dimension))[0]
 
     # Files and pictures
 
@@ -269,8 +282,9 @@ class Protocol:
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
         """Read a saved .json or .csv file, or the .json of any result that holds a protocol."""
+        ending = files.suffix(path, [".json", ".csv"])
         try:
-            if files.suffix(path, [".json", ".csv"]) == ".csv":
+            if ending == ".csv":
                 return cls._from_csv(path)
             content = files.read_json(path)
             content = content.get("protocol", content)
@@ -291,17 +305,15 @@ class Protocol:
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file, skipinitialspace=True) if line]
+        text = io.StringIO(files.read_text(path))
+        lines = [line for line in csv.reader(text, skipinitialspace=True) if line]
         header, *rows = lines or [[]]
         if "share_1" not in header or not rows:
             raise ValueError(
                 "expects columns start, end, share_1, … and lr, and a row per step, "
-                f"got {len(rows)} rows of {header}"
+                f"got {len(rows)} rows of {check.show(header)}"
             )
-        for row in rows:
-            check.array(f"row {row}", row, (len(header),))
-        table = np.array(rows, dtype=np.float64)
+        table = np.array([_cells(number + 1, row, header) for number, row in enumerate(rows)])
         column = {name: table[:, i] for i, name in enumerate(header)}
         tasks = sum(name.startswith("share_") for name in header)
         shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
@@ -389,12 +401,22 @@ class Protocol:
         return lines
 
 
+def _cells(number: int, row: Sequence[str], header: Sequence[str]) -> Floats:
+    """Return a row of a .csv file as numbers, one for each column."""
+    try:
+        return check.array(f"row {number}", [float(cell) for cell in row], (len(header),))
+    except ValueError:
+        raise ValueError(
+            f"`row {number}` expects {len(header)} finite numbers, got {check.show(row)}"
+        ) from None
+
+
 def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:
     """Return learning rates as (steps,) or (steps, T)."""
-    shape: tuple[int, ...] = (steps, tasks) if np.ndim(lr) == 2 else (steps,)
-    if np.ndim(lr) == 0:
-        return np.full(shape, check.number("lr", lr, at_least=0))
-    rates = check.array("lr", lr, shape)
+    if isinstance(lr, Real):
+        return np.full(steps, check.number("lr", lr, at_least=0))
+    rates = check.array("lr", lr)
+    rates = check.array("lr", rates, (steps, tasks) if rates.ndim == 2 else (steps,))
     if rates.min() < 0:
         raise ValueError(f"`lr` expects learning rates of at least 0, got {rates.min():g}")
     return rates

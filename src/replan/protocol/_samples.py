@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from replan._common import check
 from replan._common.check import Floats, Ints
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> I
     from replan.protocol._rounding import follow  # compiled, slow to import
 
     return np.asarray(follow(shares, np.ones(len(shares)), 0.0, lag))
+
+
+def sample_count(protocol: Protocol, dimension: int) -> int:
+    """Return how many samples a protocol takes in `dimension` input dimensions."""
+    samples = protocol.duration * dimension
+    if not samples < check.LARGEST:
+        raise ValueError(
+            f"`dimension` expects fewer than 2^63 samples, duration × dimension, got {samples:g}"
+        )
+    return round(samples)
 
 
 class Samples:

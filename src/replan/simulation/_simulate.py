@@ -18,7 +18,7 @@ from replan._common.progress import Meter, Watch
 from replan.dynamics import Chain, IntegrationError, Simulable, require
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.protocol._samples import ORDERS, Samples
+from replan.protocol._samples import ORDERS, Samples, sample_count
 from replan.simulation._simulation import Simulation
 
 _POINTS = 101  # times at which runs are recorded
@@ -66,8 +66,7 @@ def simulate(
     A run diverges where the network's error on a sample, or that times lr / N, exceeds 1e10, and
     ends there; the others go on. Ctrl-C keeps the runs that are finished.
     """
-    if not isinstance(problem, Problem):
-        raise ValueError(f"`problem` expects a Problem, got {problem!r}")
+    check.instance("problem", problem, Problem, "a Problem")
     problem.accept(protocol)
     model = require(problem.model, Simulable, "simulate")
     engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
@@ -81,7 +80,7 @@ def simulate(
     seed = check.integer("seed", seed)
     threads = (os.cpu_count() or 1) if threads is None else threads
     threads = check.integer("threads", threads, at_least=1)
-    samples = round(protocol.duration * dimension)
+    samples = sample_count(protocol, dimension)
     if samples == 0:
         raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
@@ -174,8 +173,7 @@ def _diverged(sample: int) -> str:
 
 def _accept(after: Simulation, problem: Problem, dimension: int, seeds: int, engine: str) -> None:
     """Refuse an earlier simulation that runs cannot continue from."""
-    if not isinstance(after, Simulation):
-        raise ValueError(f"`after` expects a Simulation, got {after!r}")
+    check.instance("after", after, Simulation, "a Simulation")
     if after.problem.to_dict()["model"] != problem.to_dict()["model"]:
         raise ValueError("`after` expects a simulation of the same model, got another one")
     for name, wanted in (("engine", engine), ("dimension", dimension), ("seeds", seeds)):
@@ -196,7 +194,9 @@ def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: in
         times = np.linspace(0.0, duration, _POINTS)
     wanted = check.array("times", times, ("m",))
     if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
-        raise ValueError(f"`times` expects times from 0 to {duration:g}, got {wanted.tolist()}")
+        raise ValueError(
+            f"`times` expects times from 0 to {duration:g}, got {check.show(wanted.tolist())}"
+        )
     looks = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
     return np.unique(np.append(looks, samples))
 
@@ -205,10 +205,7 @@ def _order(order: str | Sequence[int], samples: int, tasks: int) -> str | Ints:
     """Return the order, checked: its name, or the tasks sample by sample."""
     if isinstance(order, str):
         return check.one_of("order", order, ORDERS)
-    given = np.asarray(check.items("order", order, "tasks"))
-    if given.shape != (samples,):
+    given = check.task_list("order", order, tasks)
+    if given.size != samples:
         raise ValueError(f"`order` expects {samples} tasks, one per sample, got {given.size}")
-    if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tasks:
-        found = f"{given.min()} to {given.max()}"
-        raise ValueError(f"`order` expects whole numbers from 0 to {tasks - 1}, got {found}")
-    return given.astype(np.int64)
+    return given

@@ -218,8 +218,12 @@ def grid_search(
     the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
     computed count as infinitely bad.
     """
+    check.instance("problem", problem, Problem, "a Problem")
+    check.function("strategy", strategy, "a strategy such as `constant_lr`")
     lists = [
-        list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+        list(value)
+        if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim)
+        else [value]
         for value in grid.values()
     ]
     for name, values in zip(grid, lists, strict=True):
@@ -308,10 +312,11 @@ def _new_task(problem: Problem, task: int | None) -> int:
 
 
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:
-    chosen = check.items("order", range(problem.model.tasks) if order is None else order, "tasks")
+    tasks = problem.model.tasks
+    chosen = check.task_list("order", range(tasks) if order is None else order, tasks).tolist()
     if not chosen:
         raise ValueError("`order` expects at least one task, got none")
-    return [_task(problem, "order", task) for task in chosen]
+    return chosen
 
 
 def _shares(problem: Problem, shares: ArrayLike | None) -> Floats:

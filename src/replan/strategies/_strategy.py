@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, overload
 
+from replan._common import check
+from replan.problem import Problem
 from replan.protocol import Protocol
 
 Recipe = Callable[..., Protocol]
@@ -22,13 +24,15 @@ class Strategy:
     """
 
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
+        check.function("recipe", recipe, "a function of a problem")
+        check.items("turns", turns, "names")
         update_wrapper(self, recipe)
         self.recipe, self.turns = recipe, turns
         self.name = recipe.__name__.replace("_", "-")
 
     def __call__(self, problem: Any, **settings: Any) -> Protocol:
         """Return the protocol for a problem."""
-        return self.recipe(problem, **settings)
+        return self.recipe(check.instance("problem", problem, Problem, "a Problem"), **settings)
 
     def __repr__(self) -> str:
         return f"Strategy({self.name})"
@@ -53,7 +57,8 @@ def _add(made: Strategy) -> Strategy:
     known = STRATEGIES.get(made.name, made).recipe
     if (known.__module__, known.__qualname__) != (made.recipe.__module__, made.recipe.__qualname__):
         raise ValueError(
-            f"`strategy` expects a new name, got {made.name!r}, which is one of {known.__module__}"
+            f"`strategy` expects a new name, got {check.show(made.name)}, which is one of "
+            f"{known.__module__}"
         )
     STRATEGIES[made.name] = made
     return made

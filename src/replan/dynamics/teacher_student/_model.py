@@ -19,7 +19,7 @@ from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable
 from replan.dynamics._compiled_dynamics import CompiledDynamics
-from replan.dynamics._dynamics import Pieces
+from replan.dynamics._dynamics import Pieces, first_state
 from replan.dynamics._integrate import MAX_STEPS, RTOL, IntegrationError, integrate
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._registry import register
@@ -98,9 +98,13 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         check.positive_semidefinite("teacher_overlaps", S)
         self.teacher_overlaps = S
         units = S.shape[0]
-        heads = np.eye(units) if teacher_heads is None else teacher_heads
+        heads = (
+            np.eye(units) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
+        )
         self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", units))
         self.tasks = len(self.teacher_heads)
+        if self.tasks == 0:
+            raise ValueError("`teacher_heads` expects at least one task, got none")
         self.noise = check.number("noise", noise, at_least=0)
         self.train_heads = _flags("train_heads", train_heads, self.tasks)
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
@@ -201,9 +205,9 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         if seed is not None and start is not None:
             raise ValueError("`seed` or `start`: expects one of the two, got both")
         task = check.task("task", task, self.tasks)
-        duration = check.number("duration", duration, above=0)
+        duration = check.number("duration", duration, above=0, at_most=1e9)
         lr = check.number("lr", lr, at_least=0)
-        x = self.pack(self.fresh(seed or 0) if start is None else start)
+        x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
         lengths = np.diff(_edges(duration))
         shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
         pieces = Pieces.whole(shares, np.full_like(shares, lr), lengths)
@@ -235,8 +239,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
     def pack(self, start: Overlaps) -> Floats:
         """Return checked overlaps as a state [Q, M, V] of length K² + KP + TK."""
-        if not isinstance(start, Overlaps):
-            raise ValueError(f"`start` expects Overlaps(Q=…, M=…, V=…), got {start!r}")
+        check.instance("start", start, Overlaps, "Overlaps(Q=…, M=…, V=…)")
         K, P, T = self.hidden, self.teacher_units, self.tasks
         Q = check.symmetric("Q", check.array("Q", start.Q, (K, K)))
         M = check.array("M", start.M, (K, P))
@@ -249,6 +252,9 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     def unpack(self, states: Floats) -> Overlaps:
         """Return states (…, n) as overlaps with the same leading axes."""
         K, P, T = self.hidden, self.teacher_units, self.tasks
+        size = K * K + K * P + T * K
+        if not isinstance(states, np.ndarray) or states.shape[-1:] != (size,):
+            raise ValueError(f"`states` expects an array (…, {size}), got {check.show(states)}")
         Q, M, V = np.split(states, [K * K, K * K + K * P], axis=-1)
         lead = states.shape[:-1]
         return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
@@ -283,6 +289,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
     def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
         """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
+        check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
         kernels, x = self.kernels(), self.pack(overlaps)
         shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
         rates = np.full(self.tasks, check.number("lr", lr, at_least=0))
@@ -300,6 +307,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
         A unit or teacher of length zero aligns with nothing: 0.
         """
+        check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
         squares = np.diagonal(overlaps.Q, axis1=-2, axis2=-1)[..., :, None]
         lengths = np.sqrt(squares * np.diagonal(self.teacher_overlaps))
         cosines = np.zeros_like(overlaps.M)
@@ -375,9 +383,11 @@ def _edges(duration: float) -> Floats:
 
 
 def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
-    flags = [value] * tasks if isinstance(value, bool) else check.items(name, value, "bools")
+    one = isinstance(value, bool | np.bool_)
+    flags = [value] * tasks if one else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(
-            f"`{name}` expects true, false or one of these for each of {tasks} tasks, got {value!r}"
+            f"`{name}` expects true, false or one of these for each of {tasks} tasks, "
+            f"got {check.show(value)}"
         )
     return tuple(bool(flag) for flag in flags)
