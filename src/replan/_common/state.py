@@ -95,7 +95,7 @@ class Stateful(ABC):
                 yield from part._changes(f"{path}.{key}", state[key])
 
     def _check_class(self, path: str, content: Any) -> None:
-        name, got = type(self).__name__, f"{check.show(content)}"
+        name, got = type(self).__name__, check.show(content)
         if isinstance(content, dict):
             got = f"that of a {content.get('class')!s:.80}"
             if "class" not in content:
