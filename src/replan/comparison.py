@@ -90,46 +90,30 @@ class Comparison:
             bars, points = plotting.panels(path, axes, ("colour bars", "final losses")).values()
             self._draw(bars, points)
             return None
-        with plotting.figure(path, width=7.2, height=0.9 + 0.32 * len(self.runs)) as figure:
+        longest = max(map(len, self.runs))  # of the names, which stand to the left of the bars
+        width = 7.6 + 0.07 * max(0, longest - 17)
+        row = 0.3 + 0.03 * self.problem.model.tasks
+        with plotting.figure(path, width=width, height=0.9 + row * len(self.runs)) as figure:
             bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.07})
             self._draw(bars, points)
-            handles, labels = points.get_legend_handles_labels()
-            columns = min(len(labels), 7)
-            figure.legend(handles, labels, loc="outside upper right", ncols=columns)
+            plotting.legend_above(figure, points.get_legend_handles_labels()[0])
         return figure
 
     def _draw(self, bars: Axes, points: Axes) -> None:
         from replan._common import plotting
 
-        count = len(self.runs)
-        height = np.arange(count)[::-1]
-        for y, run in zip(height, self.runs.values(), strict=True):
-            plotting.draw_protocol(bars, run.protocol, bottom=y - 0.27, height=0.54)
-        bars.set(ylim=(-0.5, count - 0.5), xlabel="training time α")
-        bars.set_yticks(height, list(self.runs))
+        runs = list(self.runs.values())
+        rows = np.arange(len(runs))[::-1]
+        for row, run in zip(rows, runs, strict=True):
+            plotting.draw_protocol(bars, run.protocol, bottom=row - 0.27, height=0.54)
+            plotting.write_beside(bars, row, run.protocol.lr_text())
+        plotting.write_beside(bars, len(runs) - 0.4, "lr")
+        bars.set_yticks(rows, list(self.runs))
+        bars.set(ylim=(-0.5, len(runs) - 0.5), xlabel="training time α")
         bars.tick_params(left=False)
-        losses = np.array([run.final_losses for run in self.runs.values()])
-        for t, final in enumerate(losses.T):
-            points.plot(
-                final,
-                height,
-                linestyle="",
-                marker="osDv^<>"[t % 7],
-                markersize=5,
-                color=plotting.task_colour(t),
-                label=f"task {t + 1}",
-            )
-        objective = [run.loss for run in self.runs.values()]
-        points.plot(objective, height, "k|", markersize=11, markeredgewidth=2, label="objective")
-        points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
-        points.tick_params(labelleft=False, left=False)
-        points.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
-        powers = np.log10(losses[losses > 0])
-        if powers.size:
-            points.set_xlim(10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max()))
-        points.grid(axis="y", color="0.9", linewidth=0.8)
-        points.set_axisbelow(True)
-        points.spines["left"].set_visible(False)
+        losses = np.array([run.final_losses for run in runs])
+        plotting.draw_final_losses(points, rows, losses, np.array([run.loss for run in runs]))
+        points.set(ylim=bars.get_ylim(), yticks=rows)
 
     def _repr_html_(self) -> str:
         from replan._common import html

@@ -325,11 +325,9 @@ class Protocol:
         if axes is not None:
             self._draw(plotting.panels(path, axes, ("colour bar",))["colour bar"])
             return None
-        with plotting.figure(path, width=6.4, height=1.3) as figure:
-            panel = figure.subplots()
-            self._draw(panel)
-            patches = plotting.task_patches(self.tasks)
-            panel.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        with plotting.figure(path, width=6.4, height=1.5) as figure:
+            self._draw(figure.subplots())
+            plotting.legend_above(figure, plotting.task_patches(self.tasks))
         return figure
 
     def _draw(self, axes: Axes) -> None:
