@@ -242,7 +242,7 @@ def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path):
     ):
         drawn.append(1)
     assert not drawn
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"`path` expects a file in a folder that exists, got '"):
         Protocol([[1.0]], 1.0).plot(tmp_path / "nowhere" / "x.png")
 
 

@@ -1,18 +1,18 @@
-"""compare(problem) → Comparison: all strategies side by side."""
+"""compare(problem) → Comparison: strategies side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common import files
-from replan._common.progress import Meter, Watch
+from replan._common import check, files
+from replan._common.progress import Meter, Progress, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
-from replan.strategies import STRATEGIES
+from replan.strategies import STRATEGIES, Strategy
 from replan.trajectory import Trajectory, evaluate
 
 if TYPE_CHECKING:
@@ -59,18 +59,21 @@ class Comparison:
         lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the problem, every trajectory and the failures, as JSON types."""
+        runs = {name: run.to_dict() for name, run in self.runs.items()}
+        for run in runs.values():
+            del run["problem"]  # the same for all
+        return {
+            "problem": self.problem.to_dict(),
+            "strategies": runs,
+            "failures": self.failures,
+        }
+
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
-            runs = {name: run.to_dict() for name, run in self.runs.items()}
-            for run in runs.values():
-                del run["problem"]  # the same for all
-            content = {
-                "problem": self.problem.to_dict(),
-                "strategies": runs,
-                "failures": self.failures,
-            }
-            return files.write_json(path, content)
+            return files.write_json(path, self.to_dict())
         return files.write_frame(path, self.to_frame())
 
     def plot(
@@ -136,18 +139,46 @@ class Comparison:
         )
 
 
-def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
-    """Evaluate every strategy with its default settings.
+def compare(
+    problem: Problem,
+    *,
+    strategies: Sequence[str | Strategy] | None = None,
+    progress: Watch = False,
+) -> Comparison:
+    """Evaluate strategies with their default settings.
 
-    `progress`: True shows a bar; a function is called with a `Progress` after each strategy.
+    `strategies`: which, by their names or themselves; by default all. `progress`: True shows a bar;
+    a function is called with a `Progress` after each run, those of grid searches included.
     """
     runs, failures = {}, {}
-    with Meter(progress, "strategies", len(STRATEGIES)) as meter:
-        for name, strategy in STRATEGIES.items():
+    chosen = STRATEGIES if strategies is None else _named(strategies)
+    with Meter(progress, "runs", len(chosen)) as meter:
+
+        def count(grid: Progress) -> None:
+            if grid.done == 1:
+                meter.advance(0, expect=grid.total or 0, note=name)
+            meter.advance(note=name)
+
+        for name, strategy in chosen.items():
+            settings = {"progress": count} if strategy.turns else {}
             try:
-                runs[name] = evaluate(problem, strategy(problem))
+                runs[name] = evaluate(problem, strategy(problem, **settings))
             except IntegrationError as error:
                 failures[name] = str(error)
             meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)
+
+
+def _named(strategies: Sequence[str | Strategy]) -> dict[str, Strategy]:
+    """Return strategies by name."""
+    given = check.items("strategies", strategies, "strategies or their names")
+    if not given:
+        raise ValueError("`strategies` expects at least one, got none")
+    found = [
+        one
+        if isinstance(one, Strategy)
+        else STRATEGIES[check.one_of("strategies", one, STRATEGIES)]
+        for one in given
+    ]
+    return {strategy.name: strategy for strategy in found}

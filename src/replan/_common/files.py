@@ -75,6 +75,12 @@ def replacing(path: FilePath) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def check_folder(path: FilePath, name: str = "path") -> None:
+    """Refuse the path of a file to write whose folder does not exist."""
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"`{name}` expects a file in a folder that exists, got '{path}'")
+
+
 def suffix(path: FilePath, known: Sequence[str]) -> str:
     """Return the path's suffix, which says the format, if it is a known one."""
     ending = Path(path).suffix.lower()

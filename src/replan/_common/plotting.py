@@ -84,6 +84,7 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
     """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
     if path is not None:
         files.suffix(path, _ENDINGS)
+        files.check_folder(path)
     with matplotlib.rc_context(_STYLE):
         picture = Picture(figsize=(width, height), layout="constrained")
         yield picture

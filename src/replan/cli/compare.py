@@ -7,11 +7,28 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._options import PICTURES, json_output, output, problem_file, say_written
+from replan.cli._options import (
+    PICTURES,
+    Command,
+    OneOf,
+    json_output,
+    output,
+    problem_file,
+    say_written,
+    write_json,
+)
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @problem_file
+@click.option(
+    "--strategy",
+    "strategies",
+    metavar="NAME",
+    multiple=True,
+    cls=OneOf,
+    words="replan.strategies:STRATEGIES",
+)
 @output(
     "--plot",
     PICTURES,
@@ -19,20 +36,29 @@ from replan.cli._options import PICTURES, json_output, output, problem_file, say
 )
 @json_output
 @output("--csv", [".csv"], "Write the table.")
-def command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) -> None:
-    """Show all strategies on a problem in a table and a picture.
+def command(
+    file: Path,
+    strategies: tuple[str, ...],
+    plot: Path | None,
+    json: Path | None,
+    csv: Path | None,
+) -> None:
+    """Show strategies on a problem in a table and a picture.
 
-    The best strategy comes first.
+    All of them, or those given by --strategy. The best comes first.
 
     \b
-    Example:
+    Examples:
       replan compare problem.toml --plot compare.pdf --csv compare.csv
+      replan compare problem.toml --strategy interleaved --strategy no-replay
     """
-    result = replan.compare(replan.Problem.load(file), progress=True)
+    problem = replan.Problem.load(file)
+    result = replan.compare(problem, strategies=strategies or None, progress=True)
     click.echo(result)
-    for path in (json, csv):
-        if path is not None:
-            result.save(path)
+    if json is not None:
+        write_json(json, result.to_dict(), file, strategy=strategies)
+    if csv is not None:
+        result.save(csv)
     if not result.runs:
         say_written(json, csv)
         raise replan.IntegrationError("no strategy has a learning curve: try a smaller `lr`")

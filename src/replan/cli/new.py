@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 import replan
+from replan.cli._options import Command
 
 
-@click.command("new")
+@click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
 def command(file: Path) -> None:
     """Write a commented problem file to start from.
@@ -20,6 +21,9 @@ def command(file: Path) -> None:
     Example:
       replan new problem.toml
     """
+    from replan._common import files
+
+    files.check_folder(file, "FILE")
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(replan.problem.example())

@@ -69,7 +69,7 @@ def make(
     modules = dict(map(_find, figures))
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
     for key in changes or {}:
-        check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
+        check.one_of("changes", key, sorted({key for known in standard.values() for key in known}))
     settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
