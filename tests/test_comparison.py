@@ -46,6 +46,26 @@ def test_files(comparison, problem, tmp_path):
     assert (tmp_path / "c.png").stat().st_size > 10_000
 
 
+def test_chosen_strategies_by_name_or_themselves(problem):
+    result = replan.compare(problem, strategies=["no-replay", strategies.interleaved])
+    assert set(result.runs) == {"no-replay", "interleaved"}
+    with pytest.raises(ValueError, match=r"`strategies` expects one of .* did you mean"):
+        replan.compare(problem, strategies=["no_replay"])
+    with pytest.raises(ValueError, match="`strategies` expects at least one, got none"):
+        replan.compare(problem, strategies=[])
+    with pytest.raises(ValueError, match="`strategies` expects a list of strategies"):
+        replan.compare(problem, strategies="no-replay")
+
+
+def test_progress_counts_the_points_of_grids(problem):
+    """Which take nearly all of the time."""
+    told = []
+    replan.compare(problem, strategies=["no-replay", "constant-lr"], progress=told.append)
+    assert told[0] == ("runs", 1, 2, "no-replay")
+    assert told[-1] == ("runs", 15, 15, "constant-lr")  # 13 points of the grid
+    assert [one.done for one in told] == sorted(one.done for one in told)
+
+
 def test_a_strategy_that_fails_does_not_take_the_others_along(problem):
     wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
     result = replan.compare(wild)

@@ -1,18 +1,18 @@
-"""compare(problem) → Comparison: all strategies side by side."""
+"""compare(problem) → Comparison: strategies side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replan._common import check, files
-from replan._common.progress import Meter, Watch
+from replan._common.progress import Meter, Progress, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
-from replan.strategies import STRATEGIES
+from replan.strategies import STRATEGIES, Strategy
 from replan.trajectory import Trajectory, evaluate
 
 if TYPE_CHECKING:
@@ -59,18 +59,21 @@ class Comparison:
         lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the problem, every trajectory and the failures, as JSON types."""
+        runs = {name: run.to_dict() for name, run in self.runs.items()}
+        for run in runs.values():
+            del run["problem"]  # the same for all
+        return {
+            "problem": self.problem.to_dict(),
+            "strategies": runs,
+            "failures": self.failures,
+        }
+
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
-            runs = {name: run.to_dict() for name, run in self.runs.items()}
-            for run in runs.values():
-                del run["problem"]  # the same for all
-            content = {
-                "problem": self.problem.to_dict(),
-                "strategies": runs,
-                "failures": self.failures,
-            }
-            return files.write_json(path, content)
+            return files.write_json(path, self.to_dict())
         return files.write_frame(path, self.to_frame())
 
     def plot(
@@ -90,46 +93,30 @@ class Comparison:
             bars, points = plotting.panels(path, axes, ("colour bars", "final losses")).values()
             self._draw(bars, points)
             return None
-        with plotting.figure(path, width=7.2, height=0.9 + 0.32 * len(self.runs)) as figure:
+        longest = max(map(len, self.runs))  # of the names, which stand to the left of the bars
+        width = 7.6 + 0.07 * max(0, longest - 17)
+        row = 0.3 + 0.03 * self.problem.model.tasks
+        with plotting.figure(path, width=width, height=0.9 + row * len(self.runs)) as figure:
             bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.07})
             self._draw(bars, points)
-            handles, labels = points.get_legend_handles_labels()
-            columns = min(len(labels), 7)
-            figure.legend(handles, labels, loc="outside upper right", ncols=columns)
+            plotting.legend_above(figure, points.get_legend_handles_labels()[0])
         return figure
 
     def _draw(self, bars: Axes, points: Axes) -> None:
         from replan._common import plotting
 
-        count = len(self.runs)
-        height = np.arange(count)[::-1]
-        for y, run in zip(height, self.runs.values(), strict=True):
-            plotting.draw_protocol(bars, run.protocol, bottom=y - 0.27, height=0.54)
-        bars.set(ylim=(-0.5, count - 0.5), xlabel="training time α")
-        bars.set_yticks(height, list(self.runs))
+        runs = list(self.runs.values())
+        rows = np.arange(len(runs))[::-1]
+        for row, run in zip(rows, runs, strict=True):
+            plotting.draw_protocol(bars, run.protocol, bottom=row - 0.27, height=0.54)
+            plotting.write_beside(bars, row, run.protocol.lr_text())
+        plotting.write_beside(bars, len(runs) - 0.4, "lr")
+        bars.set_yticks(rows, list(self.runs))
+        bars.set(ylim=(-0.5, len(runs) - 0.5), xlabel="training time α")
         bars.tick_params(left=False)
-        losses = np.array([run.final_losses for run in self.runs.values()])
-        for t, final in enumerate(losses.T):
-            points.plot(
-                final,
-                height,
-                linestyle="",
-                marker="osDv^<>"[t % 7],
-                markersize=5,
-                color=plotting.task_colour(t),
-                label=f"task {t + 1}",
-            )
-        objective = [run.loss for run in self.runs.values()]
-        points.plot(objective, height, "k|", markersize=11, markeredgewidth=2, label="objective")
-        points.set(xscale="log", xlabel="final loss", yticks=height, ylim=(-0.5, count - 0.5))
-        points.tick_params(labelleft=False, left=False)
-        points.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
-        powers = np.log10(losses[losses > 0])
-        if powers.size:
-            points.set_xlim(10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max()))
-        points.grid(axis="y", color="0.9", linewidth=0.8)
-        points.set_axisbelow(True)
-        points.spines["left"].set_visible(False)
+        losses = np.array([run.final_losses for run in runs])
+        plotting.draw_final_losses(points, rows, losses, np.array([run.loss for run in runs]))
+        points.set(ylim=bars.get_ylim(), yticks=rows)
 
     def _repr_html_(self) -> str:
         from replan._common import html
@@ -152,19 +139,47 @@ class Comparison:
         )
 
 
-def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
-    """Evaluate every strategy with its default settings.
+def compare(
+    problem: Problem,
+    *,
+    strategies: Sequence[str | Strategy] | None = None,
+    progress: Watch = False,
+) -> Comparison:
+    """Evaluate strategies with their default settings.
 
-    `progress`: True shows a bar; a function is called with a `Progress` after each strategy.
+    `strategies`: which, by their names or themselves; by default all. `progress`: True shows a bar;
+    a function is called with a `Progress` after each run, those of grid searches included.
     """
     check.instance("problem", problem, Problem, "a Problem")
     runs, failures = {}, {}
-    with Meter(progress, "strategies", len(STRATEGIES)) as meter:
-        for name, strategy in STRATEGIES.items():
+    chosen = STRATEGIES if strategies is None else _named(strategies)
+    with Meter(progress, "runs", len(chosen)) as meter:
+
+        def count(grid: Progress) -> None:
+            if grid.done == 1:
+                meter.advance(0, expect=grid.total or 0, note=name)
+            meter.advance(note=name)
+
+        for name, strategy in chosen.items():
+            settings = {"progress": count} if strategy.turns else {}
             try:
-                runs[name] = evaluate(problem, strategy(problem))
+                runs[name] = evaluate(problem, strategy(problem, **settings))
             except IntegrationError as error:
                 failures[name] = str(error)
             meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)
+
+
+def _named(strategies: Sequence[str | Strategy]) -> dict[str, Strategy]:
+    """Return strategies by name."""
+    given = check.items("strategies", strategies, "strategies or their names")
+    if not given:
+        raise ValueError("`strategies` expects at least one, got none")
+    found = [
+        one
+        if isinstance(one, Strategy)
+        else STRATEGIES[check.one_of("strategies", one, STRATEGIES)]
+        for one in given
+    ]
+    return {strategy.name: strategy for strategy in found}

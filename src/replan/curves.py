@@ -166,7 +166,7 @@ class Curves:
             panel = figure.subplots()
             plotting.draw_curves(panel, self)
             panel.set_xlabel("time")
-            panel.legend()
+            plotting.legend_beside(figure, panel)
         return figure
 
     def __repr__(self) -> str:

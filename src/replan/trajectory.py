@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SAMPLES = 250  # least number of points of a curve in a picture: the default number of steps
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
@@ -131,6 +133,30 @@ class Trajectory:
         )
         return self.problem.model.losses(self.problem.model.roll_out(self.states[i], piece)[-1])
 
+    @cached_property
+    def sampled(self) -> tuple[Floats, Floats]:
+        """Times (m,) and losses (m, T) close enough for a smooth curve, the edges among them.
+
+        Long steps are integrated again, cut into parts. Where the model is not available, these
+        are the edges alone.
+        """
+        lengths = np.diff(self.times)
+        parts = np.ceil(lengths * (_SAMPLES / self.problem.duration) * (1 - 1e-9)).astype(np.int64)
+        if self.states.shape[1] == 0 or np.all(parts == 1):
+            return self.times, self.losses
+        first = np.repeat(self.times[:-1], parts)
+        within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        times = np.append(first + within * np.repeat(lengths / parts, parts), self.times[-1])
+        step = self.protocol.step_at((times[1:] + times[:-1]) / 2)
+        pieces = Pieces(
+            self.protocol.shares[step],
+            self.protocol.lr_by_task[step],
+            np.diff(times),
+            np.repeat(-(-self.substeps // parts), parts),
+        )
+        states = self.problem.model.roll_out(self.states[0], pieces)
+        return times[: len(states)], self.problem.model.losses(states)
+
     def _require_ok(self) -> None:
         if self.status != "ok":
             raise IntegrationError(self.advice)
@@ -188,7 +214,7 @@ class Trajectory:
         with plotting.figure(path, width=6.4, height=4.6 if varies else 3.6) as figure:
             parts = figure.subplots(len(heights), sharex=True, height_ratios=heights)
             self._draw(dict(zip(names, parts, strict=False)))
-            parts[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+            plotting.legend_beside(figure, parts[1])
         return figure
 
     def _draw(self, panels: dict[str, Axes]) -> None:

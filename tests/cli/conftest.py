@@ -29,6 +29,7 @@ def run(monkeypatch, capsys, tmp_path):
         PROBLEM.replace("similarity = 0.3", "teacher_overlaps = [[1.0]]")
     )
     (tmp_path / "p.json").write_text('{"duration": 10, "shares": [[1, 0]], "lr": [1]}')
+    (tmp_path / "three.json").write_text('{"duration": 10, "shares": [[1, 0, 0]], "lr": [1]}')
 
     def run(line):
         monkeypatch.setattr(sys, "argv", ["replan", *line.split()])

@@ -1,3 +1,5 @@
+import json
+
 import pandas as pd
 import pytest
 
@@ -20,6 +22,21 @@ def test_compare_shows_a_table_and_draws(run, tmp_path):
     assert out.endswith("\nwrote c.json, c.csv, problem-compare.png\n")
     assert (tmp_path / "problem-compare.png").exists()
     assert len(pd.read_csv(tmp_path / "c.csv")) == len(strategies.STRATEGIES)
+
+
+def test_chosen_strategies(run, tmp_path):
+    code, _, err = run(
+        "compare problem.toml --strategy no-replay --strategy interleaved --json c.json"
+    )
+    assert (code, err) == (0, "")
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert set(content["strategies"]) == {"no-replay", "interleaved"}
+    assert content["failures"] == {}
+    assert content["settings"]["strategy"] == ["no-replay", "interleaved"]
+    assert content["settings"]["file"]["training"]["steps"] == 4
+    code, _, err = run("compare problem.toml --strategy nothing")
+    assert code == 2
+    assert err.startswith("replan: `--strategy` expects one of one-task, no-replay")
 
 
 def test_a_single_task(run):

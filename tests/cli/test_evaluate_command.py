@@ -83,7 +83,7 @@ def test_a_single_task(run, tmp_path):
     [
         ("--at 1,x", "`--at` expects numbers separated by commas, got '1,x'"),
         ("--at 11", "`--at` expects a finite number of at least 0 and at most 10"),
-        ("--rtol 7", "`rtol` expects a finite number"),
+        ("--rtol 7", "`--rtol` expects a finite number"),
     ],
 )
 def test_mistakes_are_refused(run, options, message):

@@ -17,9 +17,12 @@ def test_a_figure_with_its_claims(run, tmp_path):
     ("words", "message"),
     [
         ("figure similarty", "`NAME` expects one of dynamics, similarity"),
-        ("figure multitask --seeds 0", "`seeds` expects an integer of at least 1, got 0"),
-        ("figure readout --quick --workers 0", "`workers` expects an integer of at least 1, got 0"),
-        ("figure readout --set gamma=1", "`set` expects one of similarities; got 'gamma'"),
+        ("figure multitask --seeds 0", "`--seeds` expects an integer of at least 1, got 0"),
+        (
+            "figure readout --quick --workers 0",
+            "`--workers` expects an integer of at least 1, got 0",
+        ),
+        ("figure readout --set gamma=1", "`--set` expects one of similarities; got 'gamma'"),
         ("figure readout --set gamma", "`--set` expects KEY=VALUE, got 'gamma'"),
         (
             "figure readout --set similarities=0.5,2 --workers 1",

@@ -6,5 +6,8 @@ def test_new_writes_a_problem_that_loads_and_keeps_what_exists(run):
     assert code == 0
     assert "replan compare mine.toml" in out
     assert Problem.load("mine.toml").duration == 25.0
+    code, _, err = run("new nodir/x.toml")
+    expected = "replan: `FILE` expects a file in a folder that exists, got 'nodir/x.toml'\n"
+    assert (code, err) == (2, expected)
     code, _, err = run("new mine.toml")
     assert (code, err) == (2, "replan: `FILE` expects a new file, got 'mine.toml', which exists\n")

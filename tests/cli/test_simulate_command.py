@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pytest
 
 
 def test_simulate_beside_the_theory(run, tmp_path):
@@ -21,8 +22,23 @@ def test_simulate_beside_the_theory(run, tmp_path):
 def test_too_few_dimensions_are_refused(run):
     code, _, err = run("simulate problem.toml --strategy interleaved --dimension 3")
     assert code == 2
-    assert "`dimension` expects at least 4" in err
+    assert "`--dimension` expects at least 4" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--seeds 0", "`--seeds` expects an integer of at least 1, got 0"),
+        ("--order sorted", "`--order` expects one of spread, random"),
+        ("--engine half", "`--engine` expects one of reduced, full"),
+        ("--set seed=1.5", "`--set seed` expects an integer"),
+    ],
+)
+def test_mistakes_name_the_option(run, options, message):
+    code, _, err = run(f"simulate problem.toml --strategy random-order {options}")
+    assert code == 2
+    assert err.startswith(f"replan: {message}")
 
 
 def test_simulate_reports_that_every_run_diverged_and_writes_what_there_is(run, tmp_path):

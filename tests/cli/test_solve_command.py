@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 
 def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
     def value(line):
@@ -16,6 +18,37 @@ def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
     assert value("--protocol plan.json") == plan["value"]
     for name in ("interleaved", "no-replay", "focus-then-replay"):
         assert plan["value"] < value(f"--strategy {name}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method relx", "`--method` expects one of relax, "),
+        ("--starts -1", "`--starts` expects an integer of at least 0, got -1"),
+        ("--tolerance 2", "`--tolerance` expects a finite number"),
+        ("--max-gradients 0", "`--max-gradients` expects an integer of at least 1, got 0"),
+        ("--protocol problem.toml", "`--protocol` expects a file name that ends in .json or .csv"),
+        ("--protocol three.json", "`--protocol` expects a protocol of 2 tasks, got 3"),
+    ],
+)
+def test_mistakes_name_the_option(run, options, message):
+    code, out, err = run(f"solve problem.toml {options}")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"replan: {message}")
+
+
+def test_a_protocol_on_other_steps_is_averaged_and_that_is_said(run, tmp_path):
+    line = "the 3 steps of other.json are averaged over the problem's 40\n"
+    content = '{"duration": 10, "shares": [[1, 0], [0, 1], [1, 0]], "lr": [1, 1, 1]}'
+    (tmp_path / "other.json").write_text(content)
+    code, out, _ = run("solve problem.toml --starts 0 --protocol other.json --json plan.json")
+    assert code == 0
+    assert out.startswith(line)
+    settings = json.loads((tmp_path / "plan.json").read_text())["settings"]
+    assert (settings["starts"], settings["protocol"]) == (0, "other.json")
+    code, out, _ = run("solve problem.toml --starts 0 --protocol p.json")  # one step: exact
+    assert code == 0
+    assert "averaged" not in out
 
 
 def test_a_single_task(run, tmp_path):

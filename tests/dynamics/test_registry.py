@@ -62,6 +62,12 @@ def test_without_the_model_the_plan_loads_as_far_as_it_goes(saved, tmp_path):
         evaluate(again.problem, again.protocol)
 
 
+def test_a_problem_that_no_file_can_describe_is_not_saved(decay, tmp_path):
+    with pytest.raises(ValueError, match=r"`model\.kind` expects one of"):
+        decay.save(tmp_path / "problem.toml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_plans_of_a_registered_kind_name_it(tmp_path):
     model = TeacherStudent.similar(0.3)
     plan = solve(Problem(model, model.fresh(0), duration=1.0, steps=4), starts=0)

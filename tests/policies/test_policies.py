@@ -113,6 +113,17 @@ def test_patience_counts_measurements_of_the_new_task():
     assert not policy.focusing
 
 
+def test_patience_counts_the_observation_in_which_they_first_meet():
+    policy = FocusThenReplay(1, [0], patience=2)
+    policy.observe({0: 0.1, 1: 0.3})
+    policy.observe({0: 0.5})  # they meet because the old task is forgotten
+    assert policy.focusing
+    policy.observe({0: 0.5})
+    assert policy.focusing
+    policy.observe({1: 0.3})
+    assert not policy.focusing
+
+
 def test_a_state_of_another_kind_is_refused_and_changes_nothing():
     policy = FocusThenReplay(1, [0])
     other = Fixed([0.5, 0.5])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import replan
-from replan import Control, Overlaps, Problem, TeacherStudent
+from replan import Control, Limits, Overlaps, Problem, TeacherStudent
 from replan.problem import example
 
 EXAMPLE = example()
@@ -116,6 +116,18 @@ def test_to_dict_gives_the_same_problem_back(problem):
         assert again.to_dict() == one.to_dict()
 
 
+def test_a_saved_problem_is_loaded_again(tmp_path):
+    model = TeacherStudent(np.eye(3), hidden=2, teacher_heads=[[1, 0.5, 0], [0, 1, 1]], noise=1e-7)
+    problem = Problem(
+        model, model.fresh(4), duration=7.0, running=[0.1, 0.2], targets=[None, 0.3],
+        control=Control(lr=(0.5, 3.0)), limits=Limits(max_share=[0.2, 1.0], max_switches=3),
+    )  # fmt: skip
+    problem.save(tmp_path / "saved.toml")
+    assert Problem.load(tmp_path / "saved.toml").to_dict() == problem.to_dict()
+    with pytest.raises(ValueError, match=r"ends in .toml, got 'saved.json'"):
+        problem.save("saved.json")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -141,37 +153,98 @@ def test_to_dict_gives_the_same_problem_back(problem):
             r"`training\.duration` .*finite.* got nan",
         ),
         (MODEL + START + TRAINING + "lr = -0.5\n", r"`training\.lr` .* got -0.5"),
-        (MODEL + START + TRAINING + "lr = true\n", r"`training\.lr` .* got True"),
-        (MODEL + START + TRAINING + 'steps = "many"\n', r"`training\.steps` .* got 'many'"),
+        (MODEL + START + TRAINING + "lr = true\n", r"`training\.lr` expects a number, got true$"),
+        (MODEL + START + TRAINING + 'steps = "many"\n', r'`training\.steps` .* got "many"$'),
         (MODEL + START + TRAINING + "steps = 2.5\n", r"`training\.steps` .* got 2.5"),
         (
             "[model]\nhidden = 2\n" + START + TRAINING,
-            "`model` expects either `similarity` or `teacher_overlaps`",
+            "`model` expects `similarity` or `teacher_overlaps`, got neither",
         ),
-        (MODEL + "teacher_overlaps = [[1.0]]\n" + START + TRAINING, "`model` expects either"),
+        (
+            MODEL + "teacher_overlaps = [[1.0]]\n" + START + TRAINING,
+            "`model` expects `similarity` or `teacher_overlaps`, got both",
+        ),
+        (
+            "[model]\nhidden = 2\ntasks = 2\nteacher_overlaps = [[1.0]]\n" + START + TRAINING,
+            "`model` expects `tasks` only with `similarity`, got it with `teacher_overlaps`",
+        ),
+        ("model = 3\n" + START + TRAINING, "`model` expects a table, got 3"),
+        (MODEL + START + "[training]\nduration = {}\n", r"`training\.duration` .* got \{\}"),
+        ("training = 3\n" + MODEL + START, "`training` expects a table, got 3"),
+        (
+            MODEL.replace("0.3", "3.0") + START + TRAINING,
+            r"`model\.similarity` expects a finite number of at least -1 and at most 1, got 3.0",
+        ),
+        (
+            MODEL.replace("0.3", "-0.7") + "tasks = 3\n" + START + TRAINING,
+            r"`model\.similarity` expects .* at least -0.5 and at most 1, got -0.7",
+        ),
+        *(
+            (
+                f"[model]\nhidden = 2\nteacher_overlaps = {overlaps}\n" + START + TRAINING,
+                rf"`model\.teacher_overlaps` expects a matrix such as .*, got {got}",
+            )
+            for overlaps, got in (("3", "3"), ("[1.0, 0.3]", r"\[1.0, 0.3\]"))
+        ),
+        (
+            '[model]\nhidden = 2\nteacher_overlaps = [[1, 0], [0, "x"]]\n' + START + TRAINING,
+            r'`model\.teacher_overlaps\[1\]\[1\]` expects a number, got "x"',
+        ),
+        (
+            "[model]\nhidden = 2\nteacher_overlaps = [[1, 0]]\n" + START + TRAINING,
+            r"`model\.teacher_overlaps` expects a square matrix, got shape \(1, 2\)",
+        ),
+        (
+            MODEL + "[start]\nfresh = { dimension = 3 }\n" + TRAINING,
+            r"`start\.fresh\.dimension` expects an integer of at least 4, got 3",
+        ),
+        (
+            MODEL + "[start]\nfresh = {}\npretrain = {}\n" + TRAINING,
+            "`start` expects one of .*, got `pretrain`, `fresh`",
+        ),
+        (MODEL + START + TRAINING + "steps = 2000000\n", r"`training\.steps` .* got 2000000"),
+        (
+            MODEL + START + TRAINING + "[control]\nlr = { min = 2.0, max = 3.0 }\n",
+            r"`training\.lr` expects a rate within `control.lr`, 2 to 3, got 1",
+        ),
+        (
+            MODEL + START + TRAINING + '[objective]\nweights = [1.0, "a"]\n',
+            r'`objective\.weights\[1\]` expects a number, got "a"',
+        ),
+        (
+            MODEL + START + TRAINING + "[objective]\nrunning = 3\n",
+            r"`objective\.running` expects a list of numbers, one for each task, got 3",
+        ),
+        (
+            MODEL + START + TRAINING + "[objective]\ntargets = [0.1]\n",
+            r"`objective\.targets` expects a table such as \{ 1 = 0.01 \}, got \[0.1\]",
+        ),
         (
             "[model]\nhidden = 2\nteacher_overlaps = [[1, 0.5], [0.4, 1]]\n" + START + TRAINING,
-            "`teacher_overlaps` expects a symmetric matrix",
+            r"`model\.teacher_overlaps` expects a symmetric matrix",
         ),
         (
             "[model]\nhidden = 2\nteacher_overlaps = [[1, 2], [2, 1]]\n" + START + TRAINING,
-            "`teacher_overlaps` expects a positive semi-definite matrix",
+            r"`model\.teacher_overlaps` expects a positive semi-definite matrix",
         ),
         (MODEL + "noise = -1\n" + START + TRAINING, r"`model\.noise` .* got -1"),
-        (MODEL + 'activation = "relu"\n' + START + TRAINING, r"`model\.activation` .* got 'relu'"),
+        (MODEL + 'activation = "relu"\n' + START + TRAINING, r'`model\.activation` .* got "relu"'),
         (
             MODEL + "train_heads = 3\n" + START + TRAINING,
             r"`model\.train_heads` expects true, false",
         ),
-        (MODEL + "[start]\n" + TRAINING, "`start` expects one of `pretrain`, `fresh`, or all of"),
-        (MODEL + "[start]\nQ = [[1.0]]\n" + TRAINING, "`start` expects one of"),
+        (
+            MODEL + "[start]\n" + TRAINING,
+            "`start` expects one of `pretrain`, `fresh`, or all of .*, got none of them",
+        ),
+        (MODEL + "[start]\nQ = [[1.0]]\n" + TRAINING, "`start` expects one of .*, got `Q`$"),
         (
             MODEL + "[start]\nQ = [[1, 0]]\nM = [[0, 0]]\nV = [[0, 0]]\n" + TRAINING,
-            r"`Q` expects an array of numbers of shape \(2, 2\), got shape \(1, 2\)",
+            r"`start\.Q` expects an array of numbers of shape \(2, 2\), got shape \(1, 2\)",
         ),
         (
             MODEL + "[start]\nQ = [[1, 0], [0]]\nM = [[0, 0]]\nV = [[0, 0]]\n" + TRAINING,
-            "`Q` expects an array of numbers",
+            r"`start\.Q` expects an array of numbers",
         ),
         (
             MODEL + "[start]\npretrain = { task = 3 }\n" + TRAINING,
@@ -187,7 +260,7 @@ def test_to_dict_gives_the_same_problem_back(problem):
         ),
         (
             MODEL + START + TRAINING + "[control]\nlr = { min = 3.0, max = 1.0 }\n",
-            "`lr` expects min ≤ max, got min 3 and max 1",
+            r"`control\.lr` expects min ≤ max, got min 3 and max 1",
         ),
         (
             MODEL + START + TRAINING + "[control]\nlr = 3\n",
@@ -195,15 +268,15 @@ def test_to_dict_gives_the_same_problem_back(problem):
         ),
         (
             MODEL + START + TRAINING + "[objective]\nweights = [1.0]\n",
-            r"`weights` expects an array of numbers of shape \(2,\), got shape \(1,\)",
+            r"`objective\.weights` expects an array of numbers of shape \(2,\), got shape \(1,\)",
         ),
         (
             MODEL + START + TRAINING + "[objective]\nweights = [-1.0, 2.0]\n",
-            "`weights` expects numbers of at least 0",
+            r"`objective\.weights` expects numbers of at least 0",
         ),
         (
             MODEL + "[start]\nfresh = 3\n" + TRAINING,
-            r"`start\.fresh` expects a table of keys, got 3",
+            r"`start\.fresh` expects a table, got 3",
         ),
         ("[model", "not a TOML file"),
     ],
@@ -276,10 +349,15 @@ def test_limits_running_costs_and_targets_from_a_file(tmp_path):
     [
         ("# targets = { 1 = 0.01 }", "targets = { 3 = 0.01 }", "a task from 1 to 2, got 3"),
         ("# targets = { 1 = 0.01 }", "targets = { one = 0.01 }", "expects tasks as keys"),
-        ("# targets = { 1 = 0.01 }", "targets = { 1 = -1.0 }", "`targets` expects a finite number"),
+        (
+            "# targets = { 1 = 0.01 }",
+            "targets = { 1 = -1.0 }",
+            r"`objective\.targets` expects a finite",
+        ),
         ("# [limits]", "[limits]\nmax_switch = 3\n#", "did you mean `?max_switches"),
         ("# [limits]", "[limits]\nmax_share = [0.2, 0.2]\n#", "sum to at least 1, got 0.4"),
-        ("# [limits]", "[limits]\nmin_dwell = 30.0\n#", "at most the duration 25, got 30"),
+        ("# [limits]", "[limits]\nmin_dwell = 30.0\n#", r"`limits\.min_dwell` .* 25, got 30"),
+        ("# [limits]", "[limits]\nmin_share = [0.2]\n#", r"`limits\.min_share` .* shape \(1,\)"),
     ],
 )
 def test_mistakes_in_limits_and_targets_are_one_line(tmp_path, old, new, message):

@@ -232,7 +232,7 @@ def test_columns_count_by_their_number(tmp_path):
     path.write_text("lr,share_2,share_1,start,end\n0.5,0.2,0.8,0,1\n")
     assert Protocol.load(path) == Protocol([[0.8, 0.2]], 1.0, 0.5)
     path.write_text("start,end,share_1,share_3,lr\n0,1,0.5,0.5,1\n")
-    with pytest.raises(ValueError, match="no 'share_2' in it"):
+    with pytest.raises(ValueError, match=r"p.csv: expects the columns .* got no column share_2"):
         Protocol.load(path)
 
 
@@ -260,9 +260,21 @@ def test_learning_rates_in_words(lr, text):
     assert f"learning rate {text}\n" in str(protocol)
 
 
-@pytest.mark.parametrize("text", ["", "start,end\n0,1\n", "start,end,share_1,lr\n0,1,x,1\n"])
-def test_bad_tables_are_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expects the columns start, end, share_1, … and lr .*, got no column start"),
+        ("start,end\n0,1\n", "got no column share_1"),
+        ("start,end,share_1,lr\n", "and a row per step, got no row"),
+        ("start,end,share_1\n0,1,1\n", "got no column lr$"),
+        ("start,end,share_1,share_2,lr_1\n0,1,1,0,1\n", "got no column lr_2$"),
+        ("start,end,share_1,lr\n\n0,1,1,1\n1,2,x,1\n", "line 4: `share_1` expects .*, got 'x'"),
+        ("start,end,share_1,lr\n0,1,1,nan\n", "line 2: `lr` expects a finite number, got 'nan'"),
+        ("start,end,share_1,lr\n0,1,1\n", "line 2 expects 4 numbers, got 3"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, text, message):
     path = tmp_path / "p.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"p\.csv"):
+    with pytest.raises(ValueError, match=rf"p\.csv: .*{message}"):
         Protocol.load(path)

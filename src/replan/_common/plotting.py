@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from replan._common import check, files
+from replan._common.check import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +26,15 @@ if TYPE_CHECKING:
     from replan.simulation._simulation import Simulation
     from replan.trajectory import Trajectory
 
-# Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green.
-TASK_COLOURS = ("#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+# Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green. The
+# others lie as far from these and from one another as 20 colours can (in Oklab, none too bright).
+TASK_COLOURS = (
+    *("#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
+    *("#550044", "#00EE88", "#8833BB", "#887700", "#220099", "#BB0055", "#AACCAA"),
+    *("#775555", "#7777FF", "#004400", "#FFBBFF", "#552200", "#003355"),
+)
 TASK_LINES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))
+_DPI = 200  # of every picture
 
 _STYLE: dict[Any, Any] = {
     "font.size": 9.0,
@@ -36,7 +44,7 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "legend.frameon": False,
     "legend.handlelength": 2.4,
-    "savefig.dpi": 200,
+    "savefig.dpi": _DPI,
     "pdf.fonttype": 42,
 }
 _ENDINGS = (".png", ".pdf", ".svg")
@@ -75,7 +83,7 @@ class Picture(Figure):
 def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
     """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
     if path is not None:
-        files.suffix(path, _ENDINGS)
+        files.output("path", path, _ENDINGS)
     with matplotlib.rc_context(_STYLE):
         picture = Picture(figsize=(width, height), layout="constrained")
         yield picture
@@ -87,7 +95,7 @@ def save(figure: Figure, path: files.FilePath) -> None:
     """Write a figure as .png, .pdf or .svg."""
     ending = files.suffix(path, _ENDINGS)
     picture = BytesIO()
-    figure.savefig(picture, format=ending[1:])
+    figure.savefig(picture, format=ending[1:], dpi=_DPI)
     files.write(path, picture.getvalue())
 
 
@@ -137,6 +145,24 @@ def task_patches(tasks: int) -> list[Patch]:
     return [Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(tasks)]
 
 
+def legend_above(figure: Figure, handles: Sequence[Any]) -> None:
+    """Put a legend above the panels; the figure grows by its rows beyond the first."""
+    rows = -(-len(handles) // 6)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (rows - 1))
+    columns = -(-len(handles) // rows)
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+
+
+def legend_beside(figure: Figure, axes: Axes, title: str | None = None) -> None:
+    """Put a legend to the right of axes; the figure grows by its columns beyond the first."""
+    handles, _ = axes.get_legend_handles_labels()
+    columns = -(-len(handles) // 12)
+    figure.set_figwidth(figure.get_figwidth() + 1.1 * (columns - 1))
+    axes.legend(
+        handles=handles, title=title, ncols=columns, loc="center left", bbox_to_anchor=(1.01, 0.5)
+    )
+
+
 def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
     """Fill a figure with the colour bars of protocols, one below the other, with their names."""
     bars = np.atleast_1d(figure.subplots(len(protocols), sharex=True))
@@ -150,21 +176,25 @@ def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
 
 def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
     """Draw the loss of every task and the objective against time, on a log scale."""
-    for t in range(trajectory.losses.shape[1]):
-        axes.plot(
-            trajectory.times,
-            trajectory.losses[:, t],
-            color=task_colour(t),
-            linestyle=TASK_LINES[t % len(TASK_LINES)],
-            label=f"task {t + 1}",
-        )
-    axes.plot(
-        trajectory.times, trajectory.weighted_losses, color="black", linestyle=":", label="weighted"
-    )
-    for t, target in enumerate(np.asarray(trajectory.problem.targets)):
-        if target < np.inf:
-            axes.axhline(target, color=task_colour(t), linewidth=0.8, label=f"target {t + 1}")
+    times, losses = trajectory.sampled
+    for t in range(losses.shape[1]):
+        line = TASK_LINES[t % len(TASK_LINES)]
+        axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=f"task {t + 1}")
+    weighted = losses @ np.asarray(trajectory.problem.weights)
+    axes.plot(times, weighted, color="black", linestyle=":", label="weighted")
+    draw_targets(axes, np.asarray(trajectory.problem.targets))
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
+
+
+def draw_targets(axes: Axes, targets: Floats) -> None:
+    """Draw the targets (T,) of the tasks; those that look equal take turns along one line."""
+    heights = {t: f"{target:.2g}" for t, target in enumerate(targets) if target < np.inf}
+    for t, height in heights.items():
+        same = [other for other in heights if heights[other] == height]
+        dashes = (5 * same.index(t), (5, 5 * (len(same) - 1))) if len(same) > 1 else "-"
+        look: dict[str, Any] = {"color": task_colour(t), "linewidth": 0.8}
+        axes.axhline(targets[t], linestyle=dashes, **look)
+        axes.plot([], label=f"target {t + 1}", **look)  # solid in a legend
 
 
 def draw_curves(axes: Axes, curves: Curves) -> None:
@@ -186,11 +216,12 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
     times, (low, high) = simulation.times, simulation.curves.quantiles([0.1, 0.9])
     some = np.unique(np.linspace(0, len(times) - 1, 26).astype(int))
     theory = simulation.theory
+    sampled, losses = theory.sampled
     for t in range(simulation.losses.shape[2]):
         colour, line = task_colour(t), TASK_LINES[t % len(TASK_LINES)]
         axes.fill_between(times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0)
         if theory.status == "ok":
-            axes.plot(theory.times, theory.losses[:, t], color=colour, linestyle=line)
+            axes.plot(sampled, losses[:, t], color=colour, linestyle=line)
         axes.plot(
             times[some],
             simulation.curves.mean[some, t],
@@ -200,6 +231,65 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
             clip_on=False,
         )
     axes.set(yscale="log", ylabel="loss", xlim=(0, simulation.problem.duration))
+
+
+def draw_final_losses(axes: Axes, rows: Ints, losses: Floats, objective: Floats) -> None:
+    """Draw final losses (n, T) as markers at the heights `rows` (n,), and objectives (n,) as bars.
+
+    The tasks' markers lie one above the other, so that none hides another. What a log scale cannot
+    show stands at its left end, which then says 0.
+    """
+    zero = _log_scale(axes, np.column_stack([losses, objective]))
+    shown = np.where(losses > 0, losses, zero)
+    tasks = losses.shape[1]
+    for t, up in enumerate(np.linspace(-0.22, 0.22, tasks) if tasks > 1 else [0.0]):
+        axes.plot(
+            shown[:, t],
+            rows + up,
+            linestyle="",
+            marker="osDv^<>"[t % 7],
+            markersize=5 if tasks < 7 else 4,
+            color=task_colour(t),
+            label=f"task {t + 1}",
+            clip_on=False,
+        )
+    axes.vlines(
+        np.where(objective > 0, objective, zero),
+        rows - 0.34,
+        rows + 0.34,
+        color="black",
+        linewidth=1.6,
+        zorder=1.5,
+    )
+    axes.plot([], "k|", markersize=10, markeredgewidth=1.6, label="objective")  # for a legend
+    axes.set_xlabel("final loss")
+    axes.tick_params(labelleft=False, left=False)
+    axes.grid(axis="y", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+
+
+def _log_scale(axes: Axes, values: Floats) -> float:
+    """Give the x axis a log scale of whole decades; return where values of 0 or below may stand."""
+    powers = np.log10(values[values > 0])
+    low, high = (math.floor(powers.min()), math.ceil(powers.max())) if powers.size else (0, 0)
+    high = max(high, low + 1)
+    stride = -(-(high - low) // 5)
+    axes.set_xscale("log")
+    ticks = {power: f"$10^{{{power}}}$" for power in range(low, high + 1, stride)}
+    if np.any(values <= 0):
+        ticks |= {low - stride: "0" if values.min() == 0 else "≤ 0"}
+    axes.set_xlim(10.0 ** min(ticks), 10.0**high)
+    axes.set_xticks([10.0**power for power in ticks], list(ticks.values()))
+    between = [k * 10.0**power for power in range(low, high) for k in range(2, 10)]
+    axes.set_xticks(between if stride == 1 else [], minor=True)
+    axes.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
+    return 10.0 ** min(ticks)
+
+
+def write_beside(axes: Axes, y: float, text: str) -> None:
+    """Write text to the right of axes, at a height in the units of their y axis."""
+    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
 
 
 def draw_lr(axes: Axes, protocol: Protocol) -> None:

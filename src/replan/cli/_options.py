@@ -14,10 +14,28 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import click
 
 import replan
+from replan._common.naming import named
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_C = TypeVar("_C", bound=Callable[..., Any])
 
 PICTURES = (".png", ".pdf", ".svg")
+
+
+class Command(click.Command):
+    """A command whose mistakes name its options where the library names its arguments.
+
+    For that, an option bears the name of the library's argument: `--max-gradients` that of
+    `max_gradients`, and `--protocol` of `start` where it stands for that.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        names = {
+            str(one.name): one.opts[0] if isinstance(one, click.Option) else str(one.name).upper()
+            for one in self.params
+        }
+        with named(names):
+            return super().invoke(ctx)
 
 
 class OneOf(click.Option):
@@ -32,7 +50,8 @@ class OneOf(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the names and the help of the option."""
-        self.help = f"One of {', '.join(resolve_name(self.words))}."
+        more = "; repeat for more" if self.multiple else ""
+        self.help = f"One of {', '.join(resolve_name(self.words))}{more}."
         return super().get_help_record(ctx)
 
 
@@ -41,7 +60,7 @@ class OneOf(click.Option):
 problem_file = click.argument("file", type=click.Path(path_type=Path))
 
 
-def output(name: str, endings: Sequence[str], text: str) -> Callable[[Command], Command]:
+def output(name: str, endings: Sequence[str], text: str) -> Callable[[_C], _C]:
     """Return an option for a file to write; refuse, before any work, one that cannot be written."""
 
     def checked(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
@@ -81,9 +100,9 @@ def say_written(*paths: Path | None) -> None:
 # --set KEY=VALUE
 
 
-def settings_option(text: str) -> Callable[[Command], Command]:
+def settings_option(text: str, argument: str = "settings") -> Callable[[_C], _C]:
     """Return the option `--set`, whose values `parse_settings` understands."""
-    return click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help=text)
+    return click.option("--set", argument, metavar="KEY=VALUE", multiple=True, help=text)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -117,7 +136,13 @@ def _number(text: str) -> int | float:
 # The choice of a protocol
 
 
-def protocol_options(command: Command) -> Command:
+def load_protocol(path: str) -> replan.Protocol:
+    """Return the protocol in the file of `--protocol`."""
+    with named({"path": "--protocol"}):
+        return replan.Protocol.load(path)
+
+
+def protocol_options(command: _C) -> _C:
     """Add `--strategy`, `--set` and `--protocol`, from which `chosen_protocol` makes a protocol."""
     for option in (
         click.option(
@@ -140,7 +165,7 @@ def chosen_protocol(
     """Return the protocol that the options ask for."""
     from replan._common import check
 
-    given = None if protocol is None else replan.Protocol.load(protocol)
+    given = None if protocol is None else load_protocol(protocol)
     if strategy is None:
         if settings:
             raise ValueError(f"`--set` goes with `--strategy`, got {settings[0]!r} without one")
@@ -156,14 +181,15 @@ def chosen_protocol(
         )
     keys = [name for name in parameters if name not in ("problem", "protocol", "progress")]
     chosen: dict[str, Any] = {} if given is None else {"protocol": given}
-    for name, value in parse_settings(settings).items():
-        if name not in keys:
-            raise ValueError(
-                f"`--set` expects KEY=VALUE with a key of {strategy} ({', '.join(keys)}), "
-                f"got the key {name!r}"
-            )
-        chosen[name] = _argument(name, value, parameters[name].annotation, problem.model.tasks)
-    return recipe(problem, **chosen)
+    with named({name: f"--set {name}" for name in keys}):
+        for name, value in parse_settings(settings).items():
+            if name not in keys:
+                raise ValueError(
+                    f"`--set` expects KEY=VALUE with a key of {strategy} ({', '.join(keys)}), "
+                    f"got the key {name!r}"
+                )
+            chosen[name] = _argument(name, value, parameters[name].annotation, problem.model.tasks)
+        return recipe(problem, **chosen)
 
 
 def _argument(name: str, value: Any, annotation: Any, tasks: int) -> Any:

@@ -7,11 +7,29 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._options import PICTURES, json_output, output, problem_file, say_written
+from replan.cli._options import (
+    PICTURES,
+    Command,
+    OneOf,
+    json_output,
+    load_problem,
+    output,
+    problem_file,
+    say_written,
+    write_json,
+)
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @problem_file
+@click.option(
+    "--strategy",
+    "strategies",
+    metavar="NAME",
+    multiple=True,
+    cls=OneOf,
+    words="replan.strategies:STRATEGIES",
+)
 @output(
     "--plot",
     PICTURES,
@@ -19,23 +37,31 @@ from replan.cli._options import PICTURES, json_output, output, problem_file, say
 )
 @json_output
 @output("--csv", [".csv"], "Write the table.")
-def command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) -> None:
-    """Show all strategies on a problem in a table and a picture.
+def command(
+    file: Path,
+    strategies: tuple[str, ...],
+    plot: Path | None,
+    json: Path | None,
+    csv: Path | None,
+) -> None:
+    """Show strategies on a problem in a table and a picture.
 
-    The best strategy comes first.
+    All of them, or those given by --strategy. The best comes first.
 
     \b
-    Example:
+    Examples:
       replan compare problem.toml --plot compare.pdf --csv compare.csv
+      replan compare problem.toml --strategy interleaved --strategy no-replay
     """
     from replan._common import files
 
-    problem = replan.Problem.load(file)
+    problem, sections = load_problem(file)
     picture = plot or files.output("--plot", f"{file.stem}-compare.png")
-    result = replan.compare(problem, progress=True)
-    for path in (json, csv):
-        if path is not None:
-            result.save(path)
+    result = replan.compare(problem, strategies=strategies or None, progress=True)
+    if json is not None:
+        write_json(json, result.to_dict(), sections, strategy=strategies)
+    if csv is not None:
+        result.save(csv)
     click.echo(result)
     if not result.runs:
         say_written(json, csv)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 import replan
+from replan.cli._options import Command
 
 
 @click.group("data")
@@ -14,7 +15,7 @@ def command() -> None:
     """Get the data sets that the figures on images use."""
 
 
-@command.command("fetch")
+@command.command("fetch", cls=Command)
 @click.argument("name", metavar="fashion-mnist|cifar10")
 @click.option(
     "--root",

@@ -8,6 +8,7 @@ import click
 
 import replan
 from replan.cli._options import (
+    Command,
     chosen_protocol,
     csv_output,
     json_output,
@@ -20,7 +21,7 @@ from replan.cli._options import (
 )
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=Command)
 @problem_file
 @protocol_options
 @click.option("--at", metavar="T1,T2,…", help="Also give the losses at these times.")

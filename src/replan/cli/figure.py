@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._options import parse_settings, say_written, settings_option
+from replan.cli._options import Command, parse_settings, say_written, settings_option
 
 
-class _Figure(click.Command):
+class _Figure(Command):
     """A command whose epilog lists the figures; the library is imported when help is shown."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -28,14 +28,14 @@ class _Figure(click.Command):
 )
 @click.option("--quick", is_flag=True, help="A coarse version, in seconds.")
 @click.option("--seeds", type=int, help="How many initialisations.")
-@settings_option("Another setting, such as lr=0.03; repeat for more.")
+@settings_option("Another setting, such as lr=0.03; repeat for more.", "changes")
 @click.option("--workers", type=int, help="Processes; by default one per core.")
 def command(
     name: str,
     out: Path | None,
     quick: bool,
     seeds: int | None,
-    settings: tuple[str, ...],
+    changes: tuple[str, ...],
     workers: int | None,
 ) -> None:
     """Recompute a figure of the paper and check its claims.
@@ -55,7 +55,7 @@ def command(
     from replan._common import check
     from replan.paper import FIGURES, IMAGE_FIGURES
 
-    check.one_of("NAME", name, [*FIGURES, *IMAGE_FIGURES, "all", "images"])
+    check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES, "all", "images"])
     names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
     folder = out or Path("figures-quick" if quick else "figures")
     try:
@@ -64,7 +64,7 @@ def command(
             folder,
             quick=quick,
             seeds=seeds,
-            changes=parse_settings(settings),
+            changes=parse_settings(changes),
             workers=workers,
             progress=True,
         ):

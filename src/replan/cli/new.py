@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 import replan
+from replan.cli._options import Command
 
 
-@click.command("new")
+@click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
 def command(file: Path) -> None:
     """Write a commented problem file to start from.
@@ -22,6 +23,8 @@ def command(file: Path) -> None:
     """
     from replan._common import files
 
+    if not file.parent.is_dir():
+        raise ValueError(f"`FILE` expects a file in a folder that exists, got '{file}'")
     try:
         files.create(file, replan.problem.example().encode())
     except FileExistsError:

@@ -8,6 +8,7 @@ import click
 
 import replan
 from replan.cli._options import (
+    Command,
     OneOf,
     chosen_protocol,
     csv_output,
@@ -21,7 +22,7 @@ from replan.cli._options import (
 )
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command)
 @problem_file
 @protocol_options
 @click.option("--dimension", default=20_000, show_default=True, help="Input dimension N.")

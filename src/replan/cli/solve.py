@@ -10,9 +10,11 @@ import click
 import replan
 from replan.cli._options import (
     PICTURES,
+    Command,
     OneOf,
     json_output,
     load_problem,
+    load_protocol,
     output,
     problem_file,
     say_written,
@@ -20,7 +22,7 @@ from replan.cli._options import (
 )
 
 
-@click.command("solve")
+@click.command("solve", cls=Command)
 @problem_file
 @click.option(
     "--method", default="relax", show_default=True, cls=OneOf, words="replan.control:METHODS"
@@ -42,8 +44,10 @@ from replan.cli._options import (
 )
 @click.option(
     "--protocol",
+    "start",
     type=click.Path(),
-    help="A protocol file to begin from; where only the learning rate is free, it sets the tasks.",
+    help="A protocol file to begin from, averaged over the problem's steps where its own differ; "
+    "where only the learning rate is free, it sets the tasks.",
 )
 @json_output
 @output("--plot", PICTURES, "Draw the plan.")
@@ -51,7 +55,7 @@ def command(
     file: Path,
     method: str,
     max_gradients: int,
-    protocol: str | None,
+    start: str | None,
     json: Path | None,
     plot: Path | None,
     **settings: int | float | None,
@@ -67,16 +71,21 @@ def command(
       replan evaluate problem.toml --protocol plan.json
     """
     problem, sections = load_problem(file)
-    start = None if protocol is None else replan.Protocol.load(protocol)
+    protocol = None if start is None else problem.accept(load_protocol(start), "start")
+    if protocol is not None and protocol.split(problem.edges).steps != problem.steps:
+        click.echo(
+            f"the {protocol.steps} steps of {start} are averaged over the problem's {problem.steps}"
+        )
     plan = replan.solve(
         problem,
         _solver(method, settings),
-        start=start,
+        start=protocol,
         max_gradients=max_gradients,
         progress=True,
     )
     if json is not None:  # before anything else, which may fail
-        write_json(json, plan.to_dict(), sections)
+        options = {"method": method, "max_gradients": max_gradients, "protocol": start} | settings
+        write_json(json, plan.to_dict(), sections, **options)
     click.echo(plan)
     if plot is not None:
         plan.plot(plot)

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from replan.cli._options import say_written
+from replan.cli._options import Command, say_written
 
 
-@click.command("train")
+@click.command("train", cls=Command)
 @click.option("--pairs", default="01,23,45,67,89", show_default=True, help="Of classes, in order.")
 @click.option(
     "--strategies",

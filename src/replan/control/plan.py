@@ -78,7 +78,8 @@ class Plan:
     trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
     tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
     adjoints: (steps + 1, n), the gradients of the objective by the states. statistics: method,
-    seed, starts, gradients, roll_outs, seconds.
+    seed, starts (from how many the search descended: random ones, a given one and strategies),
+    gradients, roll_outs, seconds.
     """
 
     problem: Problem
@@ -261,8 +262,8 @@ class Plan:
         if not np.any(self.problem.running) and np.all(np.asarray(self.problem.targets) == np.inf):
             return []
         return [
-            f"of it {parts['final']:.4g} final losses, {parts['running']:.4g} running costs, "
-            f"{parts['targets']:.4g} targets"
+            f"made up of final losses {parts['final']:.4g}, running costs {parts['running']:.4g} "
+            f"and penalties for targets {parts['targets']:.4g}"
         ]
 
 
@@ -303,4 +304,4 @@ def _parts(shares: Floats) -> str:
 def _part(amount: float, certificate: Certificate) -> str:
     """Return an amount with its size relative to the value."""
     size = abs(certificate.value)
-    return f"{amount:.2g} ({amount / size:.1e} of it)" if size else f"{amount:.2g}"
+    return f"{amount:.2g} ({amount / size:.1e} of the loss)" if size else f"{amount:.2g}"

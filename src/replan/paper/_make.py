@@ -77,7 +77,7 @@ def make(
     check.instance("changes", changes, dict, "settings by name")
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
     for key in changes:
-        check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
+        check.one_of("changes", key, sorted({key for known in standard.values() for key in known}))
     settings = {name: _settings(known, seeds, changes) for name, known in standard.items()}
     folder = files.folder("out", out)
     own = [f"{name}.{ending}" for name in modules for ending in ("png", "pdf", "csv")]

@@ -36,7 +36,8 @@ class FocusThenReplay(Policy):
       divide the rest equally; "loss" is in proportion to the weighted, smoothed losses.
     - `weights`: (T,) by which losses are multiplied before they are compared.
     - `margin`: the losses meet where new ≤ (1 + margin) × the largest of the old ones.
-    - `patience`: for how many observations of the new task in a row they must have met.
+    - `patience`: in how many observations in a row they must have met: the one in which they first
+      do, which may be of an old task alone, and from then on those of the new task.
     - `smoothing`: the weight of the old value in the moving average of each task's losses, below 1.
     - `min_focus`, `max_focus`: bounds of the focus phase in steps.
     - `tasks`: how many there will be; by default one more than the largest index given.

@@ -195,9 +195,18 @@ class Problem:
         `model`: the model itself, instead of the `[model]` section, such as one that no file can
         describe.
         """
-        from replan.problem._file import arguments
+        from replan.problem._file import problem_from
 
-        return cls(**arguments(content, model))
+        return problem_from(cls, content, model)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a problem file (.toml), its start as a state; refuse what `load` could not read."""
+        from replan.problem._file import to_toml
+
+        files.suffix(path, [".toml"])
+        content = self.to_dict()
+        self.from_dict(content)
+        files.write(path, to_toml(content).encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as a state."""

@@ -306,23 +306,28 @@ class Protocol:
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
         text = io.StringIO(files.read_text(path))
-        lines = [line for line in csv.reader(text, skipinitialspace=True) if line]
-        header, *rows = lines or [[]]
-        if "share_1" not in header or not rows:
-            raise ValueError(
-                "expects columns start, end, share_1, … and lr, and a row per step, "
-                f"got {len(rows)} rows of {check.show(header)}"
-            )
-        table = np.array([_cells(number + 1, row, header) for number, row in enumerate(rows)])
-        column = {name: table[:, i] for i, name in enumerate(header)}
+        reader = csv.reader(text, skipinitialspace=True)
+        lines = [(reader.line_num, cells) for cells in reader if cells]
+        (_, header), *rows = lines or [(0, [])]
         tasks = sum(name.startswith("share_") for name in header)
-        shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
-        names = ["lr"] if "lr" in column else [f"lr_{t + 1}" for t in range(tasks)]
-        rates = np.stack([column[name] for name in names], axis=1)
-        lr = rates[:, 0] if "lr" in column else rates
+        shares = [f"share_{t + 1}" for t in range(max(1, tasks))]
+        rates = [f"lr_{t + 1}" for t in range(tasks)] if "lr_1" in header else ["lr"]
+        missing = [name for name in ("start", "end", *shares, *rates) if name not in header]
+        if missing or not rows:
+            raise ValueError(
+                "expects the columns start, end, share_1, … and lr (or lr_1, …), and a row per "
+                f"step, got {f'no column {missing[0]}' if missing else 'no row'}"
+            )
+        table = np.array([_cells(line, header, cells) for line, cells in rows])
+        column = {name: table[:, i] for i, name in enumerate(header)}
+        lr = np.stack([column[name] for name in rates], axis=1)
         if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
             raise ValueError("expects steps that each start where the previous one ends, got a gap")
-        return cls(shares, lr=lr, edges=np.append(column["start"], column["end"][-1:]))
+        return cls(
+            np.stack([column[name] for name in shares], axis=1),
+            lr=lr[:, 0] if rates == ["lr"] else lr,
+            edges=np.append(column["start"], column["end"][-1:]),
+        )
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | None = None
@@ -337,11 +342,9 @@ class Protocol:
         if axes is not None:
             self._draw(plotting.panels(path, axes, ("colour bar",))["colour bar"])
             return None
-        with plotting.figure(path, width=6.4, height=1.3) as figure:
-            panel = figure.subplots()
-            self._draw(panel)
-            patches = plotting.task_patches(self.tasks)
-            panel.legend(handles=patches, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        with plotting.figure(path, width=6.4, height=1.5) as figure:
+            self._draw(figure.subplots())
+            plotting.legend_above(figure, plotting.task_patches(self.tasks))
         return figure
 
     def _draw(self, axes: Axes) -> None:
@@ -401,14 +404,19 @@ class Protocol:
         return lines
 
 
-def _cells(number: int, row: Sequence[str], header: Sequence[str]) -> Floats:
-    """Return a row of a .csv file as numbers, one for each column."""
-    try:
-        return check.array(f"row {number}", [float(cell) for cell in row], (len(header),))
-    except ValueError:
-        raise ValueError(
-            f"`row {number}` expects {len(header)} finite numbers, got {check.show(row)}"
-        ) from None
+def _cells(line: int, header: list[str], cells: list[str]) -> list[float]:
+    """Return the numbers in a line of a .csv file, one for each column."""
+    if len(cells) != len(header):
+        raise ValueError(f"line {line} expects {len(header)} numbers, got {len(cells)}")
+    numbers = []
+    for name, cell in zip(header, cells, strict=True):
+        try:
+            numbers.append(check.number(name, float(cell)))
+        except ValueError:
+            raise ValueError(
+                f"line {line}: `{name}` expects a finite number, got {check.show(cell)}"
+            ) from None
+    return numbers
 
 
 def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:

@@ -122,12 +122,11 @@ class Simulation:
         with plotting.figure(path, width=6.4, height=3.6) as figure:
             parts = figure.subplots(2, sharex=True, height_ratios=[1, 11])
             self._draw(dict(zip(names, parts, strict=True)))
-            parts[1].legend(
-                title=f"× SGD, N = {self.settings['dimension']}\n"
-                f"   mean of {len(self.curves.finished)} runs\n   band 10 to 90 %\n– theory",
-                loc="center left",
-                bbox_to_anchor=(1.01, 0.5),
+            title = (
+                f"× SGD, N = {self.settings['dimension']}\n"
+                f"   mean of {len(self.curves.finished)} runs\n   band 10 to 90 %\n– theory"
             )
+            plotting.legend_beside(figure, parts[1], title)
         return figure
 
     def _draw(self, panels: dict[str, Axes]) -> None:

@@ -21,7 +21,7 @@ def _all_or_each(value: Any) -> Any:
         isinstance(value, list) and all(isinstance(flag, bool) for flag in value)
     )
     if not good:
-        raise ValueError("expects true, false or a list of these, one for each task")
+        raise ValueError("true, false or a list of these, one for each task")
     return value
 
 
@@ -39,9 +39,12 @@ class _Model(Section):
     @model_validator(mode="after")
     def _one_of_two(self) -> _Model:
         if (self.similarity is None) == (self.teacher_overlaps is None):
-            raise ValueError("expects either `similarity` or `teacher_overlaps`")
+            got = "neither" if self.similarity is None else "both"
+            raise ValueError(f"`similarity` or `teacher_overlaps`, got {got}")
         if "tasks" in self.model_fields_set and self.similarity is None:
-            raise ValueError("`tasks` goes with `similarity`; `teacher_overlaps` implies it")
+            raise ValueError(
+                "`tasks` only with `similarity`, got it with `teacher_overlaps`, which implies it"
+            )
         return self
 
 
@@ -71,7 +74,8 @@ class _Start(Section):
         given = [self.Q is not None, self.M is not None, self.V is not None]
         ways = [self.pretrain is not None, self.fresh is not None, any(given)]
         if sum(ways) != 1 or any(given) != all(given):
-            raise ValueError("expects one of `pretrain`, `fresh`, or all of `Q`, `M` and `V`")
+            got = ", ".join(f"`{key}`" for key in self.given()) or "none of them"
+            raise ValueError(f"one of `pretrain`, `fresh`, or all of `Q`, `M` and `V`, got {got}")
         return self
 
 

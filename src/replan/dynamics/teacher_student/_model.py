@@ -118,8 +118,9 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
         `hidden` defaults to the number of tasks; `settings` are `TeacherStudent`'s other arguments.
         """
-        gamma = check.number("similarity", similarity, at_least=-1, at_most=1)
         tasks = check.integer("tasks", tasks, at_least=1)
+        least = -1 / max(1, tasks - 1)  # no more vectors can point away from one another
+        gamma = check.number("similarity", similarity, at_least=least, at_most=1)
         S = np.full((tasks, tasks), gamma)
         np.fill_diagonal(S, 1.0)
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
