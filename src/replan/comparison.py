@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from replan._common import files
+from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
@@ -153,17 +154,28 @@ class Comparison:
 
 
 def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
-    """Evaluate every strategy with its default settings.
+    """Evaluate every strategy with its default settings; one that fails does not stop the others.
 
     `progress`: True shows a bar; a function is called with a `Progress` after each strategy.
     """
+    if not isinstance(problem, Problem):
+        raise ValueError(f"`problem` expects a Problem, got {problem!r:.80}")
     runs, failures = {}, {}
     with Meter(progress, "strategies", len(STRATEGIES)) as meter:
         for name, strategy in STRATEGIES.items():
             try:
-                runs[name] = evaluate(problem, strategy(problem))
-            except IntegrationError as error:
-                failures[name] = str(error)
+                protocol = strategy(problem)
+            except Exception as error:  # one bad strategy must not take the others along
+                if interrupted(error):
+                    raise
+                known = isinstance(error, IntegrationError | ValueError)
+                failures[name] = str(error) if known else f"{type(error).__name__}: {error}"
+            else:
+                run = evaluate(problem, protocol, throw=False)
+                if run.status == "ok":
+                    runs[name] = run
+                else:
+                    failures[name] = run.advice
             meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)

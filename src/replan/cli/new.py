@@ -11,18 +11,21 @@ import replan
 
 @click.command("new")
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-def command(file: Path) -> None:
+@click.option("--kind", help="The kind of model.  [default: teacher-student]")
+def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 
-    It describes the problem of the paper's Fig. 2.
+    It describes the problem of the paper's Fig. 2, or one for another kind of model.
 
     \b
-    Example:
+    Examples:
       replan new problem.toml
+      replan --import linear.py new linear.toml --kind linear
     """
+    text = replan.problem.example() if kind is None else replan.problem.example(kind)
     try:
         with file.open("x", encoding="utf-8") as out:
-            out.write(replan.problem.example())
+            out.write(text)
     except FileExistsError:
         raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
     click.echo(f"wrote {file}; next: replan compare {file}")

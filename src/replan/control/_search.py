@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -9,12 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from replan._common.check import Floats
+from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Progress
 from replan.control._discrete import allows, nearest
 from replan.control._objective import Controls, Objective
 from replan.control._relaxed import budgets, least
 from replan.control._solver import Descent
-from replan.control.plan import Certificate, Plan, Status
+from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.dynamics import IntegrationError
 from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
@@ -84,6 +86,7 @@ class Search:
             self.starts.append(Start(protocol, found, strategy))
             self.meter.advance(0, note=f"{len(self.starts)} starts")
         if self._best is None:
+            evaluate(self.problem, self.starts[0].protocol, throw=False)  # or a wrong model
             raise IntegrationError(
                 f"every start diverges at learning rate {self.problem.lr:g}: try a smaller `lr`"
             )
@@ -101,10 +104,7 @@ class Search:
         if self.free_tasks:
             for strategy in STRATEGIES.values():
                 if self.free_lr or not strategy.turns:
-                    try:
-                        yield strategy(problem, **self._watched(strategy)), True
-                    except IntegrationError:  # its learning rate is too large: others may work
-                        continue
+                    yield from self._made(strategy)
             rng = np.random.default_rng(seed)
             for _ in range(count):
                 rows = rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
@@ -115,7 +115,22 @@ class Search:
             yield given, True
         for strategy in STRATEGIES.values():
             if self.free_lr and strategy.turns:
-                yield strategy(problem, protocol=given, **self._watched(strategy)), True
+                yield from self._made(strategy, protocol=given)
+
+    def _made(self, strategy: Strategy, **settings: Protocol) -> Iterator[tuple[Protocol, bool]]:
+        """Yield the start that a strategy makes; none, with a warning, if it makes a mistake."""
+        try:
+            made = strategy(self.problem, **settings, **self._watched(strategy))
+            yield self._accepted(made), True
+        except IntegrationError:  # its learning rate is too large: others may work
+            return
+        except Exception as error:
+            if interrupted(error):
+                raise
+            warnings.warn(
+                f"the strategy {strategy.name} is left out: {type(error).__name__}: {error}",
+                stacklevel=6,
+            )
 
     def _watched(self, strategy: Strategy) -> dict[str, Any]:
         """Return settings by which a strategy that searches a grid reports its progress."""
@@ -158,7 +173,11 @@ class Search:
     @property
     def best(self) -> Found:
         """The best plan so far."""
-        assert self._best is not None, "`begin` comes first"
+        if self._best is None:
+            raise ValueError(
+                "`run` of a solver expects to call `search.begin`, which finds the first plan, "
+                "before anything else"
+            )
         return self._best
 
     def enough(self, tolerance: float) -> float:
@@ -226,15 +245,18 @@ class Search:
     # The result
 
     def plan(
-        self, status: Status, tolerance: float, statistics: dict[str, Any], seconds: float
+        self,
+        status: Status,
+        tolerance: float,
+        advice: dict[Status, str],
+        statistics: dict[str, Any],
     ) -> Plan:
-        """Return the best plan, evaluated on a fine integrator."""
+        """Return the best plan, evaluated on a fine integrator; `advice`: the solver's own."""
         problem, best = self.problem, self.best.controls
         statistics = statistics | {
             "starts": len(self.values),
             "gradients": self.counts.gradients,
             "roll_outs": self.counts.roll_outs,
-            "seconds": seconds,
         }
         self.counts.max_gradients = self.counts.gradients + 1
         final = self.fine.gradient(best)
@@ -260,11 +282,12 @@ class Search:
         error = certificate.discretisation_error
         if status == "converged" and error > _INACCURATE * self.enough(tolerance):
             status = "inaccurate"
+        words = [(ADVICE | advice)[status], "" if trajectory.targets_met else MISSED]
         edges = slice(None, None, self.fine.pieces)
         return Plan(
             problem, protocol, trajectory, relaxed,
             final.by_shares / self.fine.lengths[:, None], final.adjoints[edges],
-            certificate, status, statistics,
+            certificate, status, "; ".join(filter(None, words)), statistics,
         )  # fmt: skip
 
     def _residual(self, controls: Controls, by_shares: Floats) -> float:

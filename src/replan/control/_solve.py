@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, get_args
 
 from replan._common import check
 from replan._common.interrupt import interrupted
@@ -76,9 +76,13 @@ def solve(
             if not search.any:
                 raise KeyboardInterrupt from None
             status = "stopped"
-    statistics = {"method": solver.method, "seed": getattr(solver, "seed", 0)}
-    allowed = getattr(solver, "tolerance", TOLERANCE)
-    plan = search.plan(status, allowed, statistics, time.perf_counter() - begin)
+    check.one_of("status", status, get_args(Status))
+    statistics = {
+        "method": solver.method,
+        "seed": getattr(solver, "seed", 0),
+        "seconds": time.perf_counter() - begin,
+    }
+    plan = search.plan(status, getattr(solver, "tolerance", TOLERANCE), solver.advice, statistics)
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan

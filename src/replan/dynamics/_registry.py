@@ -23,6 +23,8 @@ _KINDS: dict[str, type[Dynamics]] = {}
 
 def register(model: _D) -> _D:
     """Make a model known under its `kind`; used as a decorator of its class."""
+    if not isinstance(model, type) or not issubclass(model, Dynamics):
+        raise ValueError(f"`model` expects a class of dynamics, got {model!r:.80}")
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
         raise ValueError(f"`kind` expects a word for files, got {kind!r} in {model.__name__}")
@@ -53,7 +55,7 @@ def known(kind: str) -> bool:
     bring strategies and solvers as well. A kind that is still not known is looked for among the
     entry points `replan.models` of installed packages.
     """
-    _import_named()
+    import_named()
     if kind not in _KINDS:
         for entry in _entry_points():
             if entry.name == kind:
@@ -63,14 +65,14 @@ def known(kind: str) -> bool:
 
 def model_modules() -> list[str]:
     """Return the names of all modules outside replan that bring models, as `known` finds them."""
-    return _import_named() + [entry.module for entry in _entry_points()]
+    return import_named() + [entry.module for entry in _entry_points()]
 
 
 def _entry_points() -> EntryPoints:
     return entry_points(group="replan.models")
 
 
-def _import_named() -> list[str]:
+def import_named() -> list[str]:
     """Import what REPLAN_IMPORT names; return the names of the modules."""
     return [_import(name) for name in os.environ.get(IMPORTS, "").split(os.pathsep) if name]
 
@@ -89,7 +91,10 @@ def _import(name: str) -> str:
 
 
 def _import_file(path: Path) -> str:
-    """Import a file under its own name, if it is not there yet; return that name."""
+    """Import a file under its own name, if it is not there yet; return that name.
+
+    As with `python FILE`, its folder is where modules are looked for first, then and later.
+    """
     name = path.stem
     if name in sys.modules:
         found = getattr(sys.modules[name], "__file__", None)
@@ -99,6 +104,8 @@ def _import_file(path: Path) -> str:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "it ends in .py"
     module = sys.modules[name] = module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:

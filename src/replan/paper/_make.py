@@ -52,8 +52,8 @@ def make(
     changes: dict[str, Any] | None = None,
     workers: int | None = None,
     progress: bool = False,
-) -> Iterator[Made]:
-    """Make figures in the folder `out`, and give each as soon as it is made.
+) -> list[Made]:
+    """Make figures in the folder `out`, and return what was made.
 
     `figures`: names of the paper's, and modules with figures of one's own (docs/extending.md).
     Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
@@ -66,16 +66,40 @@ def make(
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
+    return list(
+        make_each(
+            figures,
+            out,
+            quick=quick,
+            seeds=seeds,
+            changes=changes or {},
+            workers=workers,
+            progress=progress,
+        )
+    )
+
+
+def make_each(
+    figures: Sequence[str | ModuleType],
+    out: files.FilePath,
+    *,
+    quick: bool,
+    seeds: int | None,
+    changes: dict[str, Any],
+    workers: int | None,
+    progress: bool,
+) -> Iterator[Made]:
+    """Yield each figure of `make` as soon as it is made."""
     modules = dict(map(_find, figures))
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
-    for key in changes or {}:
+    for key in changes:
         check.one_of("set", key, sorted({key for known in standard.values() for key in known}))
-    settings = {name: _settings(known, seeds, changes or {}) for name, known in standard.items()}
+    settings = {name: _settings(known, seeds, changes) for name, known in standard.items()}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
-    options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    options += [f" --set {key}={json.dumps(value)}" for key, value in changes.items()]
     # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
         ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,

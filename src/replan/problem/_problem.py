@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
+from replan.dynamics._registry import import_named
 from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
@@ -66,6 +67,12 @@ class Problem:
             raise ValueError(
                 f"`model` expects a dynamics such as TeacherStudent, got {self.model!r}"
             )
+        for name in ("kind", "tasks"):
+            if not hasattr(self.model, name):
+                raise ValueError(
+                    f"`model` expects a dynamics with `{name}`, "
+                    f"got a {type(self.model).__name__} without"
+                )
         if not isinstance(self.control, Control):
             raise ValueError(f"`control` expects a Control(tasks=…, lr=…), got {self.control!r}")
         if not isinstance(self.limits, Limits):
@@ -160,7 +167,7 @@ class Problem:
         """Return the protocol if it fits this problem; else refuse it, naming the argument."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
-            raise ValueError(f"`{name}` expects a Protocol, got {protocol!r}{hint}")
+            raise ValueError(f"`{name}` expects a Protocol, got {protocol!r:.80}{hint}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
             raise ValueError(f"`{name}` expects a protocol of {tasks} tasks, got {protocol.tasks}")
@@ -179,6 +186,7 @@ class Problem:
         """
         from replan.problem._file import sections
 
+        import_named()  # before the file is read, which has no part in what goes wrong there
         content = sections(path)
         try:
             return cls.from_dict(content)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, overload
 
+from replan.problem import Problem
 from replan.protocol import Protocol
 
 Recipe = Callable[..., Protocol]
@@ -22,13 +24,16 @@ class Strategy:
     """
 
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
+        _check(recipe, ("protocol", "progress") if turns else ())
         update_wrapper(self, recipe)
         self.recipe, self.turns = recipe, turns
         self.name = recipe.__name__.replace("_", "-")
 
     def __call__(self, problem: Any, **settings: Any) -> Protocol:
-        """Return the protocol for a problem."""
-        return self.recipe(problem, **settings)
+        """Return the protocol for a problem; refuse what the recipe makes if it does not fit."""
+        if not isinstance(problem, Problem):
+            raise ValueError(f"`problem` expects a Problem, got {problem!r:.80}")
+        return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
 
     def __repr__(self) -> str:
         return f"Strategy({self.name})"
@@ -47,6 +52,21 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
     if recipe is None:
         return lambda found: _add(Strategy(found, turns))
     return _add(Strategy(recipe, turns))
+
+
+def _check(recipe: Any, needs: tuple[str, ...]) -> None:
+    """Refuse a recipe that cannot be called with a problem alone, or lacks what it needs."""
+    if not inspect.isfunction(recipe):
+        raise ValueError(f"`strategy` expects a function, got {recipe!r:.80}")
+    signature = inspect.signature(recipe)
+    try:
+        signature.bind("a problem", **dict.fromkeys(needs))
+    except TypeError as error:
+        also = f", with the settings {' and '.join(needs)}," if needs else ""
+        raise ValueError(
+            f"`strategy` expects a function{also} that can be called with a problem alone, "
+            f"got {recipe.__name__}{signature}: {error}"
+        ) from None
 
 
 def _add(made: Strategy) -> Strategy:
