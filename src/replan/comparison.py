@@ -165,11 +165,12 @@ def compare(problem: Problem, *, progress: Watch = False) -> Comparison:
         for name, strategy in STRATEGIES.items():
             try:
                 protocol = strategy(problem)
-            except Exception as error:  # one bad strategy must not take the others along
-                if interrupted(error):
+            except IntegrationError as error:
+                failures[name] = str(error)
+            except Exception as error:
+                if interrupted(error) or not strategy.foreign:
                     raise
-                known = isinstance(error, IntegrationError | ValueError)
-                failures[name] = str(error) if known else f"{type(error).__name__}: {error}"
+                failures[name] = f"{type(error).__name__}: {error}"
             else:
                 run = evaluate(problem, protocol, throw=False)
                 if run.status == "ok":

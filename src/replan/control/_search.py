@@ -118,14 +118,14 @@ class Search:
                 yield from self._made(strategy, protocol=given)
 
     def _made(self, strategy: Strategy, **settings: Protocol) -> Iterator[tuple[Protocol, bool]]:
-        """Yield the start that a strategy makes; none, with a warning, if it makes a mistake."""
+        """Yield the start that a strategy makes; one of the user's that fails is left out."""
         try:
             made = strategy(self.problem, **settings, **self._watched(strategy))
             yield self._accepted(made), True
         except IntegrationError:  # its learning rate is too large: others may work
             return
         except Exception as error:
-            if interrupted(error):
+            if interrupted(error) or not strategy.foreign:
                 raise
             warnings.warn(
                 f"the strategy {strategy.name} is left out: {type(error).__name__}: {error}",

@@ -29,6 +29,11 @@ class Strategy:
         self.recipe, self.turns = recipe, turns
         self.name = recipe.__name__.replace("_", "-")
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a user's own: a mistake in it is then no mistake of the model or replan."""
+        return not self.recipe.__module__.startswith("replan.")
+
     def __call__(self, problem: Any, **settings: Any) -> Protocol:
         """Return the protocol for a problem; refuse what the recipe makes if it does not fit."""
         if not isinstance(problem, Problem):
