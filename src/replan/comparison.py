@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replan._common import check, files
+from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Progress, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
@@ -145,7 +146,7 @@ def compare(
     strategies: Sequence[str | Strategy] | None = None,
     progress: Watch = False,
 ) -> Comparison:
-    """Evaluate strategies with their default settings.
+    """Evaluate strategies with their default settings; one that fails does not stop the others.
 
     `strategies`: which, by their names or themselves; by default all. `progress`: True shows a bar;
     a function is called with a `Progress` after each run, those of grid searches included.
@@ -163,9 +164,19 @@ def compare(
         for name, strategy in chosen.items():
             settings = {"progress": count} if strategy.turns else {}
             try:
-                runs[name] = evaluate(problem, strategy(problem, **settings))
+                protocol = strategy(problem, **settings)
             except IntegrationError as error:
                 failures[name] = str(error)
+            except Exception as error:
+                if interrupted(error) or not strategy.foreign:
+                    raise
+                failures[name] = f"{type(error).__name__}: {error}"
+            else:
+                run = evaluate(problem, protocol, throw=False)
+                if run.status == "ok":
+                    runs[name] = run
+                else:
+                    failures[name] = run.advice
             meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)

@@ -74,7 +74,10 @@ class Trajectory:
 
     @property
     def error(self) -> float:
-        """Estimated discretisation error of `loss`."""
+        """Estimated discretisation error of `loss`; NaN where it is not known.
+
+        That is where the model's `roll_out` gives the same with half the steps.
+        """
         self._require_ok()
         final = float(self.errors[-1] @ self.problem.slopes(self.losses[-1]))
         running = np.asarray(self.problem.running)
@@ -234,7 +237,7 @@ class Trajectory:
         if self.status != "ok":
             return html.block(html.text(str(self)), html.colour_bar(self.protocol))
         return html.block(
-            html.text(f"Trajectory: loss {self.loss:.6g} ± {self.error:.1g}"),
+            html.text(f"Trajectory: {self._loss_text()}"),
             html.colour_bar(self.protocol),
             html.final_losses(self),
         )
@@ -247,7 +250,11 @@ class Trajectory:
         if self.status != "ok":
             return f"Trajectory: {self.status}; {self.advice}"
         parts = ", ".join(f"task {t + 1} {x:.6g}" for t, x in enumerate(self.final_losses))
-        return f"loss {self.loss:.6g} ± {self.error:.1g} ({parts})\n{self.protocol}"
+        return f"{self._loss_text()} ({parts})\n{self.protocol}"
+
+    def _loss_text(self) -> str:
+        error = "unknown" if np.isnan(self.error) else f"{self.error:.1g}"
+        return f"loss {self.loss:.6g} ± {error}"
 
 
 def simpson_weights(lengths: Floats) -> Floats:

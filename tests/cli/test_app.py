@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -85,9 +86,27 @@ def test_imports_are_left_to_the_environment(run, write, monkeypatch):
     assert os.environ["REPLAN_IMPORT"] == os.pathsep.join(["mine", "models/own.py", "more"])
     assert run("new c.toml")[0] == 0
     assert os.environ["REPLAN_IMPORT"].endswith("more")
-    code, _, err = run("--import none.py new d.toml")
-    assert code == 2
-    assert err.startswith("replan: `--import`, or REPLAN_IMPORT, expects modules and .py files")
+    for line in ("new d.toml", "compare nope.toml", "data fetch nothing", "figure readout"):
+        code, _, err = run(f"--import none.py {line}")
+        assert code == 2
+        assert err.startswith("replan: `--import`, or REPLAN_IMPORT, expects modules and .py file")
+
+
+def test_imports_go_before_the_command(run):
+    for line in ("compare --import own.py problem.toml", "new --import=own.py"):
+        code, out, err = run(line)
+        name = line.split()[0]
+        assert (code, out) == (2, "")
+        expected = f"`--import` goes before the command: replan --import FILE {name} …"
+        assert err == f"replan: {expected}\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_are_one_line(run, monkeypatch):
+    monkeypatch.setattr(
+        replan, "compare", lambda *_, **__: warnings.warn("look\nout", stacklevel=1)
+    )
+    assert "replan: look out\n" in run("compare fresh.toml")[2]
 
 
 def test_stopping_a_compiled_kernel_is_stopping(run, monkeypatch):

@@ -68,6 +68,75 @@ def test_one_number_is_a_list_where_a_list_is_expected(run):
     assert run("evaluate one.toml --strategy interleaved --set shares=1")[0] == 0
 
 
+OWN = """
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replan import strategies
+from replan.strategies import strategy
+
+if TYPE_CHECKING:
+    from nowhere import Thing
+
+@strategy
+def own(problem: Thing, *, part=0.2, flag: bool = False, count: int = 3, word="a",
+        most: int | None = None, values=(1, 2), free=None):
+    print(f"got {part!r} {flag!r} {count!r} {word!r} {most!r} {values!r} {free!r}")
+    return strategies.interleaved(problem)
+
+@strategy
+def plain(problem, *, part=0.2, flag: bool = False, count: int = 3, task: strategies.Task = 0):
+    print(f"got {part!r} {flag!r} {count!r} {task!r}")
+    return strategies.interleaved(problem)
+"""
+
+
+@pytest.fixture
+def run_own(run, write, monkeypatch):
+    """Run `replan evaluate` with a strategy of one's own."""
+    known = dict(strategies.STRATEGIES)
+    monkeypatch.setenv("REPLAN_IMPORT", "own_strategies")
+    write("own_strategies.py", OWN)
+    yield lambda options: run(f"evaluate fresh.toml --strategy {options}")
+    strategies.STRATEGIES.clear()
+    strategies.STRATEGIES.update(known)
+
+
+@pytest.mark.parametrize(
+    ("options", "got"),
+    [
+        ("own", "0.2 False 3 'a' None (1, 2) None"),
+        ("own --set part=0.5 --set flag=true --set count=4", "0.5 True 4 'a' None (1, 2) None"),
+        ("own --set part=1 --set word=b --set most=null", "1.0 False 3 'b' None (1, 2) None"),
+        ("own --set values=3 --set free=4.5", "0.2 False 3 'a' None [3] 4.5"),
+        ("plain --set part=0.5 --set flag=true --set task=2", "0.5 True 3 1"),
+    ],
+)
+def test_settings_of_ones_own_are_converted(run_own, options, got):
+    code, out, err = run_own(options)
+    assert (code, err) == (0, "")
+    assert f"got {got}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("own --set part=x", "`part` expects a finite number, got 'x'"),
+        ("own --set part=1,2", "`part` expects a finite number, got [1, 2]"),
+        ("own --set part=NaN", "`part` expects a finite number, got nan"),
+        ("own --set word=3", "`word` expects a word, got 3"),
+        ("plain --set flag=1", "`flag` expects true or false, got 1"),
+        ("plain --set count=abc", "`count` expects an integer, got 'abc'"),
+        ("plain --set count=4.5", "`count` expects an integer, got 4.5"),
+        ("plain --set count=true", "`count` expects an integer, got True"),
+        ("plain --set task=3", "`task` expects a task from 1 to 2, got 3"),
+    ],
+)
+def test_settings_of_ones_own_that_do_not_fit_are_refused(run_own, options, message):
+    assert run_own(options)[::2] == (2, f"replan: {message}\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -221,6 +221,42 @@ def test_every_start_diverging_is_an_error(problem):
         solve(wild)
 
 
+def test_advice_fits_the_solver(problem, monkeypatch, tmp_path):
+    monkeypatch.setattr(Relax, "_relax_from_plan", lambda self, search: "stalled")
+    plan = solve(problem, starts=0)
+    assert plan.advice.endswith("try more `starts`, or a larger `tolerance`")
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").advice == plan.advice
+    sweep = solve(problem, ForwardBackward(sweeps=3))
+    assert sweep.advice == "the sweep did not settle: try more `sweeps`, or the solver Relax"
+
+
+class Idle(Solver):
+    method = "idle"
+
+    def run(self, search):
+        return "converged"
+
+
+class Silent(Solver):
+    method = "silent"
+
+    def run(self, search):
+        search.begin(starts=0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        (Idle(), "`run` of a solver expects to call `search.begin`"),
+        (Silent(), "`status` expects one of converged, stalled, .*; got None"),
+    ],
+)
+def test_a_solver_that_does_not_keep_to_the_interface(problem, solver, message):
+    with pytest.raises(ValueError, match=message):
+        solve(problem, solver)
+
+
 class Mixing(Solver):
     method = "mixing"
     tolerance = 1e-4

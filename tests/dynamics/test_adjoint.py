@@ -171,7 +171,7 @@ def test_auto_dynamics_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"`losses` expects .* of shape \(2,\), got \(1,\)"):
         AutoDynamics(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
     auto = AutoDynamics(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
-    with pytest.raises(ValueError, match="`start` expects the structure"):
+    with pytest.raises(ValueError, match="`start` expects arrays with the structure"):
         auto.pack(Overlaps(np.eye(2), np.eye(2), np.eye(2)).Q.tolist())
     with pytest.raises(ValueError, match="`start` expects finite numbers"):
         auto.pack(np.array([1.0, np.nan, 0.0]))

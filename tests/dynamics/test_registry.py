@@ -1,5 +1,6 @@
 """Kinds of models in files, and what only some of them can do."""
 
+import json
 import os
 
 import numpy as np
@@ -58,8 +59,46 @@ def test_without_the_model_the_plan_loads_as_far_as_it_goes(saved, tmp_path):
     assert str(again) == str(plan)
     assert again.to_frame().equals(plan.to_frame())
     again.plot(tmp_path / "plan.png")
-    with pytest.raises(ValueError, match="loaded without its model, of kind 'auto'"):
-        evaluate(again.problem, again.protocol)
+    for compute in (
+        lambda: evaluate(again.problem, again.protocol),
+        lambda: replan.compare(again.problem),
+        lambda: solve(again.problem),
+        lambda: again.trajectory.unpacked,
+    ):
+        with pytest.raises(ValueError, match="loaded without its model, of kind 'auto'"):
+            compute()
+    again.save(tmp_path / "again.json")
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(path.read_text())
+    assert Plan.load(tmp_path / "again.json", model=plan.problem.model).loss == plan.loss
+
+
+def doubled(state, task, lr):
+    return {"x": 2 * state["x"].at[task].set(-lr * state["x"][task])}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda model: "auto", r"`model` expects the plan's model itself, got 'auto'"),
+        (lambda model: TeacherStudent.similar(0.3), r"`model` .* with kind = 'auto', got .* 'teac"),
+        (
+            lambda model: AutoDynamics(doubled, model._losses, tasks=2, like={"x": np.ones(2)}),
+            r"`model` expects the plan's model, with rate = 'rate', got one with rate = 'doubled'",
+        ),
+        (
+            lambda model: AutoDynamics(
+                model._rate, lambda s: 2 * model._losses(s), tasks=2, like={"x": np.ones(2)}
+            ),
+            r"`model` expects the plan's model, with which its value is .*, got one with which it",
+        ),
+    ],
+    ids=["word", "kind", "setting", "function"],
+)
+def test_a_plan_is_not_loaded_with_another_model(saved, make, message):
+    plan, path = saved
+    with pytest.raises(ValueError, match=message) as raised:
+        Plan.load(path, model=make(plan.problem.model))
+    assert str(raised.value).startswith(f"{path}: ")
 
 
 def test_a_problem_that_no_file_can_describe_is_not_saved(decay, tmp_path):
@@ -85,21 +124,16 @@ def test_what_other_models_cannot_do_is_refused_clearly(decay):
             ValueError, match=f"`{name}` needs a model with overlaps, got .* 'auto'"
         ):
             getattr(run, name)
+        assert not hasattr(run, name)
     with pytest.raises(ValueError, match="`simulate` needs a model that can be simulated"):
         replan.simulate(decay, protocol)
 
 
 class Rolls(Dynamics):
-    """A dynamics that only rolls out."""
+    """A dynamics that only rolls out, in closed form."""
 
     kind = "rolls"
     tasks = 2
-
-    def pack(self, start):
-        return np.array(start, dtype=float)
-
-    def unpack(self, states):
-        return states
 
     def losses(self, states):
         return states**2
@@ -107,19 +141,6 @@ class Rolls(Dynamics):
     def roll_out(self, start, pieces):
         decays = np.exp(-np.cumsum(pieces.shares * pieces.lengths[:, None], axis=0))
         return start * np.vstack([np.ones(2), decays])
-
-    @classmethod
-    def from_dict(cls, content):
-        return cls()
-
-    def to_dict(self):
-        return {}
-
-    def start_from_dict(self, content):
-        return content["x"]
-
-    def start_to_dict(self, start):
-        return {"x": list(start)}
 
 
 def test_a_model_that_only_rolls_out_is_evaluated_and_compared_but_not_solved():
@@ -129,6 +150,48 @@ def test_a_model_that_only_rolls_out_is_evaluated_and_compared_but_not_solved():
     assert "no-replay" in replan.compare(problem).runs
     with pytest.raises(ValueError, match="`problem` expects a model that can be differentiated"):
         solve(problem)
+    content = problem.to_dict()
+    assert content["start"] == {"state": [2.0, 1.0]}
+    again = Problem.from_dict(content, model=Rolls())
+    assert again.state.tolist() == [2.0, 1.0]
+    with pytest.raises(ValueError, match="expects a model that a file can describe, got 'rolls'"):
+        Rolls.from_dict({})
+
+
+def test_the_error_of_a_roll_out_that_ignores_its_substeps_is_not_known(tmp_path):
+    problem = Problem(Rolls(), [2.0, 1.0], duration=1.0, steps=8)
+    run = evaluate(problem, strategies.one_task(problem))
+    assert np.isnan(run.error)
+    assert str(run).startswith("loss 0.770671 ± unknown (task 1")
+    assert "± unknown" in run._repr_html_()
+    run.save(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["error"] is None
+    still = Problem(Rolls(), [0.0, 0.0], duration=1.0, steps=8)
+    assert evaluate(still, strategies.one_task(still)).error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"roll_out": lambda self, start, pieces: np.ones((len(pieces.lengths), 3))},
+            r"`roll_out` expects to return states of shape \(17, 2\), with .* shape \(16, 3\)",
+        ),
+        (
+            {"roll_out": lambda self, start, pieces: np.ones((len(pieces.lengths) + 2, 2))},
+            r"`roll_out` expects to return states of shape \(17, 2\), .* got shape \(18, 2\)",
+        ),
+        (
+            {"losses": lambda self, states: states.sum(axis=-1)},
+            r"`losses` expects to return shape \(17, 2\) for states .*, got shape \(17,\)",
+        ),
+        ({"tasks": property()}, r"`model` expects a dynamics with `tasks`, got a Wrong without"),
+    ],
+)
+def test_a_model_that_does_not_keep_to_the_interface(changes, message):
+    with pytest.raises(ValueError, match=message):
+        problem = Problem(type("Wrong", (Rolls,), changes)(), [2.0, 1.0], duration=1.0, steps=8)
+        evaluate(problem, strategies.one_task(problem))
 
 
 def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
@@ -139,9 +202,12 @@ def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
         find("teacher-studnt")
     with pytest.raises(ValueError, match="`kind` expects a new word, got 'teacher-student'"):
         register(type("Other", (Rolls,), {"kind": "teacher-student"}))
+    for other in (3, TeacherStudent.similar(0.3), dict):
+        with pytest.raises(ValueError, match="`model` expects a class of dynamics, got "):
+            register(other)
     content = {
         "model": {"kind": "found-in-a-file"},
-        "start": {"x": [1.0, 1.0]},
+        "start": {"state": [1.0, 1.0]},
         "training": {"duration": 1.0},
     }
     with pytest.raises(ValueError, match="got 'found-in-a-file'"):
@@ -153,6 +219,7 @@ def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
         "from replan.dynamics import register\n"
         "from test_registry import Rolls\n"
         "@register\nclass Found(Rolls):\n    kind = 'found-in-a-file'\n"
+        "    from_dict = classmethod(lambda cls, content: cls())\n"
     )
     monkeypatch.setenv("REPLAN_IMPORT", os.pathsep.join(["", str(path)]))
     problem = Problem.from_dict(content)

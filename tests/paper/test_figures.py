@@ -69,7 +69,7 @@ def test_a_figure_at_tiny_size(name, tmp_path):
 def test_make_writes_everything_and_keeps_claims_of_other_figures(tmp_path):
     [made] = make(["readout"], tmp_path / "out", quick=True, workers=1)
     first = made.claims
-    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
+    make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "cache", "claims.json", "claims.md",
         "readout.png", "readout.pdf", "readout.csv",
@@ -86,7 +86,7 @@ def test_make_writes_everything_and_keeps_claims_of_other_figures(tmp_path):
     assert list(table.columns) == ["similarity", "seed", "strategy", "loss"]
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
     before = (tmp_path / "out" / "multitask.csv").read_text()
-    list(make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1))
+    make(["multitask"], tmp_path / "out", quick=True, seeds=1, workers=1)
     assert kept == {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cache").iterdir()}
     assert (tmp_path / "out" / "multitask.csv").read_text() == before
 
@@ -321,7 +321,7 @@ def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
     assert content["settings"]["similarities"] == [0.2, 0.8]
     assert content["unconverged"] == made.unconverged
     with pytest.raises(ValueError, match=r"`set` expects one of .*did you mean `steps`"):
-        list(make(["multitask"], tmp_path, changes={"stepz": 3}))
+        make(["multitask"], tmp_path, changes={"stepz": 3})
 
 
 def test_figures_that_are_made_at_once_lose_no_claims(tmp_path):
@@ -345,5 +345,5 @@ def test_figures_that_are_made_at_once_lose_no_claims(tmp_path):
 def test_a_foreign_claims_file_is_refused_before_any_work(tmp_path, content):
     (tmp_path / "claims.json").write_text(content)
     with pytest.raises(ValueError, match="expects a file that `replan figure` wrote"):
-        list(make(["readout"], tmp_path, quick=True, workers=1))
+        make(["readout"], tmp_path, quick=True, workers=1)
     assert not (tmp_path / "cache").exists()

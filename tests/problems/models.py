@@ -17,28 +17,12 @@ from replan.dynamics import (
 
 
 class Vectors:
-    """States that users write as lists of numbers, `size` of them; models that no file holds."""
+    """States that users write as lists of numbers, `size` of them."""
 
     size: int
 
     def pack(self, start):
         return check.array("start", start, (self.size,))
-
-    def unpack(self, states):
-        return states
-
-    @classmethod
-    def from_dict(cls, content):
-        raise ValueError(f"`model.kind` expects a model for files, got {cls.kind!r}")
-
-    def to_dict(self):
-        return {}
-
-    def start_from_dict(self, content):
-        return content["state"]
-
-    def start_to_dict(self, start):
-        return {"state": list(start)}
 
 
 # Fishing: x prey, y predators, task 2 is to fish (Lotka-Volterra; Sager 2005)

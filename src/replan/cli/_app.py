@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import suppress
 
 import click
@@ -42,6 +43,10 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
     if imports:  # in the environment, where worker processes find them too
         before = os.environ.get("REPLAN_IMPORT")
         os.environ["REPLAN_IMPORT"] = os.pathsep.join([*([before] if before else []), *imports])
+    if os.environ.get("REPLAN_IMPORT"):  # mistakes in them are found before anything is read
+        from replan.dynamics._registry import import_named
+
+        import_named()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -64,10 +69,16 @@ def run() -> int:
 
     Raises KeyboardInterrupt where Ctrl-C stopped it.
     """
+    warnings.showwarning = lambda message, *_: _say(str(message))
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
         raise KeyboardInterrupt from None
+    except click.NoSuchOption as error:
+        if error.option_name != "--import":
+            return _fail(error.format_message(), 2)
+        name = error.ctx.info_name if error.ctx else "COMMAND"
+        return _fail(f"`--import` goes before the command: replan --import FILE {name} …", 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except OSError as error:
@@ -96,5 +107,9 @@ def _is_failed_integration(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"replan: {' '.join(message.split())}", err=True)
+    _say(message)
     return code
+
+
+def _say(message: str) -> None:
+    click.echo(f"replan: {' '.join(message.split())}", err=True)

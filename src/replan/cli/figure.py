@@ -54,12 +54,13 @@ def command(
 
     from replan._common import check
     from replan.paper import FIGURES, IMAGE_FIGURES
+    from replan.paper._make import make_each
 
     check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES, "all", "images"])
     names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
     folder = out or Path("figures-quick" if quick else "figures")
     try:
-        for made in replan.paper.make(
+        for made in make_each(
             names,
             folder,
             quick=quick,

@@ -12,21 +12,24 @@ from replan.cli._options import Command
 
 @click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-def command(file: Path) -> None:
+@click.option("--kind", help="The kind of model.  [default: teacher-student]")
+def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 
-    It describes the problem of the paper's Fig. 2.
+    It describes the problem of the paper's Fig. 2, or one for another kind of model.
 
     \b
-    Example:
+    Examples:
       replan new problem.toml
+      replan --import linear.py new linear.toml --kind linear
     """
     from replan._common import files
 
     if not file.parent.is_dir():
         raise ValueError(f"`FILE` expects a file in a folder that exists, got '{file}'")
+    text = replan.problem.example() if kind is None else replan.problem.example(kind)
     try:
-        files.create(file, replan.problem.example().encode())
+        files.create(file, text.encode())
     except FileExistsError:
         raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
     click.echo(f"wrote {file}; next: replan compare {file}")

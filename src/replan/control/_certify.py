@@ -9,7 +9,9 @@ import numpy as np
 from replan.control._objective import Controls, Gradient
 from replan.control._relaxed import budgets, least
 from replan.control._search import Search
-from replan.control.plan import Certificate, Plan, Status
+from replan.control._solver import Solver
+from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
+from replan.control.relax import TOLERANCE
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
@@ -17,10 +19,11 @@ from replan.trajectory import evaluate
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
-def certified(search: Search, status: Status, tolerance: float, statistics: dict[str, Any]) -> Plan:
+def certified(search: Search, solver: Solver, status: Status, statistics: dict[str, Any]) -> Plan:
     """Return the best plan of a search, evaluated on a fine integrator.
 
-    - `tolerance`: of the solver; a discretisation error far beyond it makes the plan "inaccurate".
+    - `solver`: a discretisation error far beyond its tolerance makes the plan "inaccurate"; its
+      advice goes with the status.
     - `statistics`: what the plan's are to hold besides the work done.
     """
     problem, best = search.problem, search.best.controls
@@ -51,13 +54,15 @@ def certified(search: Search, status: Status, tolerance: float, statistics: dict
         scope=search.scope,
     )
     error = certificate.discretisation_error
-    if status == "converged" and error > _INACCURATE * search.enough(tolerance):
+    enough = search.enough(getattr(solver, "tolerance", TOLERANCE))
+    if status == "converged" and error > _INACCURATE * enough:
         status = "inaccurate"
+    words = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
     edges = slice(None, None, search.fine.pieces)
     return Plan(
         problem, protocol, trajectory, relaxed,
         final.by_shares / search.fine.lengths[:, None], final.adjoints[edges],
-        certificate, status, statistics,
+        certificate, status, "; ".join(filter(None, words)), statistics,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from replan._common.check import Floats
+from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Progress
 from replan.control._discrete import allows, nearest
 from replan.control._objective import Controls, Objective
@@ -18,6 +20,7 @@ from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, Strategy, interleaved
+from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
@@ -81,6 +84,7 @@ class Search:
             self.starts.append(Start(protocol, found, strategy))
             self.meter.advance(0, note=f"{len(self.starts)} starts")
         if self._best is None:
+            evaluate(self.problem, self.starts[0].protocol, throw=False)  # or a wrong model
             raise IntegrationError(
                 f"every start diverges at learning rate {self.problem.lr:g}: try a smaller `lr`"
             )
@@ -99,10 +103,7 @@ class Search:
         if self.free_tasks:
             for strategy in STRATEGIES.values():
                 if self.free_lr or not strategy.turns:
-                    try:
-                        yield strategy(problem, **self._watched(strategy)), True
-                    except IntegrationError:  # its learning rate is too large: others may work
-                        continue
+                    yield from self._made(strategy)
             rng = np.random.default_rng(seed)
             for _ in range(count):
                 rows = rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
@@ -113,7 +114,22 @@ class Search:
             yield given, True
         for strategy in STRATEGIES.values():
             if self.free_lr and strategy.turns:
-                yield strategy(problem, protocol=given, **self._watched(strategy)), True
+                yield from self._made(strategy, protocol=given)
+
+    def _made(self, strategy: Strategy, **settings: Protocol) -> Iterator[tuple[Protocol, bool]]:
+        """Yield the start that a strategy makes; one of the user's that fails is left out."""
+        try:
+            made = strategy(self.problem, **settings, **self._watched(strategy))
+            yield self._accepted(made), True
+        except IntegrationError:  # its learning rate is too large: others may work
+            return
+        except Exception as error:
+            if interrupted(error) or not strategy.foreign:
+                raise
+            warnings.warn(
+                f"the strategy {strategy.name} is left out: {type(error).__name__}: {error}",
+                stacklevel=6,
+            )
 
     def _watched(self, strategy: Strategy) -> dict[str, Any]:
         """Return settings by which a strategy that searches a grid reports its progress."""
@@ -162,7 +178,11 @@ class Search:
     @property
     def best(self) -> Found:
         """The best plan so far."""
-        assert self._best is not None, "`begin` comes first"
+        if self._best is None:
+            raise ValueError(
+                "`run` of a solver expects to call `search.begin`, which finds the first plan, "
+                "before anything else"
+            )
         return self._best
 
     def enough(self, tolerance: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, get_args
 
 from replan._common import check
 from replan._common.interrupt import interrupted
@@ -16,7 +16,7 @@ from replan.control.exhaustive import Exhaustive
 from replan.control.flips import Flips
 from replan.control.forward_backward import ForwardBackward
 from replan.control.plan import Plan, SolveError, Status
-from replan.control.relax import TOLERANCE, Relax
+from replan.control.relax import Relax
 from replan.problem import Problem
 from replan.protocol import Protocol
 
@@ -77,12 +77,13 @@ def solve(
             if not search.any:
                 raise KeyboardInterrupt from None
             status = "stopped"
+    check.one_of("status", status, get_args(Status))
     statistics = {
         "method": solver.method,
         "seed": getattr(solver, "seed", 0),
         "seconds": time.perf_counter() - begin,
     }
-    plan = certified(search, status, getattr(solver, "tolerance", TOLERANCE), statistics)
+    plan = certified(search, solver, status, statistics)
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 class Solver(ABC):
     """A way to search for a plan: its settings, and what it does with a search.
 
-    method: its name on the command line and in results.
+    method: its name on the command line and in results. advice: what to try after a status, where
+    this solver knows better than the general advice.
     """
 
     method: ClassVar[str]
+    advice: ClassVar[dict[Status, str]] = {}
 
     @abstractmethod
     def run(self, search: Search) -> Status:

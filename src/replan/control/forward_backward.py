@@ -25,6 +25,10 @@ class ForwardBackward(Solver):
     damping: float = 0.1
     sweeps: int = 500
     method: ClassVar[str] = "sweep"
+    advice: ClassVar[dict[Status, str]] = {
+        "stalled": "the sweep did not settle: try more `sweeps`, or the solver Relax",
+        "cycled": "the sweep repeats itself: try a smaller `damping`, or the solver Relax",
+    }
 
     def __post_init__(self) -> None:
         check.number("damping", self.damping, above=0, at_most=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan._common import files
+from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
 from replan.dynamics._absent import Absent
@@ -26,8 +27,8 @@ Status = Literal["converged", "stalled", "cycled", "inaccurate", "limit", "stopp
 
 ADVICE: dict[Status, str] = {
     "converged": "",
-    "stalled": "Pontryagin's condition was not reached: try more `starts`, or the solver Relax",
-    "cycled": "the sweep repeats itself: try a smaller `damping`, or the solver Relax",
+    "stalled": "the search ended before Pontryagin's condition was met: try the solver Relax",
+    "cycled": "the search repeats itself: try the solver Relax",
     "inaccurate": "the integrator, not the search, limits this plan: its discretisation error is "
     "larger than what is left to gain; try more `steps` or a smaller `lr`",
     "limit": "the limit on gradients was reached: try a larger `max_gradients`",
@@ -37,6 +38,7 @@ ADVICE: dict[Status, str] = {
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
 _FOCUS = "focus on task {}"
 _BLOCKS = 9  # most stays that are described one by one
+_SAME = 1e-6  # values that differ by more, relatively, are those of different models
 
 
 class SolveError(RuntimeError):
@@ -77,9 +79,9 @@ class Plan:
 
     trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
     tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
-    adjoints: (steps + 1, n), the gradients of the objective by the states. statistics: method,
-    seed, starts (from how many the search descended: random ones, a given one and strategies),
-    gradients, roll_outs, seconds.
+    adjoints: (steps + 1, n), the gradients of the objective by the states. advice: what to do next,
+    if anything. statistics: method, seed, starts (from how many the search descended: random ones,
+    a given one and strategies), gradients, roll_outs, seconds.
     """
 
     problem: Problem
@@ -90,18 +92,13 @@ class Plan:
     adjoints: Floats
     certificate: Certificate
     status: Status
+    advice: str
     statistics: dict[str, Any]
 
     @property
     def loss(self) -> float:
         """The objective."""
         return self.certificate.value
-
-    @property
-    def advice(self) -> str:
-        """What to do next, if anything."""
-        missed = "" if self.trajectory.targets_met else MISSED
-        return "; ".join(filter(None, [ADVICE[self.status], missed]))
 
     @property
     def learning_rates(self) -> Floats:
@@ -172,13 +169,22 @@ class Plan:
     def load(cls, path: files.FilePath, *, model: Dynamics | None = None) -> Plan:
         """Read a saved plan.
 
-        Its learning curves are computed again with `model`, or with the registered model of its
-        kind. Without either, the protocol, the curves and the certificate are those of the file.
+        Its learning curves are computed again with `model`, the one that it was made with, or with
+        the registered model of its kind. Without either, the protocol, the curves and the
+        certificate are those of the file.
         """
         content = files.read_json(path)
         try:
+            if model is not None:
+                _check_model(path, content, model)
             protocol = Protocol.load(path)
             trajectory = _trajectory(content, protocol, model)
+            value, found = content["value"], trajectory.loss
+            if model is not None and not np.isclose(found, value, rtol=_SAME, atol=1e-12):
+                raise ValueError(
+                    f"{path}: `model` expects the plan's model, with which its value is "
+                    f"{value:.9g}, got one with which it is {found:.9g}"
+                )
             relaxed = content["relaxed"]
             names = Certificate.__dataclass_fields__
             return cls(
@@ -190,6 +196,7 @@ class Plan:
                 np.array(content["adjoints"]),
                 Certificate(**{name: content[name] for name in names}),
                 content["status"],
+                content["advice"],
                 content["statistics"],
             )
         except KeyError as error:
@@ -267,6 +274,35 @@ class Plan:
         ]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Saved(Trajectory):
+    """A trajectory without a model, which says what its file said.
+
+    content: that of the file.
+    """
+
+    content: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        return self.content
+
+
+def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics) -> None:
+    """Refuse a model that is not the one of a saved plan, as far as the file describes that."""
+    if not isinstance(model, Dynamics):
+        raise ValueError(
+            f"{path}: `model` expects the plan's model itself, got {check.show(model)}"
+        )
+    given = {"kind": model.kind} | json.loads(json.dumps(model.to_dict()))
+    for key, value in {"kind": DEFAULT, **content["problem"]["model"]}.items():
+        if given.get(key) != value:
+            raise ValueError(
+                f"{path}: `model` expects the plan's model, with {key} = {check.show(value)}, "
+                f"got one with {key} = {given.get(key)!r:.80}"
+            )
+
+
 def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | None) -> Trajectory:
     """Return the trajectory of a saved plan, computed again if there is a model for it."""
     section = content["problem"]["model"]
@@ -275,9 +311,10 @@ def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | N
         return evaluate(problem, protocol)
     problem = Problem.from_dict(content["problem"], model=Absent(section, protocol.tasks))
     times, losses = np.array(content["times"]), np.array(content["curves"])
-    return Trajectory(
+    return _Saved(
         problem,
         protocol,
+        content=content,
         times=times,
         states=np.zeros((times.size, 0)),
         losses=losses,

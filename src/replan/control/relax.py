@@ -41,6 +41,10 @@ class Relax(Solver):
     seed: int = 0
     tolerance: float = TOLERANCE
     method: ClassVar[str] = "relax"
+    advice: ClassVar[dict[Status, str]] = {
+        "stalled": "the search ended before Pontryagin's condition was met: try more `starts`, or "
+        "a larger `tolerance`",
+    }
 
     def __post_init__(self) -> None:
         check.integer("starts", self.starts)

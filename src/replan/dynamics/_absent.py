@@ -9,10 +9,10 @@ import numpy as np
 
 from replan._common import check
 from replan._common.check import Floats
-from replan.dynamics._dynamics import Dynamics, Pieces
+from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 
 
-class Absent(Dynamics):
+class Absent(DifferentiableDynamics):
     """Stands in for a model of which only the `[model]` section is known.
 
     Results that were saved with that model can be read, but nothing can be computed again.
@@ -45,10 +45,13 @@ class Absent(Dynamics):
         """Refuse: the rate is not known."""
         self._refuse()
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
-        """Refuse: a file cannot describe a model that is not available."""
-        raise ValueError("`model.kind` expects a model")
+    def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
+        """Refuse: the losses are not known."""
+        self._refuse()
+
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+        """Refuse: the rate is not known."""
+        self._refuse()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section as it was."""

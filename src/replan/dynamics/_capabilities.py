@@ -63,6 +63,10 @@ class Simulable(ABC):
         """Return a run at its start; `weights`: the initial ones, if the engine has any."""
 
 
+class CapabilityError(AttributeError, ValueError):
+    """The model cannot do this. An AttributeError too: `hasattr(run, "overlaps")` is then False."""
+
+
 _C = TypeVar("_C", HasOverlaps, Simulable)
 
 _NEEDS: dict[type, str] = {
@@ -74,7 +78,7 @@ _NEEDS: dict[type, str] = {
 def require(model: Dynamics, capability: type[_C], what: str) -> _C:
     """Return the model if it has a capability; else refuse it, naming `what` needs one."""
     if not isinstance(model, capability):
-        raise ValueError(
+        raise CapabilityError(
             f"`{what}` needs {_NEEDS[capability]}, got one of kind {check.show(model.kind)}"
         )
     return model

@@ -13,13 +13,15 @@ import numpy as np
 
 from replan._common import check
 from replan._common.check import Floats, Ints
+from replan._common.sections import from_keys
 
 
 class Pieces(NamedTuple):
     """The steps of a protocol as an integrator sees them.
 
     shares: (pieces, T) of the tasks. lr: (pieces, T) the learning rate of each task. lengths:
-    (pieces,) in time. substeps: (pieces,) how many integrator steps each piece is cut into.
+    (pieces,) in time. substeps: (pieces,) how many integrator steps each piece is cut into, equal
+    ones. Twice the substeps must give a more accurate result: errors are estimated from that.
     """
 
     shares: Floats
@@ -63,19 +65,22 @@ class Dynamics(ABC):
     kind: the word that stands for the model in files. example: commented `[model]` and `[start]`
     sections of a problem file to start from. tasks: T. `pack` makes a state from what a user
     writes; `unpack` does the reverse.
+
+    A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
+    as they are. One for files says how with the other methods.
     """
 
     kind: ClassVar[str]
     example: ClassVar[str] = ""
     tasks: int
 
-    @abstractmethod
     def pack(self, start: Any) -> Floats:
         """Return a user's start, checked, as a state (n,)."""
+        return check.array("start", start, ("n",))
 
-    @abstractmethod
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the user's form."""
+        return states
 
     @abstractmethod
     def losses(self, states: Floats) -> Floats:
@@ -89,24 +94,32 @@ class Dynamics(ABC):
         """
 
     @classmethod
-    @abstractmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
         """Return the model that a problem file's `[model]` section, without `kind`, describes.
 
-        A mistake is a ValueError that names the key.
+        A mistake is a ValueError that names the key. Unless a subclass says otherwise, no file can
+        describe the model.
         """
+        raise ValueError(
+            f"`model.kind` expects a model that a file can describe, got {cls.kind!r}, which has "
+            "no `from_dict`: pass the model itself"
+        )
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the settings of this model as the `[model]` section, without `kind`."""
+        return {}
 
-    @abstractmethod
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:
-        """Return the start that the `[start]` section of a problem file describes."""
+        """Return the start that the `[start]` section describes: a state under the key `state`."""
 
-    @abstractmethod
+        def start(state: list[float]) -> Any:
+            return self.unpack(check.array("start.state", state, ("n",)))
+
+        return from_keys(start, content, "start")
+
     def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return a start as the `[start]` section of a problem file."""
+        return {"state": self.pack(start).tolist()}
 
 
 def first_state(model: Dynamics, start: Any) -> Floats:

@@ -28,7 +28,8 @@ class Integration(NamedTuple):
     """A roll-out to a required accuracy.
 
     states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, T). errors: the
-    estimated discretisation error of each loss. substeps: (pieces,) steps taken on each piece.
+    estimated discretisation error of each loss, NaN where it is not known. substeps: (pieces,)
+    steps taken on each piece.
     """
 
     states: Floats
@@ -51,7 +52,8 @@ def integrate(
 
     The error is estimated by comparing step with half step; it says how many times smaller the
     steps must be. After the first pair of runs, give up where the next would need more than
-    `max_steps` steps in all.
+    `max_steps` steps in all. If half the steps give the very same states, the model takes no notice
+    of them, and the error is not known.
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
     max_steps = check.integer("max_steps", max_steps, at_least=1)
@@ -70,6 +72,8 @@ def integrate(
                 np.max(errors / (rtol * np.abs(losses) + ATOL)),
                 np.max(state_errors / (rtol * np.maximum(1.0, np.abs(states)))),
             )
+            if np.array_equal(states, coarse) and np.any(states != states[0]):
+                errors = np.full_like(losses, np.nan)
             if excess <= 1.0:
                 return Integration(states, losses, errors, fine.substeps, "ok", "")
             finer = _finer(model, states, pieces, excess)
@@ -103,8 +107,19 @@ def _finer(model: Dynamics, states: Floats, pieces: Pieces, excess: float) -> In
 def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Floats, Floats]:
     """Return states and losses up to the first that is not a finite number."""
     states = model.roll_out(start, pieces)
+    most = pieces.lengths.size + 1
+    if np.shape(states)[1:] != start.shape or not 1 <= len(states) <= most:
+        raise ValueError(
+            f"`roll_out` expects to return states of shape ({most}, {start.size}), with fewer rows "
+            f"where numbers are no longer finite, got shape {np.shape(states)}"
+        )
     with np.errstate(invalid="ignore"):  # a step too large can leave the valid states
         losses = model.losses(states)
+    if np.shape(losses) != (len(states), model.tasks):
+        raise ValueError(
+            f"`losses` expects to return shape ({len(states)}, {model.tasks}) for states of shape "
+            f"{states.shape}, got shape {np.shape(losses)}"
+        )
     bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
     end = bad[0] if bad.size else len(states)
     return states[:end], losses[:end]
@@ -126,6 +141,7 @@ def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tu
         )
         ends, _ = _finite_roll_out(model, states[moderate], again)
         if len(ends) <= again.lengths.size:
+            _check_rate(model, states[moderate], pieces.only(moderate, moderate + 1))
             lr, shares = pieces.lr[done], pieces.shares[done]
             return "diverged", (
                 f"the trajectory diverged after time {pieces.lengths[:done].sum():g} of "
@@ -136,3 +152,13 @@ def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tu
         f"accuracy {rtol:g} was not reached with {steps} steps: "
         "try a smaller `lr` or a shorter `duration`, or a larger `max_steps`"
     )
+
+
+def _check_rate(model: Dynamics, state: Floats, piece: Pieces) -> None:
+    """Refuse a model whose rate is not finite at a state, however small the learning rate."""
+    short = piece._replace(lengths=1e-9 * piece.lengths, lr=np.minimum(piece.lr, 1e-3))
+    if len(model.roll_out(state, short)) < 2:
+        raise ValueError(
+            "`model` expects a rate of finite numbers, got NaN or infinity at the state "
+            f"{np.array2string(state, precision=4, threshold=6)}"
+        )

@@ -79,7 +79,10 @@ def _check(kernels: Kernels) -> None:
 
 
 def _explained(loop: Any) -> Callable[..., Any]:
-    """Return the loop with errors of numba, which are pages long, told in one line."""
+    """Return the loop with errors of numba, which are pages long, told in one line.
+
+    Compiled code that fails was given a state of the wrong length: nothing else varies.
+    """
 
     @wraps(loop)
     def call(*arguments: Any) -> Any:
@@ -87,6 +90,11 @@ def _explained(loop: Any) -> Callable[..., Any]:
             return loop(*arguments)
         except NumbaError as error:
             raise ValueError(_one_line(str(error))) from error
+        except (ValueError, IndexError) as error:
+            raise ValueError(
+                "`pack` expects to return a state that `rate` and `losses` can work with, got one "
+                f"of {arguments[1].shape[-1]} numbers: {str(error).partition(chr(10))[0]}"
+            ) from error
 
     return call
 

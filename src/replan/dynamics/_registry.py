@@ -57,7 +57,7 @@ def known(kind: str) -> bool:
     bring strategies and solvers as well. A kind that is still not known is looked for among the
     entry points `replan.models` of installed packages.
     """
-    _import_named()
+    import_named()
     if kind not in _KINDS:
         for entry in _entry_points():
             if entry.name == kind:
@@ -67,14 +67,14 @@ def known(kind: str) -> bool:
 
 def model_modules() -> list[str]:
     """Return the names of all modules outside replan that bring models, as `known` finds them."""
-    return _import_named() + [entry.module for entry in _entry_points()]
+    return import_named() + [entry.module for entry in _entry_points()]
 
 
 def _entry_points() -> EntryPoints:
     return entry_points(group="replan.models")
 
 
-def _import_named() -> list[str]:
+def import_named() -> list[str]:
     """Import what REPLAN_IMPORT names; return the names of the modules."""
     return [_import(name) for name in os.environ.get(IMPORTS, "").split(os.pathsep) if name]
 
@@ -93,7 +93,10 @@ def _import(name: str) -> str:
 
 
 def _import_file(path: Path) -> str:
-    """Import a file under its own name, if it is not there yet; return that name."""
+    """Import a file under its own name, if it is not there yet; return that name.
+
+    As with `python FILE`, its folder is where modules are looked for first, then and later.
+    """
     name = path.stem
     if name in sys.modules:
         found = getattr(sys.modules[name], "__file__", None)
@@ -103,6 +106,8 @@ def _import_file(path: Path) -> str:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "it ends in .py"
     module = sys.modules[name] = module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:

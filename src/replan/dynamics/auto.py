@@ -6,12 +6,12 @@ scan): differentiating the unrolled scan costs several times as much to run and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common import check, sections
+from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 
@@ -42,7 +42,8 @@ class AutoDynamics(DifferentiableDynamics):
     - `like`: a state, for its structure and shapes.
 
     All numbers are float64. No file can hold the functions: results of such a model are loaded
-    with `model=`, or else only in so far as the file holds them.
+    with `model=`, or else only in so far as the file holds them. A subclass that makes the
+    functions from settings can be registered, with a `kind`, `from_dict` and `to_dict` of its own.
     """
 
     kind = "auto"
@@ -62,22 +63,23 @@ class AutoDynamics(DifferentiableDynamics):
         with jax.enable_x64(True):
             state = _doubles("like", like)
             flat, self._unravel = ravel_pytree(state)
-            self._shapes = _show(state)
-            self.size = int(flat.size)
+            self._shapes, self.size = _show(state), int(flat.size)
             if self.size == 0:
-                raise ValueError(f"`like` expects a state, got {check.show(like)}")
+                raise ValueError(
+                    f"`like` expects a state of at least one number, got {check.show(like)}"
+                )
             self._forward = jax.jit(self._scan_forward)
             self._backward = jax.jit(self._scan_backward)
             self._all_losses = jax.jit(jax.vmap(self._flat_losses))
             self._pull_all_losses = jax.jit(jax.vmap(self._pull_flat_losses))
             for task in range(self.tasks):
-                given = jax.eval_shape(lambda x, lr, t=task: rate(x, t, lr), state, 1.0)
-                if _show(given) != _show(state):
+                given = _traced("rate", lambda x, lr, t=task: rate(x, t, lr), state, 1.0)
+                if _show(given) != self._shapes:
                     raise ValueError(
                         "`rate` expects a function that returns the structure and shapes of the "
-                        f"state, {_show(state):.150}, got {_show(given):.150} for task {task}"
+                        f"state, {self._shapes:.150}, got {_show(given):.150} for task {task}"
                     )
-            given = jax.eval_shape(losses, state)
+            given = _traced("losses", losses, state)
         if _show(given) != f"({self.tasks},)":
             raise ValueError(
                 f"`losses` expects a function that returns an array of shape ({self.tasks},), "
@@ -135,13 +137,16 @@ class AutoDynamics(DifferentiableDynamics):
             flat = np.array(ravel_pytree(state)[0])
         if _show(state) != self._shapes:
             raise ValueError(
-                f"`start` expects the structure and shapes {self._shapes:.200}, "
+                "`start` expects arrays with the structure and shapes of `like`, "
+                f"{self._shapes:.200}, "
                 f"got {_show(state):.200}"
             )
         return flat
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""
+        if states.shape[-1] != self.size:
+            raise ValueError(f"`states` expects {self.size} numbers each, got {states.shape[-1]}")
         with jax.enable_x64(True):
             rows = jax.vmap(self._unravel)(jnp.asarray(states.reshape(-1, self.size)))
         lead = states.shape[:-1]
@@ -188,14 +193,6 @@ class AutoDynamics(DifferentiableDynamics):
             np.add.reduceat(by_lr[:used], first),
         )
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> AutoDynamics:
-        """Refuse: its functions cannot be put in a file."""
-        raise ValueError(
-            "`model.kind` expects a model that a file can describe, got 'auto', which is made of "
-            "functions: pass the model itself"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return the names of the functions: they cannot be put in a file."""
         return {
@@ -204,20 +201,24 @@ class AutoDynamics(DifferentiableDynamics):
             "tasks": self.tasks,
         }
 
-    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
-        """Return the start that a flat list under the key `state` describes."""
-        return sections.from_keys(self._start, content, "start")
 
-    def _start(self, state: list[float]) -> Any:
-        return self.unpack(check.array("state", state, (self.size,)))
+_ARGUMENTS = {"rate": "state, task, lr", "losses": "state"}
 
-    def start_to_dict(self, start: Any) -> dict[str, Any]:
-        """Return the start as a flat list."""
-        return {"state": self.pack(start).tolist()}
+
+def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the shapes of what a function of the user's returns; refuse what JAX cannot trace."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except Exception as error:  # whatever is wrong in the user's code
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"`{name}` expects a function of ({_ARGUMENTS[name]}) in JAX code, with functions of "
+            f"`jax.numpy` and no `if` that depends on the state, got {type(error).__name__}: {why}"
+        ) from error
 
 
 def _doubles(name: str, state: Any) -> Any:
-    """Return a state as JAX arrays of float64; `name` is that of the argument."""
+    """Return a state, an argument of that name, as JAX arrays of float64."""
     return jax.tree_util.tree_map(lambda a: jnp.asarray(check.array(name, a)), state)
 
 

@@ -53,8 +53,8 @@ def make(
     changes: dict[str, Any] | None = None,
     workers: int | None = None,
     progress: bool = False,
-) -> Iterator[Made]:
-    """Make figures in the folder `out`, and give each as soon as it is made.
+) -> list[Made]:
+    """Make figures in the folder `out`, and return what was made.
 
     `figures`: names of the paper's, and modules with figures of one's own (docs/extending.md).
     Writes NAME.png, NAME.pdf, NAME.csv (and NAME-….csv where there are more tables), and adds to
@@ -67,13 +67,36 @@ def make(
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
     """
+    return list(
+        make_each(
+            figures,
+            out,
+            quick=quick,
+            seeds=seeds,
+            changes={} if changes is None else changes,
+            workers=workers,
+            progress=progress,
+        )
+    )
+
+
+def make_each(
+    figures: Sequence[str | ModuleType],
+    out: files.FilePath,
+    *,
+    quick: bool,
+    seeds: int | None,
+    changes: dict[str, Any],
+    workers: int | None,
+    progress: bool,
+) -> Iterator[Made]:
+    """Yield each figure of `make` as soon as it is made."""
     modules = dict(map(_find, check.items("figures", figures, "figures")))
     if not modules:
         raise ValueError("`figures` expects at least one, got none")
     check.boolean("quick", quick)
     if seeds is not None:
         check.integer("seeds", seeds, at_least=1)
-    changes = {} if changes is None else changes
     check.instance("changes", changes, dict, "settings by name")
     standard = {name: module.QUICK if quick else module.FULL for name, module in modules.items()}
     for key in changes:

@@ -17,7 +17,7 @@ tasks = true
 lr = false                        # or { min = 0.0, max = 5.0 }
 
 [objective]
-weights = [0.5, 0.5]              # of the tasks' final losses
+# weights = [0.5, 0.5]            # of the tasks' final losses; by default equal
 # running = [0.0, 0.0]            # of their averages over the training
 # targets = { 1 = 0.01 }          # the loss of task 1 should end below 0.01
 
@@ -30,5 +30,9 @@ weights = [0.5, 0.5]              # of the tasks' final losses
 
 
 def example(kind: str = DEFAULT) -> str:
-    """Return a commented problem file for a kind of model."""
-    return f"{_HEAD}\n{find(kind).example}{_EXAMPLE}"
+    """Return a commented problem file for a kind of model.
+
+    Where the model has no example, its own keys are left to fill in.
+    """
+    own = find(kind).example or f'[model]\nkind = "{kind}"\n\n[start]'
+    return f"{_HEAD}\n{own.strip()}\n\n{_EXAMPLE}"

@@ -14,6 +14,7 @@ from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
 from replan.dynamics._dynamics import first_state
+from replan.dynamics._registry import import_named
 from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
 from replan.protocol import Protocol
@@ -66,6 +67,12 @@ class Problem:
         check.instance("model", self.model, Dynamics, "a dynamics such as TeacherStudent")
         check.instance("control", self.control, Control, "a Control(tasks=…, lr=…)")
         check.instance("limits", self.limits, Limits, "a Limits(max_share=…, …)")
+        for name in ("kind", "tasks"):
+            if not hasattr(self.model, name):
+                raise ValueError(
+                    f"`model` expects a dynamics with `{name}`, "
+                    f"got a {type(self.model).__name__} without"
+                )
         tasks = self.model.tasks
         weights = self._weights("weights", np.full(tasks, 1 / tasks))
         running = self._weights("running", np.zeros(tasks))
@@ -182,6 +189,7 @@ class Problem:
         """
         from replan.problem._file import sections
 
+        import_named()  # before the file is read, which has no part in what goes wrong there
         content = sections(path)
         try:
             return cls.from_dict(content)

@@ -1,5 +1,6 @@
 """Strategies: recipes that make a protocol from a problem without optimising it."""
 
+from replan._common.check import Task
 from replan.strategies._strategies import (
     GridSearch,
     alternating,
@@ -21,6 +22,7 @@ __all__ = [
     "STRATEGIES",
     "GridSearch",
     "Strategy",
+    "Task",
     "alternating",
     "constant_lr",
     "exponential_lr",

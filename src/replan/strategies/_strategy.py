@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, overload
@@ -26,13 +27,20 @@ class Strategy:
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
         check.function("recipe", recipe, "a function of a problem")
         check.items("turns", turns, "names")
+        _check(recipe, ("protocol", "progress") if turns else ())
         update_wrapper(self, recipe)
         self.recipe, self.turns = recipe, turns
         self.name = recipe.__name__.replace("_", "-")
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a user's own: a mistake in it is then no mistake of the model or replan."""
+        return not self.recipe.__module__.startswith("replan.")
+
     def __call__(self, problem: Any, **settings: Any) -> Protocol:
-        """Return the protocol for a problem."""
-        return self.recipe(check.instance("problem", problem, Problem, "a Problem"), **settings)
+        """Return the protocol for a problem; refuse what the recipe makes if it does not fit."""
+        check.instance("problem", problem, Problem, "a Problem")
+        return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
 
     def __repr__(self) -> str:
         return f"Strategy({self.name})"
@@ -51,6 +59,21 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
     if recipe is None:
         return lambda found: _add(Strategy(found, turns))
     return _add(Strategy(recipe, turns))
+
+
+def _check(recipe: Any, needs: tuple[str, ...]) -> None:
+    """Refuse a recipe that cannot be called with a problem alone, or lacks what it needs."""
+    if not inspect.isfunction(recipe):
+        raise ValueError(f"`strategy` expects a function, got {check.show(recipe)}")
+    signature = inspect.signature(recipe)
+    try:
+        signature.bind("a problem", **dict.fromkeys(needs))
+    except TypeError as error:
+        also = f", with the settings {' and '.join(needs)}," if needs else ""
+        raise ValueError(
+            f"`strategy` expects a function{also} that can be called with a problem alone, "
+            f"got {recipe.__name__}{signature}: {error}"
+        ) from None
 
 
 def _add(made: Strategy) -> Strategy:
