@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FilePath = str | os.PathLike[str]
 VERSION = version("replan")
+LARGEST = 100_000_000  # bytes of a file that is read: more is no protocol, but a mistake
 
 
 def write_json(path: FilePath, content: dict[str, Any]) -> None:
@@ -29,12 +31,41 @@ def write_json(path: FilePath, content: dict[str, Any]) -> None:
     write_text(path, text + "\n")
 
 
+def read_text(path: FilePath) -> str:
+    """Read a text file of at most `LARGEST` bytes, with or without a byte order mark.
+
+    Only a regular file: a device or a pipe may never end.
+    """
+    name = os.fspath(path)
+    found = os.stat(path)  # before it is opened: opening a pipe waits for its other end
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{name}: expects a regular file, got a device or a pipe")
+    with Path(path).open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        size = max(found.st_size, len(data))
+        raise ValueError(
+            f"{name}: expects a file of at most {LARGEST / 1e6:.0f} MB, got {size / 1e6:.0f} MB"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}: expects text in UTF-8, got bytes that are not ({error})"
+        ) from None
+
+
 def read_json(path: FilePath) -> dict[str, Any]:
     """Read a JSON object."""
+    text = read_text(path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a JSON file ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{os.fspath(path)}: brackets are nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,7 @@ FIGURES = (
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 _ALL = (*FIGURES, *IMAGE_FIGURES)
+_MOST_SEEDS = 100_000  # which all have a place in one table
 _PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a figure
 
 
@@ -76,17 +78,19 @@ def make(
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
     options += [f" --set {key}={json.dumps(value)}" for key, value in (changes or {}).items()]
-    # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
-        ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
+        ThreadPoolExecutor(len(modules)) as threads,
         Sweep(folder / "cache", workers, progress) as run,
     ):
-        tables = {
-            name: threads.submit(module.compute, run, **settings[name])
-            for name, module in modules.items()
+        tables: dict[str, Callable[[], Tables]] = {
+            name: partial(module.compute, run, **settings[name]) for name, module in modules.items()
         }
+        if run.workers > 1:  # else everything happens in this thread, which hears Ctrl-C
+            # The threads only wait: the cases of all figures share the workers, while pictures are
+            # drawn.
+            tables = {name: threads.submit(compute).result for name, compute in tables.items()}
         for name, module in modules.items():
-            made = _write(folder, name, module, tables[name].result())
+            made = _write(folder, name, module, tables[name]())
             command = f"replan figure {name}{''.join(options)}"
             if name not in _ALL:
                 command = f"replan.paper.make([{module.__name__}], …)"
@@ -116,7 +120,29 @@ def _settings(
     """Return the settings of a figure, with those of the changes that it knows."""
     if seeds is not None:
         changes = changes | {"seeds": check.integer("seeds", seeds, at_least=1)}
-    return standard | {key: value for key, value in changes.items() if key in standard}
+    known = {key: value for key, value in changes.items() if key in standard}
+    return standard | {key: _alike(key, value, standard[key]) for key, value in known.items()}
+
+
+def _alike(name: str, value: Any, standard: Any) -> Any:
+    """Return a setting if it is of the same kind as the standard one: a number, a list, a word."""
+    match standard:
+        case bool():
+            return check.boolean(name, value)
+        case int() if name == "seeds":
+            return check.integer(name, value, at_least=1, at_most=_MOST_SEEDS)
+        case int():
+            return check.integer(name, value)
+        case float():
+            return check.number(name, value)
+        case list():
+            given = check.items(name, value, "numbers")
+            if not given or len(set(map(str, given))) < len(given):
+                raise ValueError(
+                    f"`{name}` expects at least one number, none twice, got {check.show(value)}"
+                )
+            return [_alike(name, item, standard[0]) for item in given]
+    return check.instance(name, value, str, "a word")
 
 
 def _write(folder: Path, name: str, module: Any, tables: Tables) -> Made:
@@ -146,8 +172,12 @@ class _Record:
         if not self.path.exists():
             return {}
         content = files.read_json(self.path)
-        if "figures" not in content:
-            raise ValueError(f"{self.path}: expects a file that `replan figure` wrote, got another")
+        try:
+            page(content["figures"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ValueError(
+                f"{self.path}: expects a file that `replan figure` wrote, got another"
+            ) from None
         found: dict[str, Any] = content["figures"]
         return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -77,10 +76,13 @@ class _File(Section):
 
 def sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
+    text = files.read_text(path)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a TOML file ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{os.fspath(path)}: brackets are nested too deeply") from None
 
 
 def arguments(content: Mapping[str, Any], model: Dynamics | None = None) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -53,7 +53,8 @@ class Protocol:
             )
         if (duration is None) == (edges is None):
             raise ValueError(
-                f"`duration` or `edges`: expects one of the two, got {duration!r} and {edges!r}"
+                "`duration` or `edges`: expects one of the two, "
+                f"got {check.show(duration)} and {check.show(edges)}"
             )
         if edges is None:
             end = check.number("duration", duration, above=0)
@@ -61,7 +62,9 @@ class Protocol:
         else:
             self.edges = check.array("edges", edges, (steps + 1,))
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
-                raise ValueError(f"`edges` expects increasing times from 0, got {edges!r}")
+                raise ValueError(
+                    f"`edges` expects increasing times from 0, got {check.show(edges)}"
+                )
         self.lr = _rates(lr, steps, tasks)
 
     @classmethod
@@ -274,13 +277,17 @@ class Protocol:
                 return cls._from_csv(path)
             content = files.read_json(path)
             content = content.get("protocol", content)
-            edges, duration = content.get("edges"), content["duration"]
+            if not isinstance(content, dict):
+                raise ValueError(f"`protocol` expects a JSON object, got {check.show(content)}")
+            duration = check.number("duration", content["duration"], above=0)
+            edges = content.get("edges")
             if edges is None:
                 return cls(content["shares"], duration, content["lr"])
             protocol = cls(content["shares"], lr=content["lr"], edges=edges)
             if abs(protocol.duration - duration) > _SAME * protocol.duration:
                 raise ValueError(
-                    f"`duration` expects the last of `edges`, {edges[-1]}, got {duration}"
+                    f"`duration` expects the last of `edges`, {protocol.duration:g}, "
+                    f"got {duration:g}"
                 )
             return protocol
         except KeyError as error:
@@ -291,17 +298,17 @@ class Protocol:
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file, skipinitialspace=True) if line]
-        header, *rows = lines or [[]]
+        lines = csv.reader(io.StringIO(files.read_text(path), newline=""), skipinitialspace=True)
+        try:
+            header, *rows = [line for line in lines if line] or [[]]
+        except csv.Error as error:
+            raise ValueError(f"not a CSV file ({error})") from None
         if "share_1" not in header or not rows:
             raise ValueError(
                 "expects columns start, end, share_1, … and lr, and a row per step, "
-                f"got {len(rows)} rows of {header}"
+                f"got {len(rows)} rows of {check.show(header)}"
             )
-        for row in rows:
-            check.array(f"row {row}", row, (len(header),))
-        table = np.array(rows, dtype=np.float64)
+        table = np.array([_numbers(row, len(header)) for row in rows])
         column = {name: table[:, i] for i, name in enumerate(header)}
         tasks = sum(name.startswith("share_") for name in header)
         shares = np.stack([column[f"share_{t + 1}"] for t in range(tasks)], axis=1)
@@ -391,10 +398,24 @@ class Protocol:
 
 def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:
     """Return learning rates as (steps,) or (steps, T)."""
-    shape: tuple[int, ...] = (steps, tasks) if np.ndim(lr) == 2 else (steps,)
-    if np.ndim(lr) == 0:
-        return np.full(shape, check.number("lr", lr, at_least=0))
-    rates = check.array("lr", lr, shape)
+    try:
+        dimensions = np.ndim(lr)
+    except ValueError:  # rows of unequal length, which no shape fits
+        dimensions = 2
+    if dimensions == 0:
+        return np.full(steps, check.number("lr", lr, at_least=0))
+    rates = check.array("lr", lr, (steps, tasks) if dimensions == 2 else (steps,))
     if rates.min() < 0:
         raise ValueError(f"`lr` expects learning rates of at least 0, got {rates.min():g}")
     return rates
+
+
+def _numbers(row: list[str], columns: int) -> list[float]:
+    """Return the numbers in a row of a table."""
+    try:
+        numbers = [float(text) for text in row]
+    except ValueError:
+        raise ValueError(f"expects numbers in every row, got {check.show(row)}") from None
+    if len(row) != columns:
+        raise ValueError(f"expects {columns} numbers in every row, got {check.show(row)}")
+    return numbers
