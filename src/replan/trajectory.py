@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, files
+from replan._common import check, files, memory
 from replan._common.check import Floats, Ints
 from replan.curves import Curves
 from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, require
@@ -308,6 +308,11 @@ def evaluate(
     steps = problem.accept(protocol).split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
     parts = 4 if np.any(problem.running) else 2
+    size = problem.state.size
+    memory.require(
+        f"{steps.steps} steps and a state of {size} numbers",
+        memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
+    )
     pieces = Pieces.whole(steps.shares, steps.lr_by_task, steps.lengths).cut(parts)
     run = integrate(problem.model, problem.state, pieces, rtol=rtol, max_steps=max_steps)
     if throw and run.status != "ok":

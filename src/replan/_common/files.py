@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FilePath = str | os.PathLike[str]
 VERSION = version("replan")
+LARGEST = 100_000_000  # bytes of a file that is read: more is no protocol, but a mistake
 _BLOCK = 4096  # bytes: what a file takes of a disk at least
 _DAY = 86_400.0  # seconds
 
@@ -47,23 +48,44 @@ def json_bytes(content: dict[str, Any]) -> bytes:
     return (json.dumps({"replan": VERSION} | content, allow_nan=False) + "\n").encode()
 
 
+def read_text(path: FilePath) -> str:
+    """Read a text file of at most `LARGEST` bytes, with or without a byte order mark.
+
+    Only a regular file: a device or a pipe may never end.
+    """
+    name = str(check.path("path", path))
+    found = os.stat(path)  # before it is opened: opening a pipe waits for its other end
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{name}: expects a regular file, got a device or a pipe")
+    with Path(path).open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        size = max(found.st_size, len(data))
+        raise ValueError(
+            f"{name}: expects a file of at most {LARGEST / 1e6:.0f} MB, got {size / 1e6:.0f} MB"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}: expects text in UTF-8, got bytes that are not ({error})"
+        ) from None
+
+
 def read_json(path: FilePath) -> dict[str, Any]:
     """Read a JSON object."""
-    check.path("path", path)
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
-    except RecursionError:
-        raise ValueError(f"{os.fspath(path)}: not a JSON file (nested too deep)") from None
+        content = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a JSON file ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{os.fspath(path)}: brackets are nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"{os.fspath(path)}: expects a JSON object, got {type(content).__name__}")
     return content
-
-
-def read_text(path: FilePath) -> str:
-    """Read a text file in UTF-8; a byte order mark at its beginning is left out."""
-    return check.path("path", path).read_text(encoding="utf-8-sig")
 
 
 def nullable(values: NDArray[Any]) -> Any:

@@ -11,6 +11,8 @@ import click
 from replan._common.interrupt import interrupted
 from replan.cli import compare, data, evaluate, figure, new, simulate, solve, train
 
+_LONGEST = 450  # characters of a message
+
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
@@ -81,10 +83,14 @@ def run() -> int:
         return _fail(f"`--import` goes before the command: replan --import FILE {name} …", 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
+    except ChildProcessError as error:
+        return _fail(str(error), 1)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
     except ValueError as error:
         return _fail(str(error), 2)
+    except MemoryError as error:
+        return _fail(f"not enough memory: {str(error) or 'try smaller sizes'}", 1)
     except Exception as error:
         if interrupted(error):
             raise KeyboardInterrupt from None
@@ -112,4 +118,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _say(message: str) -> None:
-    click.echo(f"replan: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    if len(line) > _LONGEST:  # such as one with a name of a thousand letters in it
+        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    click.echo(f"replan: {line}", err=True)

@@ -92,7 +92,7 @@ def write_json(path: Path, result: dict[str, Any], file: dict[str, Any], **given
 
 def say_written(*paths: Path | None) -> None:
     """Tell which files were written."""
-    written = [str(path) for path in paths if path is not None]
+    written = [click.format_filename(path) for path in paths if path is not None]
     if written:
         click.echo(f"wrote {', '.join(written)}")
 
@@ -115,7 +115,10 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"`--set` expects KEY=VALUE, got {text!r}")
         if name in settings:
             raise ValueError(f"`--set` expects each key once, got {name} twice")
-        settings[name] = _value(value)
+        try:
+            settings[name] = _value(value)
+        except RecursionError:
+            raise ValueError(f"`{name}` expects fewer brackets, got {value:.80}…") from None
     return settings
 
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled
+from replan._common.interrupt import Pace
 from replan.problem._limits import StepLimits
 from replan.protocol._rounding import sum_up
 
 _MOST = 2**27  # entries of the tables, in units of two bytes
+_PACE = Pace()  # of filling them in, by entries
 
 
 def cheapest(costs: Floats, limits: StepLimits) -> Ints:
@@ -29,7 +31,7 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
             f"`limits` need a table of {entries:.1g} entries on {steps} steps, more than "
             f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
         )
-    return np.asarray(_shortest_path(costs, limits.low, limits.high, limits.dwell, most, sizes))
+    return _shortest_path(costs, limits, most, sizes)
 
 
 def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
@@ -72,10 +74,7 @@ def _counted(limits: StepLimits, steps: int) -> Ints:
     return np.asarray(sizes)
 
 
-@compiled
-def _shortest_path(
-    costs: Floats, low: Ints, high: Ints, dwell: int, switches: int, sizes: Ints
-) -> Ints:
+def _shortest_path(costs: Floats, limits: StepLimits, switches: int, sizes: Ints) -> Ints:
     """Go through (step, task, switches so far, counts so far), each stay at least `dwell` long.
 
     Either the stay continues for a step, or a new one of `dwell` steps follows it. `switches` −1
@@ -83,18 +82,29 @@ def _shortest_path(
     not counted.
     """
     steps, T = costs.shape
-    strides, total = np.zeros(T, np.int64), 1
-    for t in range(T):
-        if sizes[t] > 0:
-            strides[t] = total
-            total *= sizes[t]
-    sums = np.zeros((steps + 1, T))
-    for i in range(steps):
-        sums[i + 1] = sums[i] + costs[i]
-    S = max(switches + 1, 1)
-    best = np.full((dwell + 1, T, S, total), np.inf)  # the last layers, in turn
-    came = np.full((steps + 1, T, S, total), -1, np.int16)  # the previous task
-    for i in range(dwell, steps + 1):
+    counted = np.where(sizes > 0, sizes, 1)
+    strides = np.where(sizes > 0, np.cumprod(counted) // counted, 0)
+    layer = (T, max(switches + 1, 1), int(np.prod(counted)))
+    best = np.full((limits.dwell + 1, *layer), np.inf)  # the last layers, in turn
+    came = np.full((steps + 1, *layer), -1, np.int16)  # the previous task
+    sums = np.vstack([np.zeros(T), np.cumsum(costs, axis=0)])
+    walk = (limits.dwell, switches, sizes, strides)
+    _PACE.run(_fill, steps + 1, costs, sums, *walk, best, came)
+    return np.asarray(_trace(best, came, limits.low, limits.high, *walk))
+
+
+@compiled
+def _fill(
+    costs: Floats, sums: Floats, dwell: int, switches: int, sizes: Ints, strides: Ints,
+    best: Floats, came: Ints, first: int, _: int, most: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Fill in the layers from step `first` on, for about `most` entries; see `Pace`."""
+    _, T, S, total = best.shape
+    last = came.shape[0]
+    for i in range(max(first, dwell), last):
+        if most <= 0:
+            return i, 0
+        most -= T * T * S * total
         layer, before, jump = best[i % (dwell + 1)], best[(i - 1) % (dwell + 1)], best[
             (i - dwell) % (dwell + 1)
         ]  # fmt: skip
@@ -123,6 +133,17 @@ def _shortest_path(
                             if value < layer[t, s, c]:
                                 layer[t, s, c] = value
                                 came[i, t, s, c] = other
+    return last, 0
+
+
+@compiled
+def _trace(
+    best: Floats, came: Ints, low: Ints, high: Ints,
+    dwell: int, switches: int, sizes: Ints, strides: Ints,
+) -> Ints:  # fmt: skip
+    """Return the tasks (steps,) along the cheapest way through the filled layers."""
+    steps = came.shape[0] - 1
+    _, T, S, total = best.shape
     task, used, count, least = -1, 0, 0, np.inf
     last = best[steps % (dwell + 1)]
     for t in range(T):

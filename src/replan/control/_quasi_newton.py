@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from replan._common.check import Floats
 from replan._common.compiled import compiled
+from replan._common.interrupt import Pace, heard
 from replan.control._projection import Domain, project
 
 Function = Callable[[Floats], tuple[float, Floats]]
@@ -22,6 +24,7 @@ Function = Callable[[Floats], tuple[float, Floats]]
 _ARMIJO = 1e-4
 _PAIRS = 20  # of the limited memory
 _INNER = 300  # most steps of the spectral method on each model
+_LARGE = 100_000  # numbers whose projection may take long
 _ENOUGH = 1e-3  # its last step gains less than this fraction of its first
 
 
@@ -36,9 +39,10 @@ class QuasiNewton:
     gradient: Floats = field(init=False)
     pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)
     stalled: bool = field(init=False, default=False)
+    pace: Pace = field(init=False, default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self.x = project(self.x, self.domain)
+        self.x = self._project(self.x)
         self.value, self.gradient = self.function(self.x)
 
     def step(self) -> None:
@@ -75,20 +79,33 @@ class QuasiNewton:
     def _towards_model_minimum(self) -> Floats:
         if not self.pairs:
             size = np.abs(self.gradient).max()
-            return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
+            return self._project(self.x - self.gradient / max(size, 1e-300)) - self.x
         moves, changes = (np.array(side) for side in zip(*self.pairs, strict=True))
-        return _model_minimum(self.x, self.gradient, moves, changes, self.domain)
+        model = _model(moves, changes)
+        x, slope = self.x.copy(), self.gradient.copy()
+        numbers = np.array([1.0 / model.scale, 0.0])
+        self.pace.run(_descend, _INNER, x, slope, numbers, model, self.domain)
+        return x - self.x
+
+    def _project(self, x: Floats) -> Floats:
+        if x.size > _LARGE:  # with budgets it can take seconds
+            return np.asarray(heard(project, x, self.domain))
+        return np.asarray(project(x, self.domain))
+
+
+class _Model(NamedTuple):
+    """The Hessian scale × 1 − sidesᵀ inverse sides of a quadratic model; sides: (2 × pairs, n)."""
+
+    scale: float
+    sides: Floats
+    inverse: Floats
 
 
 @compiled
-def _model_minimum(
-    x: Floats, gradient: Floats, moves: Floats, changes: Floats, domain: Domain
-) -> Floats:
-    """Return the move from x to the model's minimum over the domain, by spectral steps.
+def _model(moves: Floats, changes: Floats) -> _Model:
+    """Return the model of limited-memory BFGS from moves of x and changes of the gradient.
 
-    The model's Hessian is that of limited-memory BFGS from pairs of moves of x and changes of the
-    gradient, scale × 1 − sidesᵀ inverse sides (Byrd, Nocedal & Schnabel 1994). It ends with a
-    step that gains less than a small fraction of what the first gained.
+    (Byrd, Nocedal & Schnabel 1994)
     """
     pairs, n = moves.shape
     products = np.dot(moves, changes.T)
@@ -101,22 +118,34 @@ def _model_minimum(
             middle[i, pairs + j] = middle[pairs + j, i] = products[i, j]
     sides[:pairs] = scale * moves
     sides[pairs:] = changes
-    inverse = np.linalg.inv(middle)
-    y, slope = x.copy(), gradient.copy()
-    spectral, least = 1.0 / scale, 0.0
-    for step in range(_INNER):
-        direction = project(y - spectral * slope, domain) - y
+    return _Model(scale, sides, np.linalg.inv(middle))
+
+
+@compiled
+def _descend(
+    x: Floats, slope: Floats, numbers: Floats, model: _Model, domain: Domain,
+    first: int, _: int, most: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Go on towards the model's minimum over the domain by spectral steps; see `Pace`.
+
+    x, slope: where it is, and the model's gradient there. numbers: the length of the next step, and
+    the gain of a step with which it ends, a small fraction of what the first gained.
+    """
+    for step in range(first, min(_INNER, first + most)):
+        direction = project(x - numbers[0] * slope, domain) - x
         drop = np.dot(slope, direction)
         if step == 0:
-            least = -_ENOUGH * drop
-        if drop >= -least:
-            break
-        bent = scale * direction - np.dot(np.dot(inverse, np.dot(sides, direction)), sides)
+            numbers[1] = -_ENOUGH * drop
+        if drop >= -numbers[1]:
+            return step, -1
+        bent = model.scale * direction - np.dot(
+            np.dot(model.inverse, np.dot(model.sides, direction)), model.sides
+        )
         curvature = np.dot(direction, bent)
         length = 1.0
         if curvature > 0.0:
             length = min(1.0, -drop / curvature)
-            spectral = np.dot(direction, direction) / curvature
-        y += length * direction
+            numbers[0] = np.dot(direction, direction) / curvature
+        x += length * direction
         slope += length * bent
-    return y - x
+    return min(_INNER, first + most), 0

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from replan._common import memory
 from replan._common.check import Floats
 from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Progress
@@ -24,6 +25,9 @@ from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
+_STATES = 12  # copies of the states at all steps: roll-outs, adjoints, learning curves
+_PAIRS = 150  # copies of the free controls: the memory of the quasi-Newton method and its model
+_MOVES = 80  # numbers for each change of a task that is listed
 
 
 class Found(NamedTuple):
@@ -58,6 +62,7 @@ class Search:
         self.free_tasks = problem.control.tasks and problem.model.tasks > 1
         lr = problem.control.lr
         self.free_lr = lr is not None and lr[0] < lr[1]
+        self._check_memory()
         self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
@@ -70,6 +75,15 @@ class Search:
         self.scope: Literal["local", "global"] = "local"
         self._best: Found | None = None
         self._references: Floats = np.zeros(0)
+
+    def _check_memory(self) -> None:
+        """Refuse a problem for which there is no room."""
+        steps, tasks, size = self.problem.steps, self.problem.model.tasks, self.problem.state.size
+        free = tasks * (self.free_tasks + self.free_lr)
+        memory.require(
+            f"`solve` with `steps` = {steps} and a state of {size} numbers",
+            steps * (_STATES * size + _PAIRS * free + _MOVES * tasks * self.free_tasks),
+        )
 
     # Beginning
 

@@ -56,6 +56,10 @@ class Simulable(ABC):
     def least_dimension(self) -> int:
         """The smallest input dimension that has room for the network."""
 
+    def chain_size(self, engine: str, dimension: int) -> int:
+        """Return how many numbers a run holds, besides its state, such as N-dimensional weights."""
+        return 0
+
     @abstractmethod
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None

@@ -10,11 +10,12 @@ import numpy as np
 
 from replan._common import check
 from replan._common.check import Floats
+from replan._common.interrupt import Pace
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 from replan.dynamics._kernels import Kernels
 
 if TYPE_CHECKING:
-    from replan.dynamics._loops import Loops
+    from replan.dynamics._loops import Loop, Loops
 
 
 class CompiledDynamics(DifferentiableDynamics):
@@ -34,7 +35,7 @@ class CompiledDynamics(DifferentiableDynamics):
         """What the kernels know about this model, a NamedTuple of the type that they name."""
 
     @cached_property
-    def _loops(self) -> Loops:
+    def _loops(self) -> Loops[Loop]:
         from replan.dynamics._loops import loops  # loads numba
 
         kernels = self.kernels()
@@ -46,27 +47,49 @@ class CompiledDynamics(DifferentiableDynamics):
             )
         return found
 
+    @cached_property
+    def _paces(self) -> Loops[Pace]:
+        """How much of each loop makes a short call: Ctrl-C is heard between two of them."""
+        from replan.dynamics._loops import Loops
+
+        return Loops(*(Pace() for _ in Loops._fields))
+
     def losses(self, states: Any) -> Floats:
         """Return the loss of every task (…, T) at states (…, n), or at a user's start."""
         x = states if isinstance(states, np.ndarray) else self.pack(states)
         if x.dtype != np.float64 or x.ndim == 0:
             raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
         rows = x.reshape(-1, x.shape[-1])
-        found = self._loops.all_losses(self.parameters, rows, self.tasks)
-        return np.asarray(found.reshape(*x.shape[:-1], self.tasks))
+        out = np.empty((len(rows), self.tasks))
+        self._paces.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
+        return out.reshape(*x.shape[:-1], self.tasks)
 
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients (…, n) of Σ_t cotangents[…, t] × loss of task t."""
         rows = states.reshape(-1, states.shape[-1])
         weights = cotangents.reshape(-1, self.tasks)
-        found = self._loops.pull_all_losses(self.parameters, rows, weights)
-        return np.asarray(found.reshape(states.shape))
+        out = np.empty_like(rows)
+        self._paces.pull_all_losses.run(
+            self._loops.pull_all_losses, len(rows), self.parameters, rows, weights, out
+        )
+        return out.reshape(states.shape)
 
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
-        states, completed = self._loops.roll_out(self.parameters, start, pieces)
-        return np.asarray(states[: completed + 1])
+        count = len(pieces.lengths)
+        states = np.empty((count + 1, start.size))
+        states[0] = start
+        completed = self._paces.roll_out.run(
+            self._loops.roll_out, count, self.parameters, pieces, states
+        )
+        return states[: completed + 1]
 
     def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
         """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`."""
-        return Pulled(*self._loops.pull_back(self.parameters, states, cotangents, pieces))
+        by_shares, by_lr = np.zeros_like(pieces.shares), np.zeros_like(pieces.shares)
+        found = Pulled(np.empty_like(states), by_shares, by_lr)
+        self._paces.pull_back.run(
+            self._loops.pull_back, len(pieces.lengths),
+            self.parameters, states, cotangents, pieces, *found,
+        )  # fmt: skip
+        return found

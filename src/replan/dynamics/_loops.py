@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numba.extending import overload
@@ -35,17 +35,21 @@ _ARGUMENTS = {
 }
 
 
-class Loops(NamedTuple):
-    """The compiled loops around a model's kernels."""
+Loop = Callable[..., tuple[int, int]]
+_L = TypeVar("_L")
 
-    roll_out: Callable[..., Any]
-    pull_back: Callable[..., Any]
-    all_losses: Callable[..., Any]
-    pull_all_losses: Callable[..., Any]
+
+class Loops(NamedTuple, Generic[_L]):
+    """The compiled loops around a model's kernels, or something for each of them."""
+
+    roll_out: _L
+    pull_back: _L
+    all_losses: _L
+    pull_all_losses: _L
 
 
 @cache
-def loops(kernels: Kernels) -> Loops:
+def loops(kernels: Kernels) -> Loops[Loop]:
     """Return the loops for a model's kernels; its sources decide whether compiled code is old."""
     _check(kernels)
     for found in (kernels.parameters, *_returned(kernels)):
@@ -189,54 +193,70 @@ def _finish(
         end[i] = stages[0, i] + step / 6.0 * (total[i] + slope[i])
 
 
-def _roll_out(p: Any, start: Floats, pieces: Pieces) -> tuple[Floats, int]:
+# Each of them goes on from a position for about `most` steps and returns where it got, as `Pace`
+# wants it: a call must be short, for Ctrl-C is not heard in it.
+
+
+def _roll_out(
+    p: Any, pieces: Pieces, states: Floats, piece: int, part: int, most: int
+) -> tuple[int, int]:
     """Classical RK4 with `pieces.substeps[i]` equal steps on piece i.
 
-    Returns the states (pieces + 1, n) at the edges and how many pieces ended with finite numbers.
+    states: (pieces + 1, n), the start in its first row; the others are filled in. Goes on from step
+    `part` of a piece, from the state in the row after that piece. Returns the piece where a number
+    is no longer finite with part −1.
     """
-    count, n = pieces.lengths.size, start.size
+    count, n = pieces.lengths.size, states.shape[1]
     work = _make_work(p)
-    states = np.empty((count + 1, n))
-    states[0] = start
     stages, slope, total = np.empty((4, n)), np.empty(n), np.empty(n)
-    stages[0] = start
-    for piece in range(count):
+    stages[0] = states[piece + 1] if part > 0 else states[piece]
+    while piece < count:
         step = pieces.lengths[piece] / pieces.substeps[piece]
         shares, lr = pieces.shares[piece], pieces.lr[piece]
-        for _ in range(pieces.substeps[piece]):
+        last = min(pieces.substeps[piece], part + most)
+        most -= last - part
+        for _ in range(part, last):
             _stages(work, shares, lr, step, stages, slope, total)
             _finish(work, shares, lr, step, stages, slope, total, stages[0])
             size = 0.0
             for i in range(n):
                 size += abs(stages[0, i])
             if not np.isfinite(size):
-                return states, piece
+                return piece, -1
         states[piece + 1] = stages[0]
-    return states, count
+        if last < pieces.substeps[piece]:
+            return piece, last
+        piece, part = piece + 1, 0
+        if most == 0:
+            break
+    return piece, 0
 
 
 def _pull_back(
-    p: Any, states: Floats, cotangents: Floats, pieces: Pieces
-) -> tuple[Floats, Floats, Floats]:
+    p: Any, states: Floats, cotangents: Floats, pieces: Pieces,
+    adjoints: Floats, by_shares: Floats, by_lr: Floats, done: int, _: int, most: int,
+) -> tuple[int, int]:  # fmt: skip
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
-    states, cotangents: (pieces + 1, n). Returns the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and the gradients by shares and by lr (pieces, T).
+    states, cotangents: (pieces + 1, n). Fills in the adjoints (pieces + 1, n), the gradients by the
+    state at each edge, and adds to those by shares and by lr (pieces, T). Goes on when the `done`
+    last pieces are done, by whole pieces.
     """
     count, n = pieces.lengths.size, states.shape[1]
-    T = pieces.shares.shape[1]
     work, pull_work = _make_work(p), _make_pull_work(p)
-    adjoints = np.empty_like(states)
-    by_shares, by_lr = np.zeros((count, T)), np.zeros((count, T))
-    most = 1
+    longest = 1
     for piece in range(count):
-        most = max(most, pieces.substeps[piece])
-    stages = np.empty((most, 4, n))
+        longest = max(longest, pieces.substeps[piece])
+    stages = np.empty((longest, 4, n))
     slope, total = np.empty(n), np.empty(n)
     back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n)
-    adjoints[count] = cotangents[count]
-    for piece in range(count - 1, -1, -1):
+    if done == 0:
+        adjoints[count] = cotangents[count]
+    for piece in range(count - 1 - done, -1, -1):
+        if most <= 0:
+            return count - 1 - piece, 0
         substeps = pieces.substeps[piece]
+        most -= substeps
         step = pieces.lengths[piece] / substeps
         shares, lr = pieces.shares[piece], pieces.lr[piece]
         stages[0, 0] = states[piece]
@@ -268,22 +288,26 @@ def _pull_back(
                 back[i] += total[i]
         for i in range(n):
             adjoints[piece, i] = back[i] + cotangents[piece, i]
-    return adjoints, by_shares, by_lr
+    return count, 0
 
 
-def _all_losses(p: Any, states: Floats, tasks: int) -> Floats:
-    """Return the loss of every task (m, T) at states (m, n)."""
+def _all_losses(
+    p: Any, states: Floats, out: Floats, row: int, _: int, most: int
+) -> tuple[int, int]:
+    """Fill in the loss of every task (m, T) at states (m, n)."""
     work = _make_work(p)
-    out = np.empty((states.shape[0], tasks))
-    for row in range(states.shape[0]):
-        _losses(work, states[row], out[row])
-    return out
+    last = min(states.shape[0], row + most)
+    for i in range(row, last):
+        _losses(work, states[i], out[i])
+    return last, 0
 
 
-def _pull_all_losses(p: Any, states: Floats, cotangents: Floats) -> Floats:
-    """Reverse of `_all_losses`: gradients (m, n) by states; cotangents are (m, T)."""
+def _pull_all_losses(
+    p: Any, states: Floats, cotangents: Floats, out: Floats, row: int, _: int, most: int
+) -> tuple[int, int]:
+    """Reverse of `_all_losses`: fill in gradients (m, n) by states; cotangents are (m, T)."""
     work = _make_pull_work(p)
-    out = np.empty_like(states)
-    for row in range(states.shape[0]):
-        _pull_losses(work, states[row], cotangents[row], out[row])
-    return out
+    last = min(states.shape[0], row + most)
+    for i in range(row, last):
+        _pull_losses(work, states[i], cotangents[i], out[i])
+    return last, 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ FIGURES = (
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 _ALL = (*FIGURES, *IMAGE_FIGURES)
+_MOST_SEEDS = 100_000  # which all have a place in one table
 _PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a figure
 
 
@@ -109,17 +111,19 @@ def make_each(
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
     options += [f" --set {key}={json.dumps(value)}" for key, value in changes.items()]
-    # The threads only wait: the cases of all figures share the workers, while pictures are drawn.
     with (
-        ThreadPoolExecutor(1 if workers == 1 else len(modules)) as threads,
+        ThreadPoolExecutor(len(modules)) as threads,
         Sweep(folder / "cache", workers, progress) as run,
     ):
-        tables = {
-            name: threads.submit(module.compute, run, **settings[name])
-            for name, module in modules.items()
+        tables: dict[str, Callable[[], Tables]] = {
+            name: partial(module.compute, run, **settings[name]) for name, module in modules.items()
         }
+        if run.workers > 1:  # else everything happens in this thread, which hears Ctrl-C
+            # The threads only wait: the cases of all figures share the workers, while pictures are
+            # drawn.
+            tables = {name: threads.submit(compute).result for name, compute in tables.items()}
         for name, module in modules.items():
-            made = _write(folder, name, module, tables[name].result())
+            made = _write(folder, name, module, tables[name]())
             command = f"replan figure {name}{''.join(options)}"
             if name not in _ALL:
                 command = f"replan.paper.make([{module.__name__}], …)"
@@ -166,7 +170,9 @@ def _like(name: str, value: Any, standard: Any) -> Any:
     if isinstance(standard, float):
         return check.number(name, value)
     if isinstance(standard, int):
-        return check.integer(name, value, at_least=1 if name == "seeds" else 0)
+        if name == "seeds":
+            return check.integer(name, value, at_least=1, at_most=_MOST_SEEDS)
+        return check.integer(name, value)
     if not isinstance(standard, list) or not standard:
         return value
     values = [_like(name, one, standard[0]) for one in check.items(name, value, "values")]
@@ -205,8 +211,12 @@ class _Record:
         if not self.path.exists():
             return {}
         content = files.read_json(self.path)
-        if not isinstance(content.get("figures"), dict):
-            raise ValueError(f"{self.path}: expects a file that `replan figure` wrote, got another")
+        try:
+            page(content["figures"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ValueError(
+                f"{self.path}: expects a file that `replan figure` wrote, got another"
+            ) from None
         found: dict[str, Any] = content["figures"]
         return found
 

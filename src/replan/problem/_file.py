@@ -85,10 +85,13 @@ class _File(Section):
 
 def sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
+    text = files.read_text(path)
     try:
-        return tomllib.loads(files.read_text(path))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: not a TOML file ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{os.fspath(path)}: brackets are nested too deeply") from None
 
 
 def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, files
+from replan._common import check, files, memory
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
 from replan.dynamics._dynamics import first_state
@@ -90,6 +90,11 @@ class Problem:
             "state": first_state(self.model, self.start),
         }.items():
             object.__setattr__(self, name, value)
+        size = self.state.size + 2 * tasks
+        memory.require(
+            f"`steps` = {self.steps} and a state of {self.state.size} numbers",
+            2 * memory.COPIES * self.steps * size,
+        )
         limits = self.limits.on_grid(tasks, self.steps, self.duration)
         if limits.binding and not self.control.tasks:
             raise ValueError(

@@ -288,13 +288,17 @@ class Protocol:
                 return cls._from_csv(path)
             content = files.read_json(path)
             content = content.get("protocol", content)
-            edges, duration = content.get("edges"), content["duration"]
+            if not isinstance(content, dict):
+                raise ValueError(f"`protocol` expects a JSON object, got {check.show(content)}")
+            duration = check.number("duration", content["duration"], above=0)
+            edges = content.get("edges")
             if edges is None:
                 return cls(content["shares"], duration, content["lr"])
             protocol = cls(content["shares"], lr=content["lr"], edges=edges)
             if abs(protocol.duration - duration) > _SAME * protocol.duration:
                 raise ValueError(
-                    f"`duration` expects the last of `edges`, {edges[-1]}, got {duration}"
+                    f"`duration` expects the last of `edges`, {protocol.duration:g}, "
+                    f"got {duration:g}"
                 )
             return protocol
         except KeyError as error:
@@ -305,9 +309,12 @@ class Protocol:
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        text = io.StringIO(files.read_text(path))
+        text = io.StringIO(files.read_text(path), newline="")
         reader = csv.reader(text, skipinitialspace=True)
-        lines = [(reader.line_num, cells) for cells in reader if cells]
+        try:
+            lines = [(reader.line_num, cells) for cells in reader if cells]
+        except csv.Error as error:
+            raise ValueError(f"not a CSV file ({error})") from None
         (_, header), *rows = lines or [(0, [])]
         tasks = sum(name.startswith("share_") for name in header)
         shares = [f"share_{t + 1}" for t in range(max(1, tasks))]

@@ -32,9 +32,9 @@ def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> I
 def sample_count(protocol: Protocol, dimension: int) -> int:
     """Return how many samples a protocol takes in `dimension` input dimensions."""
     samples = protocol.duration * dimension
-    if not samples < check.LARGEST:
+    if not samples < 2**53:  # which floats can count
         raise ValueError(
-            f"`dimension` expects fewer than 2^63 samples, duration × dimension, got {samples:g}"
+            f"`dimension` expects fewer than 2^53 samples, duration × dimension, got {samples:g}"
         )
     return round(samples)
 

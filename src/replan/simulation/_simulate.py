@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
+from replan._common import check, memory
 from replan._common.check import Floats, Ints
 from replan._common.progress import Meter, Watch
 from replan.dynamics import Chain, IntegrationError, Simulable, require
@@ -22,7 +22,8 @@ from replan.protocol._samples import ORDERS, Samples, sample_count
 from replan.simulation._simulation import Simulation
 
 _POINTS = 101  # times at which runs are recorded
-_AT_ONCE = 100_000  # samples between two checks for progress and Ctrl-C
+_AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
+_RUN = 500  # numbers that a run needs besides its states and weights
 
 
 def simulate(
@@ -84,6 +85,9 @@ def simulate(
     if samples == 0:
         raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
+    size = problem.state.size
+    each = 2 * len(looks) * (size + problem.model.tasks) + model.chain_size(engine, dimension)
+    memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
     if after is None:
         begins = [model.begin_chain(engine, problem.state, dimension, weights)] * seeds
@@ -98,7 +102,7 @@ def simulate(
     phase = 0 if after is None else after.settings["phase"] + 1
     streams = np.random.SeedSequence([seed, phase]).spawn(seeds)
     stop = threading.Event()
-    at_once = _AT_ONCE if engine == "reduced" else max(1, _AT_ONCE // (dimension // 100 + 1))
+    at_once = max(1, _AT_ONCE // max(size, model.chain_size(engine, dimension)))
 
     def run(number: int) -> _Run:
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
+from replan._common import check, memory
 from replan._common.check import Floats
 from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable
 from replan.dynamics._compiled_dynamics import CompiledDynamics
@@ -24,6 +24,10 @@ from replan.dynamics._integrate import MAX_STEPS, RTOL, IntegrationError, integr
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._registry import register
 from replan.dynamics.teacher_student._example import EXAMPLE
+
+_APART = 1000.0  # the longest piece of a pretraining
+_SECONDS = 5e-9  # measured: of one step of the integrator, for each of the many terms in it
+_PATIENCE = 60.0  # seconds that one step may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
         S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
+        _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
         if S.shape[0] != S.shape[1] or S.shape[0] == 0:
             raise ValueError(f"`teacher_overlaps` expects a square matrix, got shape {S.shape}")
         S = check.symmetric("teacher_overlaps", S)
@@ -121,9 +126,11 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         tasks = check.integer("tasks", tasks, at_least=1)
         least = -1 / max(1, tasks - 1)  # no more vectors can point away from one another
         gamma = check.number("similarity", similarity, at_least=least, at_most=1)
+        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
+        _check_sizes(hidden, tasks, tasks)
         S = np.full((tasks, tasks), gamma)
         np.fill_diagonal(S, 1.0)
-        return cls(S, hidden=tasks if hidden is None else hidden, **settings)
+        return cls(S, hidden=hidden, **settings)
 
     @classmethod
     def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
@@ -133,6 +140,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
         """
         units = check.integer("teacher_units", teacher_units, at_least=1)
+        _check_sizes(check.integer("hidden", hidden, at_least=1), units, 1)
         committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
         return cls(np.eye(units), hidden=hidden, **(committee | settings))
 
@@ -207,6 +215,9 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             raise ValueError("`seed` or `start`: expects one of the two, got both")
         task = check.task("task", task, self.tasks)
         duration = check.number("duration", duration, above=0, at_most=1e9)
+        memory.require(
+            f"`duration` = {duration:g} and {self.tasks} tasks", duration / _APART * 20 * self.tasks
+        )
         lr = check.number("lr", lr, at_least=0)
         x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
         lengths = np.diff(_edges(duration))
@@ -322,6 +333,10 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         """K + P: room for all hidden units and teachers."""
         return self.hidden + self.teacher_units
 
+    def chain_size(self, engine: str, dimension: int) -> int:
+        """Return the numbers in the weights and teachers that the engine "full" holds."""
+        return dimension * (self.hidden + self.teacher_units) if engine == "full" else 0
+
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
@@ -375,11 +390,24 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
 
 
+def _check_sizes(hidden: int, units: int, tasks: int) -> None:
+    """Refuse sizes for which there is no room, or no time: K, P and at least how many tasks."""
+    both = hidden + units
+    sizes = f"`hidden` = {hidden} and {units} teacher unit{'s' * (units > 1)}"
+    memory.require(sizes, 16.0 * both**2)
+    seconds = _SECONDS * tasks * hidden * (both**2 + hidden * (hidden + units / tasks) ** 2)
+    if seconds > _PATIENCE:
+        raise ValueError(
+            f"{sizes} need about {seconds:.0e} s for a single step of the integrator: "
+            "use smaller sizes"
+        )
+
+
 def _edges(duration: float) -> Floats:
     """Return times that lie further and further apart: learning slows down."""
     edges = [0.0, 1.0]
     while edges[-1] < duration:
-        edges.append(edges[-1] + min(0.25 * edges[-1], 1000.0))
+        edges.append(edges[-1] + min(0.25 * edges[-1], _APART))
     return np.append([edge for edge in edges if edge < duration], duration)
 
 
