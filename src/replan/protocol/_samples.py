@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replan._common import check
 from replan._common.check import Floats, Ints
 
 if TYPE_CHECKING:
