@@ -33,7 +33,7 @@ def test_shell_lines_of_the_readme_run(tmp_path):
         for line in block.splitlines()
         if line.startswith("replan ")
     ]
-    assert len(lines) == 7
+    assert len(lines) == 8
     for _, *words in lines:
         program = "from replan.cli import main; main()"
         done = subprocess.run(

@@ -295,8 +295,8 @@ def test_a_mistake_in_the_file_of_a_model(files, write, text):
         ("similarity", "similarty", "`model.similarty` is not a known key, did you mean `simi"),
         ("similarity = 0.3", "", "`model.similarity` is missing"),
         ("Q = 1.0", "", "`start.Q` is missing"),
-        ("M = [1.0, 0.3]", "M = [1.0]", "`M` expects 2 numbers, got [1.0]"),
-        ("= 0.3", "= 'high'", "`similarity` expects a number from 0.0 to 1.0, got 'high'"),
+        ("M = [1.0, 0.3]", "M = [1.0]", "`start.M` expects 2 numbers, got [1.0]"),
+        ("= 0.3", "= 'high'", "`model.similarity` expects a number from 0.0 to 1.0, got 'high'"),
     ],
 )
 def test_a_mistake_in_a_problem_file(files, old, new, message):

@@ -98,7 +98,7 @@ class Comparison:
         width = 7.6 + 0.07 * max(0, longest - 17)
         row = 0.3 + 0.03 * self.problem.model.tasks
         with plotting.figure(path, width=width, height=0.9 + row * len(self.runs)) as figure:
-            bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.07})
+            bars, points = figure.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.03})
             self._draw(bars, points)
             plotting.legend_above(figure, points.get_legend_handles_labels()[0])
         return figure

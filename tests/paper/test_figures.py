@@ -320,7 +320,7 @@ def test_settings_are_changed_by_name_and_said_in_the_command(tmp_path):
     )
     assert content["settings"]["similarities"] == [0.2, 0.8]
     assert content["unconverged"] == made.unconverged
-    with pytest.raises(ValueError, match=r"`set` expects one of .*did you mean `steps`"):
+    with pytest.raises(ValueError, match=r"`changes` expects one of .*did you mean `steps`"):
         make(["multitask"], tmp_path, changes={"stepz": 3})
 
 
