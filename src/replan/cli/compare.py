@@ -8,6 +8,7 @@ import click
 
 import replan
 from replan.cli._options import PICTURES, json_output, output, problem_file, say_written
+from replan.cli._time import COMPARE, tell_if_long
 
 
 @click.command("compare")
@@ -28,7 +29,9 @@ def command(file: Path, plot: Path | None, json: Path | None, csv: Path | None) 
     Example:
       replan compare problem.toml --plot compare.pdf --csv compare.csv
     """
-    result = replan.compare(replan.Problem.load(file), progress=True)
+    problem = replan.Problem.load(file)
+    tell_if_long(problem, COMPARE)
+    result = replan.compare(problem, progress=True)
     click.echo(result)
     for path in (json, csv):
         if path is not None:

@@ -17,6 +17,7 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
+from replan.cli._time import EVALUATE, tell_if_long
 
 
 @click.command("evaluate")
@@ -51,6 +52,7 @@ def command(
     problem = replan.Problem.load(file)
     times = [] if at is None else _times(at, problem.duration)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
+    tell_if_long(problem, EVALUATE)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
     result = run.to_dict()
     if run.status == "ok":

@@ -17,6 +17,7 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
+from replan.cli._time import SOLVE, SOLVE_RATES, tell_if_long
 
 
 @click.command("solve")
@@ -67,9 +68,11 @@ def command(
     """
     problem = replan.Problem.load(file)
     start = None if protocol is None else replan.Protocol.load(protocol)
+    solver = _solver(method, settings)
+    tell_if_long(problem, SOLVE if problem.control.lr is None else SOLVE_RATES)
     plan = replan.solve(
         problem,
-        _solver(method, settings),
+        solver,
         start=start,
         max_gradients=max_gradients,
         progress=True,
