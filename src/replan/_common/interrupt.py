@@ -42,7 +42,8 @@ def heard(function: Callable[..., Any], *arguments: Any) -> Any:
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(_CALL)  # a signal just before the wait would not end one without a limit
     if errors:
         raise errors[0]
     return results[0]

@@ -121,4 +121,5 @@ def _say(message: str) -> None:
     line = " ".join(message.split())
     if len(line) > _LONGEST:  # such as one with a name of a thousand letters in it
         line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
-    click.echo(f"replan: {line}", err=True)
+    shown = line.encode("utf-8", "backslashreplace").decode()  # names of files may be any bytes
+    click.echo(f"replan: {shown}", err=True)

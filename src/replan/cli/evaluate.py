@@ -19,6 +19,7 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
+from replan.cli._time import EVALUATE, tell_if_long
 
 
 @click.command("evaluate", cls=Command)
@@ -53,6 +54,7 @@ def command(
     problem, sections = load_problem(file)
     times = [] if at is None else _times(at, problem.duration)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
+    tell_if_long(problem, EVALUATE)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
     result = run.to_dict()
     if run.status == "ok":

@@ -32,4 +32,5 @@ def command(file: Path, kind: str | None) -> None:
         files.create(file, text.encode())
     except FileExistsError:
         raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
-    click.echo(f"wrote {file}; next: replan compare {file}")
+    name = click.format_filename(file)
+    click.echo(f"wrote {name}; next: replan compare {name}")

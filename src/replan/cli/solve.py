@@ -20,6 +20,7 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
+from replan.cli._time import SOLVE, SOLVE_RATES, tell_if_long
 
 
 @click.command("solve", cls=Command)
@@ -76,9 +77,11 @@ def command(
         click.echo(
             f"the {protocol.steps} steps of {start} are averaged over the problem's {problem.steps}"
         )
+    solver = _solver(method, settings)
+    tell_if_long(problem, SOLVE if problem.control.lr is None else SOLVE_RATES)
     plan = replan.solve(
         problem,
-        _solver(method, settings),
+        solver,
         start=protocol,
         max_gradients=max_gradients,
         progress=True,

@@ -1,0 +1,75 @@
+"""How long a command will take, measured on a few steps and told where that is long."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import click
+
+import replan
+
+# RK4 steps for each step of the protocol, as counted on problems like the paper's.
+EVALUATE = 15
+COMPARE = 4000
+SOLVE = 500
+SOLVE_RATES = 5000  # where learning rates are free, too
+
+_LONG = 60.0  # seconds
+_STABLE = 2.0  # learning rate × length up to which an RK4 step is stable, about
+_FINEST = 128  # RK4 steps in a step, where a solver needs many
+_CHAIN = 10_000_000  # numbers in a run of SGD that is made only to see how long it takes
+_DIMENSIONS, _SEEDS = 10**15, 10**6  # more have no room, or too many samples to count
+_UNITS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86_400, "years": 31_557_600}
+
+
+def tell_if_long(problem: replan.Problem, steps: int) -> None:
+    """Say so if `steps` RK4 steps for each step of the problem take long."""
+    import numpy as np
+
+    tasks = problem.model.tasks
+    rows = np.full((1, tasks), 1 / tasks), np.full((1, tasks), problem.lr)
+    piece = replan.dynamics.Pieces.whole(*rows, np.array([problem.duration / problem.steps]))
+    each = _measure(lambda: problem.model.roll_out(problem.state, piece))
+    highest = problem.lr if problem.control.lr is None else problem.control.lr[1]
+    finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
+    _tell(each * steps * finer * problem.steps)
+
+
+def tell_if_simulation_is_long(
+    problem: replan.Problem, dimension: int, seeds: int, engine: str | None
+) -> None:
+    """Say so if runs of SGD take long; what cannot be simulated is for `simulate` to refuse."""
+    import numpy as np
+
+    model = problem.model
+    if not isinstance(model, replan.dynamics.Simulable):
+        return
+    if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
+        return
+    engine = engine or model.engines[0]
+    if engine not in model.engines or model.chain_size(engine, dimension) > _CHAIN:
+        return
+    chain = model.begin_chain(engine, problem.state, dimension, None)
+    chain = chain.resume(np.random.default_rng(0))
+    few = np.zeros(10, np.int64), np.full(10, problem.lr)
+    each = _measure(lambda: chain.advance(*few)) / 10
+    _tell(each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1))
+
+
+def _measure(call: Callable[[], object]) -> float:
+    """Return how many seconds a call takes; the first ones may compile."""
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def _tell(seconds: float) -> None:
+    if seconds > _LONG:
+        unit, size = [(name, size) for name, size in _UNITS.items() if size <= seconds / 2][-1]
+        text = f"{float(f'{seconds / size:.1g}'):,.0f} {unit}"
+        click.echo(f"replan: this takes very roughly {text}; Ctrl-C ends it", err=True)
