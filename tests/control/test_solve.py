@@ -249,7 +249,7 @@ class Silent(Solver):
     ("solver", "message"),
     [
         (Idle(), "`run` of a solver expects to call `search.begin`"),
-        (Silent(), "`status` expects one of converged, stalled, .*; got None"),
+        (Silent(), "`run` of Silent expects to return one of converged, stalled, .*; got None"),
     ],
 )
 def test_a_solver_that_does_not_keep_to_the_interface(problem, solver, message):

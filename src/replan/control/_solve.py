@@ -77,7 +77,11 @@ def solve(
             if not search.any:
                 raise KeyboardInterrupt from None
             status = "stopped"
-    check.one_of("status", status, get_args(Status))
+    if status not in get_args(Status):
+        raise ValueError(
+            f"`run` of {type(solver).__name__} expects to return one of "
+            f"{', '.join(get_args(Status))}; got {check.show(status)}"
+        )
     statistics = {
         "method": solver.method,
         "seed": getattr(solver, "seed", 0),
