@@ -26,7 +26,7 @@ def test_a_figure_with_its_claims(run, tmp_path):
         ("figure readout --set gamma", "`--set` expects KEY=VALUE, got 'gamma'"),
         (
             "figure readout --set similarities=0.5,2 --workers 1",
-            "`similarity` expects a number from",
+            "`similarity` expects a finite number of at least 0 and at most",
         ),
     ],
 )

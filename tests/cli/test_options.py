@@ -122,15 +122,15 @@ def test_settings_of_ones_own_are_converted(run_own, options, got):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("own --set part=x", "`part` expects a finite number, got 'x'"),
-        ("own --set part=1,2", "`part` expects a finite number, got [1, 2]"),
-        ("own --set part=NaN", "`part` expects a finite number, got nan"),
-        ("own --set word=3", "`word` expects a word, got 3"),
-        ("plain --set flag=1", "`flag` expects true or false, got 1"),
-        ("plain --set count=abc", "`count` expects an integer, got 'abc'"),
-        ("plain --set count=4.5", "`count` expects an integer, got 4.5"),
-        ("plain --set count=true", "`count` expects an integer, got True"),
-        ("plain --set task=3", "`task` expects a task from 1 to 2, got 3"),
+        ("own --set part=x", "`--set part` expects a finite number, got 'x'"),
+        ("own --set part=1,2", "`--set part` expects a finite number, got [1, 2]"),
+        ("own --set part=NaN", "`--set part` expects a finite number, got nan"),
+        ("own --set word=3", "`--set word` expects a word, got 3"),
+        ("plain --set flag=1", "`--set flag` expects true or false, got 1"),
+        ("plain --set count=abc", "`--set count` expects an integer, got 'abc'"),
+        ("plain --set count=4.5", "`--set count` expects an integer, got 4.5"),
+        ("plain --set count=true", "`--set count` expects an integer, got True"),
+        ("plain --set task=3", "`--set task` expects a task from 1 to 2, got 3"),
     ],
 )
 def test_settings_of_ones_own_that_do_not_fit_are_refused(run_own, options, message):
