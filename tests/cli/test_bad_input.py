@@ -52,9 +52,12 @@ def test_json_that_is_no_protocol(run, tmp_path, text, message):
     ("text", "message"),
     [
         ("share_1," + "x" * 140_000, "p.csv: not a CSV file"),
-        ("start,end,share_1,lr\n0,1,1,x\n", "p.csv: expects numbers in every row, got"),
-        ("start,end,share_1,lr\n0,1,1\n", "p.csv: expects 4 numbers in every row, got"),
-        ("start,end,share_1,lr\n0,1," + "9" * 100_000 + ",1\n", "`shares` expects finite numbers"),
+        ("start,end,share_1,lr\n0,1,1,x\n", "p.csv: line 2: `lr` expects a finite number, got 'x'"),
+        ("start,end,share_1,lr\n0,1,1\n", "p.csv: line 2 expects 4 numbers, got 3"),
+        (
+            "start,end,share_1,lr\n0,1," + "9" * 100_000 + ",1\n",
+            "line 2: `share_1` expects a finite number",
+        ),
     ],
 )
 def test_csv_that_is_no_protocol(run, tmp_path, text, message):
@@ -66,12 +69,24 @@ def test_csv_that_is_no_protocol(run, tmp_path, text, message):
     ("old", "new", "message"),
     [
         ("hidden = 2", f"hidden = {DEEP}", "problem.toml: brackets are nested too deeply"),
-        ("hidden = 2", "hidden = 10000", "`hidden` = 10000 and 2 teacher units need about"),
-        ("hidden = 2", f"hidden = {10**30}", "`hidden` expects an integer of at least 1 and at"),
-        ("hidden = 2", "hidden = 2\ntasks = 100000", "`hidden` = 2 and 100000 teacher units need"),
-        ("steps = 40", f"steps = {10**30}", "`steps` expects an integer"),
-        ("duration = 60.0", "duration = 1e300", "`duration` = 1e+300 and 2 tasks need about"),
-        ("seed = 1", f"seed = {10**30}", "`seed` expects an integer"),
+        ("hidden = 2", "hidden = 10000", "`model.hidden` = 10000 and 2 teacher units need about"),
+        (
+            "hidden = 2",
+            f"hidden = {10**30}",
+            "`model.hidden` expects an integer of at least 1 and at",
+        ),
+        (
+            "hidden = 2",
+            "hidden = 2\ntasks = 100000",
+            "`model.hidden` = 2 and 100000 teacher units need",
+        ),
+        ("steps = 40", f"steps = {10**30}", "`training.steps` expects an integer"),
+        (
+            "duration = 60.0",
+            "duration = 1e300",
+            "`start.pretrain.duration` expects a finite number above 0 and at most",
+        ),
+        ("seed = 1", f"seed = {10**30}", "seed` expects an integer"),
         ("duration = 10.0", f"duration = 1{'0' * 400}", "training.duration"),
     ],
 )
@@ -111,15 +126,15 @@ def test_a_large_file_is_not_read(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("similarities=2", "`similarities` expects a list of numbers, got 2"),
-        ("similarities=[]", "`similarities` expects at least one number, none twice, got []"),
-        ("similarities=0.3,0.3", "`similarities` expects at least one number, none twice"),
+        ("similarities=2", "`similarities` expects a list of values, got 2"),
+        ("similarities=[]", "`similarities` expects at least one value, got none"),
+        ("similarities=0.3,0.3", "`similarities` expects different values, got 0.3 and 0.3"),
         ('similarities=["x"]', "`similarities` expects a finite number, got 'x'"),
-        ("seeds=1.5", "`seeds` expects an integer of at least 1"),
-        ('seeds="x"', "`seeds` expects an integer of at least 1"),
-        ("seeds=0", "`seeds` expects an integer of at least 1"),
-        ("seeds=1000000000", "`seeds` expects an integer of at least 1 and at most 100000"),
-        (f"seeds={10**30}", "`seeds` expects an integer of at least 1 and at most 100000"),
+        ("seeds=1.5", "`--seeds` expects an integer of at least 1"),
+        ('seeds="x"', "`--seeds` expects an integer of at least 1"),
+        ("seeds=0", "`--seeds` expects an integer of at least 1"),
+        ("seeds=1000000000", "`--seeds` expects an integer of at least 1 and at most 100000"),
+        (f"seeds={10**30}", "`--seeds` expects an integer of at least 1 and at most 100000"),
         (f"steps={DEEP}", "`steps` expects fewer brackets, got [[["),
     ],
 )
@@ -140,11 +155,14 @@ def test_claims_that_are_none(run, tmp_path, figures):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"--seeds {10**9}", "`seeds` = 1000000000 and `dimension` = 20000 need about"),
-        (f"--dimension {10**18}", "`dimension` expects at most 9e+15 samples in a run, got 1e+19"),
+        (f"--seeds {10**9}", "`--seeds` = 1000000000 and `dimension` = 20000 need about"),
+        (
+            f"--dimension {10**18}",
+            "`--dimension` expects fewer than 2^53 samples, duration × dimension, got 1e+19",
+        ),
         (f"--dimension {10**9} --engine full", "`dimension` = 1000000000 need about"),
-        (f"--seed {10**30}", "`seed` expects an integer"),
-        (f"--dimension {10**30}", "`dimension` expects an integer"),
+        (f"--seed {10**30}", "seed` expects an integer"),
+        (f"--dimension {10**30}", "`--dimension` expects an integer"),
     ],
 )
 def test_sizes_of_a_simulation(run, monkeypatch, options, message):
