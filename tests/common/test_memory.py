@@ -50,10 +50,6 @@ def test_the_message_has_the_numbers(little):
         (lambda: TeacherStudent.similar(0.3, 10**12), "`hidden` = 10{12} and 10{12} teacher units"),
         (lambda: TeacherStudent.soft_committee(10**6, 2), "1000000 teacher units need about"),
         (lambda: TeacherStudent(np.eye(2), hidden=10**9), "`hidden` = 1000000000 and 2"),
-        (
-            lambda: TeacherStudent.similar(0.3).pretrain(0, 9e8),
-            r"`duration` = 9e\+08 and 2 tasks need about",
-        ),
     ],
 )
 def test_models_without_room_or_time(little, build, message):

@@ -215,9 +215,6 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             raise ValueError("`seed` or `start`: expects one of the two, got both")
         task = check.task("task", task, self.tasks)
         duration = check.number("duration", duration, above=0, at_most=1e9)
-        memory.require(
-            f"`duration` = {duration:g} and {self.tasks} tasks", duration / _APART * 20 * self.tasks
-        )
         lr = check.number("lr", lr, at_least=0)
         x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
         lengths = np.diff(_edges(duration))
