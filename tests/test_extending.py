@@ -431,7 +431,7 @@ def test_one_bad_strategy_does_not_take_the_others_along(files, problem, recipe,
     assert message in compared.failures[bad.name]
     assert len(compared.failures[bad.name]) < 200
     with pytest.warns(UserWarning, match=f"the strategy {bad.name} is left out: ") as warned:
-        plan = replan.solve(problem, replan.ForwardBackward(sweeps=1))
+        plan = replan.solve(problem, max_gradients=1)
     assert message.partition(" ")[0] in str(warned[0].message)
     assert warned[0].filename == __file__
     assert plan.loss <= compared.runs["no-replay"].loss
@@ -443,7 +443,7 @@ def test_a_strategy_with_a_learning_rate_that_the_problem_has_not(files, problem
     with pytest.warns(
         UserWarning, match=r"another-rate is left out: .* rates from 1 to 1, got 0.5"
     ):
-        replan.solve(problem, replan.ForwardBackward(sweeps=1))
+        replan.solve(problem, max_gradients=1)
 
 
 def test_ctrl_c_in_a_strategy_stops(files, problem):

@@ -302,7 +302,7 @@ def test_files_text_and_picture(tmp_path):
         ({"order": [0, 1], "dimension": 10}, "`order` expects 40 tasks, one per sample, got 2"),
         (
             {"order": [2] * 40, "dimension": 10},
-            "`order` expects whole numbers from 0 to 1, got 2 to 2",
+            "`order` expects a task index from 0 to 1, got 2",
         ),
         ({"times": [9.0]}, "`times` expects times from 0 to 4"),
         ({"threads": -1}, "`threads` expects an integer of at least 1"),

@@ -88,7 +88,7 @@ def _import(name: str) -> str:
     except Exception as error:
         raise ValueError(
             f"`--import`, or {IMPORTS}, expects modules and .py files that can be imported, "
-            f"got {check.show(name)}: {type(error).__name__}: {error}"
+            f"got '{name}': {type(error).__name__}: {error}"
         ) from error
 
 

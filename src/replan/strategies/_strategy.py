@@ -25,7 +25,6 @@ class Strategy:
     """
 
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
-        check.function("recipe", recipe, "a function of a problem")
         check.items("turns", turns, "names")
         _check(recipe, ("protocol", "progress") if turns else ())
         update_wrapper(self, recipe)
