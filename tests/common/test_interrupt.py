@@ -6,13 +6,16 @@ import threading
 import numpy as np
 import pytest
 
-from replan import evaluate, solve, strategies
+from replan import evaluate, simulate, solve, strategies
 from replan._common import interrupt
 from replan._common.interrupt import Pace, heard
 from replan.control import _discrete, _quasi_newton
 from replan.control._projection import Domain
-from replan.dynamics import Pieces
+from replan.dynamics import AutoDynamics, Pieces, auto
+from replan.dynamics.teacher_student._reduced import Reduced
+from replan.networks import Training, _compiled, experiment, mixed_tasks
 from replan.problem import Limits
+from replan.simulation import _simulate
 
 
 class Clock:
@@ -175,3 +178,71 @@ def test_other_threads_call_directly():
     thread.start()
     thread.join()
     assert found == [thread]
+
+
+# Work of other kinds, by how much of it there is in a call
+
+
+def test_runs_of_sgd_advance_by_little(problem, monkeypatch):
+    calls = []
+    advance = Reduced.advance
+
+    def watched(self, tasks, lr):
+        calls.append(len(tasks))
+        return advance(self, tasks, lr)
+
+    monkeypatch.setattr(Reduced, "advance", watched)
+    monkeypatch.setattr(_simulate, "_AT_ONCE", 600)
+    simulate(problem, strategies.interleaved(problem), dimension=100, seeds=2, times=[10.0])
+    assert max(calls) == 600 // problem.state.size
+    assert sum(calls) == 2 * 1000
+
+
+def test_automatic_models_run_in_short_calls(monkeypatch):
+    def rate(x, task, lr):
+        return lr * (1.0 + task - x)
+
+    model = AutoDynamics(rate, lambda x: x**2, tasks=2, like=np.zeros(2))
+    rows = np.tile([0.3, 0.7], (5, 1))
+    pieces = Pieces(rows, np.ones_like(rows), np.full(5, 0.3), np.array([1, 4, 2, 3, 1]))
+    start, sizes, found = np.array([0.5, 0.2]), [], []
+    forward = model._forward
+    model._forward = lambda x, *rows: (sizes.append(len(rows[2])), forward(x, *rows))[1]
+    for most in (4096, 4):
+        monkeypatch.setattr(auto, "_AT_ONCE", most)
+        states = model.roll_out(start, pieces)
+        found.append([states, *model.pull_back(states, np.ones_like(states), pieces)])
+    for one, another in zip(*found, strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-13)
+    assert sizes == [16, 16, 4, 4, 4, 4, 4, 4]
+
+
+def test_networks_are_trained_in_short_calls(images, monkeypatch):
+    tasks = mixed_tasks(images, 0.5, test_samples=20)
+    training = Training(hidden=2, first=30, interval=10, sample=10)
+    found = []
+    for most in (10**8, 7 * 2 * tasks.pixels.shape[1]):
+        monkeypatch.setattr(_compiled, "_AT_ONCE", most)
+        run = experiment(tasks, [0, 40], training=training, realisations=2, threads=1)
+        found.append(run.curves["focus-then-replay"].losses)
+    np.testing.assert_array_equal(*found)
+
+
+def test_an_experiment_ends_with_the_training_at_hand(images, monkeypatch):
+    """An error in one realisation does not wait for the others to come to their ends."""
+    tasks = mixed_tasks(images, 0.5, test_samples=20)
+    learn, begun, others = _compiled.learn, threading.Event(), []
+
+    def fail(name, network, *rest):
+        if network.number == 0:
+            begun.wait()
+            raise KeyboardInterrupt
+        others.append(network)
+        begun.set()
+        network._stop.wait()
+        return learn(name, network, *rest)
+
+    monkeypatch.setattr(_compiled, "learn", fail)
+    with pytest.raises(KeyboardInterrupt):
+        experiment(tasks, [0, 40], training=Training(hidden=2, first=30), realisations=2, threads=2)
+    assert [network.time for network in others] == [-30]

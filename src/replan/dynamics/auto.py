@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
 
+_AT_ONCE = 4096  # single steps in one call of compiled code
+
 
 def _load_jax() -> None:
     """Import JAX when the first model is made: it takes seconds, and is optional."""
@@ -110,7 +112,7 @@ class AutoDynamics(DifferentiableDynamics):
         return jax.lax.scan(move, start, (shares, lr, lengths))[1]
 
     def _scan_backward(
-        self, states: Any, cotangents: Any, shares: Any, lr: Any, lengths: Any
+        self, back: Any, states: Any, cotangents: Any, shares: Any, lr: Any, lengths: Any
     ) -> Any:
         def move(back: Any, row: Any) -> tuple[Any, Any]:
             x, cotangent, share, rate, length = row
@@ -120,7 +122,7 @@ class AutoDynamics(DifferentiableDynamics):
             return before, (before, by_share, by_lr)
 
         rows = (states, cotangents, shares, lr, lengths)
-        return jax.lax.scan(move, jnp.zeros_like(states[0]), rows, reverse=True)[1]
+        return jax.lax.scan(move, back, rows, reverse=True)[1]
 
     def _flat_losses(self, x: Any) -> Any:
         return jnp.asarray(self._losses(self._unravel(x)))
@@ -168,9 +170,7 @@ class AutoDynamics(DifferentiableDynamics):
 
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
-        rows = _single_steps(pieces)
-        with jax.enable_x64(True):
-            ends = np.array(self._forward(start, *rows))
+        ends = self._ends(start, _single_steps(pieces))
         states = np.vstack([start, ends[np.cumsum(pieces.substeps) - 1]])
         bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
         return states[: bad[0]] if bad.size else states
@@ -182,16 +182,29 @@ class AutoDynamics(DifferentiableDynamics):
         first = last - pieces.substeps + 1
         after = np.zeros((len(rows[2]), self.size))
         after[last] = cotangents[1:]
-        with jax.enable_x64(True):
-            ends = np.array(self._forward(states[0], *rows))
-            before = np.vstack([states[:1], ends[:-1]])
-            adjoints, by_shares, by_lr = map(np.array, self._backward(before, after, *rows))
-        used = last[-1] + 1
+        before = np.vstack([states[:1], self._ends(states[0], rows)[:-1]])
+        parts, back = [], np.zeros(self.size)
+        for some in _calls((before, after, *rows))[::-1]:
+            count = len(some[2])
+            with jax.enable_x64(True):
+                found = self._backward(back, *_padded(some))
+                parts.append([np.array(part)[:count] for part in found])
+            back = parts[-1][0][0]
+        adjoints, by_shares, by_lr = (np.concatenate(p) for p in zip(*parts[::-1], strict=True))
         return Pulled(
             np.vstack([adjoints[first], np.zeros(self.size)]) + cotangents,
-            np.add.reduceat(by_shares[:used], first),
-            np.add.reduceat(by_lr[:used], first),
+            np.add.reduceat(by_shares, first),
+            np.add.reduceat(by_lr, first),
         )
+
+    def _ends(self, start: Floats, rows: tuple[Floats, ...]) -> Floats:
+        """Return the states (steps, n) after each single step."""
+        parts = [start[None]]
+        for some in _calls(rows):
+            with jax.enable_x64(True):
+                found = np.array(self._forward(parts[-1][-1], *_padded(some)))
+            parts.append(found[: len(some[0])])
+        return np.concatenate(parts[1:])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the names of the functions: they cannot be put in a file."""
@@ -232,13 +245,19 @@ class _Shape(tuple[int, ...]):
 
 
 def _single_steps(pieces: Pieces) -> tuple[Floats, Floats, Floats]:
-    """Return shares, lr and lengths of every single RK4 step, padded with steps of length 0.
-
-    Their number is a power of two, so that few sizes are ever compiled.
-    """
+    """Return shares, lr and lengths of every single RK4 step."""
     rows = np.repeat(np.arange(len(pieces.lengths)), pieces.substeps)
-    filled = np.zeros(1 << int(len(rows) - 1).bit_length(), dtype=np.int64)
-    filled[: len(rows)] = rows
-    steps = (pieces.lengths / pieces.substeps)[filled]
-    steps[len(rows) :] = 0.0
-    return pieces.shares[filled], pieces.lr[filled], steps
+    return pieces.shares[rows], pieces.lr[rows], (pieces.lengths / pieces.substeps)[rows]
+
+
+def _calls(rows: tuple[Floats, ...]) -> list[tuple[Floats, ...]]:
+    """Return what each of several calls gets: Ctrl-C is heard only between them."""
+    firsts = range(0, len(rows[0]), _AT_ONCE)
+    return [tuple(row[first : first + _AT_ONCE] for row in rows) for first in firsts]
+
+
+def _padded(rows: tuple[Floats, ...]) -> list[Floats]:
+    """Return rows with steps of length 0 added, their number a power of two: few are compiled."""
+    count = len(rows[0])
+    missing = (1 << (count - 1).bit_length()) - count
+    return [np.concatenate([row, np.zeros((missing, *row.shape[1:]))]) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -12,7 +13,7 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check
+from replan._common import check, memory
 from replan._common.progress import Meter, Watch
 from replan.networks._driver import (
     POLICIES,
@@ -28,6 +29,8 @@ from replan.policies import Fixed, Follow, Policy
 from replan.protocol import Protocol
 
 Singles = NDArray[np.float32]
+
+_AT_ONCE = 100_000_000  # weights changed, step by step, in one compiled call: Ctrl-C waits for it
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,18 @@ def experiment(
         policies: dict[str, Policy] = {
             name: strategy_policy(name, 2, smoothing=training.smoothing) for name in names
         } | {name: Follow(protocol, steps[-1]) for name, protocol in protocols.items()}
-        found = _realisation(CompiledNetwork(tasks, training, steps, seed, number), policies)
+        network = CompiledNetwork(tasks, training, steps, seed, number, stop)
+        found = _realisation(network, policies)
         meter.advance()
         return found
 
+    stop = threading.Event()
     with Meter(progress, "realisations", len(which)) as meter, ThreadPoolExecutor(threads) as pool:
-        records = list(pool.map(one, which))
+        try:
+            records = list(pool.map(one, which))
+        except BaseException:
+            stop.set()
+            raise
     return Experiment.gather(
         {name: [record[name] for record in records] for name in records[0]},
         runs=which,
@@ -183,16 +192,27 @@ class CompiledNetwork(Network):
     """
 
     def __init__(
-        self, tasks: ImageTasks, training: Training, steps: list[int], seed: int, number: int
+        self,
+        tasks: ImageTasks,
+        training: Training,
+        steps: list[int],
+        seed: int,
+        number: int,
+        stop: threading.Event,
     ) -> None:
+        self._stop = stop
         self.tasks, self.training, self.steps, self.number = tasks, training, steps, number
         self.time, self.looks = -training.first, []
         spawned = np.random.SeedSequence([seed, number]).spawn(2 + 2 * tasks.tasks)
         weights, self._probe, *samples = (np.random.default_rng(s) for s in spawned)
         D, C = tasks.pixels.shape[1], tasks.targets.shape[1]
+        count = training.first + steps[-1]
+        memory.require(
+            f"{count} samples and `hidden` = {training.hidden}",
+            3.0 * tasks.tasks * count + float(training.hidden) * D,
+        )
         self._weights = _normal(weights, training.weight_std, (training.hidden, D))
         self._heads = _normal(weights, training.head_std, (tasks.tasks, C, training.hidden))
-        count = training.first + steps[-1]
         pools = [pool for pair in tasks.pools for pool in pair]  # each has its own stream
         drawn = [rng.choice(pool, count) for rng, pool in zip(samples, pools, strict=True)]
         self._streams = np.reshape(drawn, (tasks.tasks, 2, count))
@@ -224,10 +244,16 @@ class CompiledNetwork(Network):
         which = self._policy.next_tasks(count)
         rates = np.full(count, self.training.lr, np.float32)
         rates *= factors[np.arange(count), which].astype(np.float32)
-        train(
-            self._weights, self._heads, self.tasks.pixels, self.tasks.targets, self._streams,
-            self._position, self.tasks.mix, which, rates, self.tasks.scale, self.tasks.shift,
-        )  # fmt: skip
+        at_once = max(1, _AT_ONCE // self._weights.size)
+        for first in range(0, count, at_once):
+            if self._stop.is_set():
+                raise RuntimeError("the experiment is over")
+            some = slice(first, first + at_once)
+            train(
+                self._weights, self._heads, self.tasks.pixels, self.tasks.targets, self._streams,
+                self._position, self.tasks.mix, which[some], rates[some], self.tasks.scale,
+                self.tasks.shift,
+            )  # fmt: skip
         self.time = end
 
     def test(self) -> dict[str, list[float]]:
