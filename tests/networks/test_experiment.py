@@ -422,7 +422,10 @@ def test_networks_are_imported_without_pytorch():
             ),
             "`protocols` expects protocols of two tasks under names that no strategy has",
         ),
-        (lambda im: mixed_tasks(im, 0.5, upstream=(0, 12)), "two different classes from 0 to 9"),
+        (
+            lambda im: mixed_tasks(im, 0.5, upstream=(0, 12)),
+            "`upstream` expects an integer of at least 0 and at most 9",
+        ),
         (lambda im: Training(hidden=0), "`hidden` expects an integer of at least 1, got 0"),
         (lambda im: Training(lr=-1.0), "`lr` expects a finite number of at least 0, got -1.0"),
     ],
