@@ -390,7 +390,7 @@ def turns_without_progress(problem, *, protocol=None): ...
         (needs_a_setting, (), "called with a problem alone, got needs_a_setting(problem, x): miss"),
         (takes_nothing, (), "called with a problem alone, got takes_nothing(): too many"),
         (turns_without_progress, ("lr",), "with the settings protocol and progress, that can be"),
-        (3, (), "`strategy` expects a function, got 3"),
+        (3, (), "`recipe` expects a function, got 3"),
     ],
 )
 def test_a_function_that_is_no_strategy(files, recipe, turns, message):

@@ -766,8 +766,8 @@ def test_teacher_heads_of_no_task_are_refused():
         ({"similarities": [0.1, 0.1 + 1e-12]}, "`similarities` expects different values"),
         ({"similarities": []}, "`similarities` expects at least one value, got none"),
         ({"similarities": 2}, "`similarities` expects a list of values, got 2"),
-        ({"seeds": 1.5}, "`seeds` expects an integer of at least 1, got 1.5"),
-        ({"seeds": 0}, "`seeds` expects an integer of at least 1, got 0"),
+        ({"seeds": 1.5}, "`seeds` expects an integer of at least 1 and at most 100000, got 1.5"),
+        ({"seeds": 0}, "`seeds` expects an integer of at least 1 and at most 100000, got 0"),
         ({"steps": "x"}, "`steps` expects an integer of at least 0, got 'x'"),
         ({"max_lr": None}, "`max_lr` expects a finite number, got None"),
     ],
@@ -799,7 +799,7 @@ def test_a_start_of_infinite_loss_is_refused_for_every_kind_of_model():
         replan.Problem(model, 1e200, duration=1.0)
     with pytest.raises(ValueError, match="`start` expects an array of numbers"):
         replan.Problem(model, 1 + 1j, duration=1.0)
-    with pytest.raises(ValueError, match="`start` expects the structure and shapes"):
+    with pytest.raises(ValueError, match="`start` expects arrays with the structure and shapes"):
         replan.Problem(model, [1.0], duration=1.0)
 
 

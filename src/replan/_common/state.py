@@ -148,7 +148,7 @@ def generator(name: str, value: Any, like: np.random.Generator) -> np.random.Gen
     inner = state.read("state", Entries, now["state"])
     if state["bit_generator"] != now["bit_generator"]:
         raise ValueError(
-            f"`{name}.bit_generator` expects {now['bit_generator']!r}, got "
+            f"`{name}.bit_generator` expects {check.show(now['bit_generator'])}, got "
             f"{check.show(state['bit_generator'])}"
         )
     inc = now["state"]["inc"]

@@ -299,7 +299,7 @@ def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics)
         if given.get(key) != value:
             raise ValueError(
                 f"{path}: `model` expects the plan's model, with {key} = {check.show(value)}, "
-                f"got one with {key} = {given.get(key)!r:.80}"
+                f"got one with {key} = {check.show(given.get(key))}"
             )
 
 

@@ -101,8 +101,8 @@ class Dynamics(ABC):
         describe the model.
         """
         raise ValueError(
-            f"`model.kind` expects a model that a file can describe, got {cls.kind!r}, which has "
-            "no `from_dict`: pass the model itself"
+            "`model.kind` expects a model that a file can describe, got "
+            f"{check.show(cls.kind)}, which has no `from_dict`: pass the model itself"
         )
 
     def to_dict(self) -> dict[str, Any]:

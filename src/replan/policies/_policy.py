@@ -212,7 +212,7 @@ def losses_by_task(name: str, value: Any, tasks: int) -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError(f"`{name}` expects a dict of losses by task, got {check.show(value)}")
     return {
-        check.task(name, known.get(key, key), tasks): check.number(f"{name}.{key}", loss)
+        check.task(name, known.get(key, key), tasks): float(check.array(f"{name}.{key}", loss, ()))
         for key, loss in value.items()
     }
 

@@ -119,6 +119,7 @@ def problem_from(
             raise ValueError(f"`model.kind` expects a word, got {toml(kind)}")
         with named(paths(file.model, "model")):
             model = find(kind).from_dict(settings)
+    check.instance("model", model, Dynamics, "a dynamics such as TeacherStudent")
     start_paths = paths(file.start, "start")
     with named(start_paths):
         start = model.start_from_dict(file.start)

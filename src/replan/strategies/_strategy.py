@@ -63,14 +63,14 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
 def _check(recipe: Any, needs: tuple[str, ...]) -> None:
     """Refuse a recipe that cannot be called with a problem alone, or lacks what it needs."""
     if not inspect.isfunction(recipe):
-        raise ValueError(f"`strategy` expects a function, got {check.show(recipe)}")
+        raise ValueError(f"`recipe` expects a function, got {check.show(recipe)}")
     signature = inspect.signature(recipe)
     try:
         signature.bind("a problem", **dict.fromkeys(needs))
     except TypeError as error:
         also = f", with the settings {' and '.join(needs)}," if needs else ""
         raise ValueError(
-            f"`strategy` expects a function{also} that can be called with a problem alone, "
+            f"`recipe` expects a function{also} that can be called with a problem alone, "
             f"got {recipe.__name__}{signature}: {error}"
         ) from None
 
