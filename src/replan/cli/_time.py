@@ -32,7 +32,7 @@ def tell_if_long(problem: replan.Problem, steps: int) -> None:
     rows = np.full((1, tasks), 1 / tasks), np.full((1, tasks), problem.lr)
     piece = replan.dynamics.Pieces.whole(*rows, np.array([problem.duration / problem.steps]))
     each = _measure(lambda: problem.model.roll_out(problem.state, piece))
-    highest = problem.lr if problem.control.lr is None else problem.control.lr[1]
+    _, highest = problem.control.lr or (0.0, 0.0)  # the largest rate that is tried
     finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
     _tell(each * steps * finer * problem.steps)
 
