@@ -64,7 +64,7 @@ def test_solvers_over_the_library(known, name):
     if name in ("relax", "tight"):
         assert found.relaxed_value <= plan.loss
         assert found.integrality_gap == plan.loss - found.relaxed_value
-        assert plan.relaxed.lr_by_task.shape == (problem.steps, problem.model.tasks)
+        assert plan.relaxed.by_task("lr").shape == (problem.steps, problem.model.tasks)
         mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
         assert found.relaxed_value == min(mixed, plan.loss)
         if known.relaxed is not None:

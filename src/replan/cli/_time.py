@@ -29,10 +29,16 @@ def tell_if_long(problem: replan.Problem, steps: int) -> None:
     import numpy as np
 
     tasks = problem.model.tasks
-    rows = np.full((1, tasks), 1 / tasks), np.full((1, tasks), problem.lr)
-    piece = replan.dynamics.Pieces.whole(*rows, np.array([problem.duration / problem.steps]))
+    knobs = problem.model.panel.rows(problem.knob_values, 1)
+    length = np.array([problem.duration / problem.steps])
+    piece = replan.dynamics.Pieces.whole(np.full((1, tasks), 1 / tasks), knobs, length)
     each = _measure(lambda: problem.model.roll_out(problem.state, piece))
-    _, highest = problem.control.lr or (0.0, 0.0)  # the largest rate that is tried
+    rates = [
+        high
+        for name, (_, high) in problem.control.ranges.items()
+        if problem.model.panel.knobs[name].rate
+    ]
+    highest = max(rates, default=0.0)  # the largest rate that is tried
     finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
     _tell(each * steps * finer * problem.steps)
 
@@ -53,7 +59,7 @@ def tell_if_simulation_is_long(
         return
     chain = model.begin_chain(engine, problem.state, dimension, None)
     chain = chain.resume(np.random.default_rng(0))
-    few = np.zeros(10, np.int64), np.full(10, problem.lr)
+    few = np.zeros(10, np.int64), np.tile(list(problem.knob_values.values()), (10, 1))
     each = _measure(lambda: chain.advance(*few)) / 10
     _tell(each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1))
 

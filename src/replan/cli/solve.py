@@ -78,7 +78,7 @@ def command(
             f"the {protocol.steps} steps of {start} are averaged over the problem's {problem.steps}"
         )
     solver = _solver(method, settings)
-    tell_if_long(problem, SOLVE if problem.control.lr is None else SOLVE_RATES)
+    tell_if_long(problem, SOLVE_RATES if problem.control.ranges else SOLVE)
     plan = replan.solve(
         problem,
         solver,

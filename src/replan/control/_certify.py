@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from replan.control._objective import Controls, Gradient
-from replan.control._relaxed import budgets, least
-from replan.control._search import Search
+from replan.control._search import Search, as_protocol
 from replan.control._solver import Solver
+from replan.control._space import Space
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE
-from replan.problem import Problem
-from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
@@ -34,12 +32,12 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
     }
     search.counts.max_gradients = search.counts.gradients + 1
     final = search.fine.gradient(best)
-    protocol = _protocol(problem, best)
+    protocol = as_protocol(problem, best, one_task=True)
     trajectory = evaluate(problem, protocol)
     relaxed, relaxed_value, residual = protocol, None, _residual(search, best, final)
     if search.relaxed is not None:
         controls, _, residual = search.relaxed
-        relaxed = Protocol(controls.shares, problem.duration, controls.lr)
+        relaxed = as_protocol(problem, controls)
         # the plan counts as a relaxed one too, should rounding errors make it the better one
         relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
     values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
@@ -67,23 +65,8 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
 
 
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
-    """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
-    left, by_shares = 0.0, gradient.by_shares
-    if search.free_tasks:
-        domain = budgets(search.problem, len(by_shares))
-        left += float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
-    if search.free_lr and search.problem.control.lr is not None:
-        low, high = search.problem.control.lr
-        ends = np.minimum(
-            gradient.by_lr * (low - controls.lr), gradient.by_lr * (high - controls.lr)
-        )
-        left -= float(np.sum(ends))
-    return left
-
-
-def _protocol(problem: Problem, controls: Controls) -> Protocol:
-    """Return controls as a protocol, with one learning rate per step where one is enough."""
-    lr = controls.lr
-    if np.all(controls.shares.max(axis=1) == 1.0) or np.all(np.ptp(lr, axis=1) == 0):
-        lr = np.sum(controls.shares * lr, axis=1)
-    return Protocol(controls.shares, problem.duration, lr)
+    """First-order gain still possible, as of a relaxed plan: see `Space.residual`."""
+    space = Space(
+        search.problem, controls, free_tasks=search.free_tasks, free_knobs=search.free_knobs
+    )
+    return space.residual(space.join(controls), space.slopes(gradient))

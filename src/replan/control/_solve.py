@@ -60,9 +60,10 @@ def solve(
     check.boolean("throw", throw)
     solver = _solver(solver, {"starts": starts, "seed": seed, "tolerance": tolerance})
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
-    if not problem.control.tasks and problem.control.lr is None:
+    if not problem.control.tasks and not problem.control.ranges:
         raise ValueError(
-            "`problem` expects a control of tasks, of the learning rate, or both, got neither"
+            "`problem` expects a control of tasks, of the learning rate or another knob, or of "
+            "several, got none"
         )
     begin = time.perf_counter()
     with Meter(progress, "gradients") as meter:

@@ -90,38 +90,40 @@ class AutoDynamics(DifferentiableDynamics):
 
     # One step, and what JAX derives from it
 
-    def _slope(self, x: Any, shares: Any, lr: Any) -> Any:
+    def _slope(self, x: Any, shares: Any, knobs: Any) -> Any:
         state = self._unravel(x)
-        parts = [
-            shares[t] * ravel_pytree(self._rate(state, t, lr[t]))[0] for t in range(self.tasks)
-        ]
+        columns = self.panel.columns.values()
+        parts = []
+        for t in range(self.tasks):
+            values = [knobs[c.start + (t if c.stop - c.start > 1 else 0)] for c in columns]
+            parts.append(shares[t] * ravel_pytree(self._rate(state, t, *values))[0])
         return sum(parts[1:], parts[0])
 
-    def _step(self, x: Any, shares: Any, lr: Any, length: Any) -> Any:
-        k1 = self._slope(x, shares, lr)
-        k2 = self._slope(x + 0.5 * length * k1, shares, lr)
-        k3 = self._slope(x + 0.5 * length * k2, shares, lr)
-        k4 = self._slope(x + length * k3, shares, lr)
+    def _step(self, x: Any, shares: Any, knobs: Any, length: Any) -> Any:
+        k1 = self._slope(x, shares, knobs)
+        k2 = self._slope(x + 0.5 * length * k1, shares, knobs)
+        k3 = self._slope(x + 0.5 * length * k2, shares, knobs)
+        k4 = self._slope(x + length * k3, shares, knobs)
         return x + length / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
 
-    def _scan_forward(self, start: Any, shares: Any, lr: Any, lengths: Any) -> Any:
+    def _scan_forward(self, start: Any, shares: Any, knobs: Any, lengths: Any) -> Any:
         def move(x: Any, row: Any) -> tuple[Any, Any]:
             x = self._step(x, *row)
             return x, x
 
-        return jax.lax.scan(move, start, (shares, lr, lengths))[1]
+        return jax.lax.scan(move, start, (shares, knobs, lengths))[1]
 
     def _scan_backward(
-        self, back: Any, states: Any, cotangents: Any, shares: Any, lr: Any, lengths: Any
+        self, back: Any, states: Any, cotangents: Any, shares: Any, knobs: Any, lengths: Any
     ) -> Any:
         def move(back: Any, row: Any) -> tuple[Any, Any]:
-            x, cotangent, share, rate, length = row
+            x, cotangent, share, values, length = row
             back = back + cotangent
-            _, pull = jax.vjp(lambda a, b, c: self._step(a, b, c, length), x, share, rate)
-            before, by_share, by_lr = pull(back)
-            return before, (before, by_share, by_lr)
+            _, pull = jax.vjp(lambda a, b, c: self._step(a, b, c, length), x, share, values)
+            before, by_share, by_values = pull(back)
+            return before, (before, by_share, by_values)
 
-        rows = (states, cotangents, shares, lr, lengths)
+        rows = (states, cotangents, shares, knobs, lengths)
         return jax.lax.scan(move, back, rows, reverse=True)[1]
 
     def _flat_losses(self, x: Any) -> Any:
@@ -190,11 +192,11 @@ class AutoDynamics(DifferentiableDynamics):
                 found = self._backward(back, *_padded(some))
                 parts.append([np.array(part)[:count] for part in found])
             back = parts[-1][0][0]
-        adjoints, by_shares, by_lr = (np.concatenate(p) for p in zip(*parts[::-1], strict=True))
+        adjoints, by_shares, by_knobs = (np.concatenate(p) for p in zip(*parts[::-1], strict=True))
         return Pulled(
             np.vstack([adjoints[first], np.zeros(self.size)]) + cotangents,
             np.add.reduceat(by_shares, first),
-            np.add.reduceat(by_lr, first),
+            np.add.reduceat(by_knobs, first),
         )
 
     def _ends(self, start: Floats, rows: tuple[Floats, ...]) -> Floats:
@@ -245,9 +247,9 @@ class _Shape(tuple[int, ...]):
 
 
 def _single_steps(pieces: Pieces) -> tuple[Floats, Floats, Floats]:
-    """Return shares, lr and lengths of every single RK4 step."""
+    """Return shares, knobs and lengths of every single RK4 step."""
     rows = np.repeat(np.arange(len(pieces.lengths)), pieces.substeps)
-    return pieces.shares[rows], pieces.lr[rows], (pieces.lengths / pieces.substeps)[rows]
+    return pieces.shares[rows], pieces.knobs[rows], (pieces.lengths / pieces.substeps)[rows]
 
 
 def _calls(rows: tuple[Floats, ...]) -> list[tuple[Floats, ...]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from replan._common import check, files
 from replan._common.naming import named
@@ -26,45 +26,69 @@ def _range_or_false(value: Any) -> Any:
     return None if value is False else value
 
 
-def _table_of_tasks(value: Any) -> Any:
+def _table_of_losses(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("a table such as { 1 = 0.01 }")
+    return value
+
+
+def _list_or_table(value: Any) -> Any:
+    if not isinstance(value, list | dict):
+        raise ValueError("a list of numbers, one for each loss, or a table of them by name")
+    return value
+
+
+def _number_or_range(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | dict):
+        raise ValueError("a number or { min = …, max = … }")
     return value
 
 
 class _Training(Section):
     duration: float = Field(gt=0)
     steps: int | None = Field(None, ge=1)
-    lr: float | None = Field(None, ge=0)
 
 
-class _LrRange(Section):
-    min: float = Field(ge=0)
-    max: float = Field(ge=0)
+class _Range(Section):
+    min: float
+    max: float
+
+
+_Knob = Annotated[_Range | None, BeforeValidator(_range_or_false)]
 
 
 class _Control(Section):
     tasks: bool = True
-    lr: Annotated[_LrRange | None, BeforeValidator(_range_or_false)] = None
+
+
+# By the names of the losses, or in their order
+_Weights = Annotated[list[float] | dict[str, float] | None, BeforeValidator(_list_or_table)]
 
 
 class _Objective(Section):
-    weights: list[float] | None = None
-    running: list[float] | None = None
-    targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_tasks)] = None
+    weights: _Weights = None
+    running: _Weights = None
+    targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_losses)] = None
 
-    def target_list(self, tasks: int) -> list[float | None] | None:
-        """Return the targets of all tasks; the file counts tasks from 1."""
+    def target_list(self, names: Sequence[str]) -> list[float | None] | None:
+        """Return the targets of all losses; the file has them by name, or by number from 1."""
         if self.targets is None:
             return None
-        listed: list[float | None] = [None] * tasks
+        listed: list[float | None] = [None] * len(names)
         for name, target in self.targets.items():
+            if name in names:
+                listed[names.index(name)] = target
+                continue
             if not name.isdecimal() or len(name) > 9:
                 raise ValueError(
-                    f"`objective.targets` expects tasks as keys, such as 1, got {toml(name)}"
+                    "`objective.targets` expects tasks as keys, such as 1, or names of losses, "
+                    f"got {toml(name)}"
                 )
-            listed[task_from_one("objective.targets", int(name), tasks)] = target
+            listed[task_from_one("objective.targets", int(name), len(names))] = target
         return listed
+
+
+_Mean = Annotated[float | _Range, BeforeValidator(_number_or_range)]
 
 
 class _Limits(Section):
@@ -72,13 +96,24 @@ class _Limits(Section):
     max_share: list[float] | None = None
     min_dwell: float = 0.0
     max_switches: int | None = None
+    mean: dict[str, _Mean] | None = None
+
+    def limits(self) -> Limits:
+        """Return the limits themselves."""
+        given = self.given()
+        if self.mean is not None:
+            given["mean"] = {
+                name: (mean.min, mean.max) if isinstance(mean, _Range) else mean
+                for name, mean in self.mean.items()
+            }
+        return Limits(**given)
 
 
 class _File(Section):
     model: dict[str, Any]
     start: dict[str, Any]
-    training: _Training
-    control: _Control = _Control()
+    training: dict[str, Any]
+    control: dict[str, Any] = {}
     objective: _Objective = _Objective()
     limits: _Limits = _Limits()
 
@@ -123,20 +158,32 @@ def problem_from(
     start_paths = paths(file.start, "start")
     with named(start_paths):
         start = model.start_from_dict(file.start)
-    lr = file.control.lr
-    with named({"lr": "control.lr", "lr min": "control.lr.min"}):
-        control = Control(file.control.tasks, None if lr is None else (lr.min, lr.max))
-    own = {key: f"training.{key}" for key in _Training.model_fields}
+    names = list(model.panel.knobs)
+    settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
+    free = read(_with_knobs(_Control, names, _Knob), file.control, "control")
+    ranges = {name: getattr(free, name) for name in names}
+    with named({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
+        control = Control(
+            free.tasks, knobs={name: (x.min, x.max) for name, x in ranges.items() if x is not None}
+        )
+    own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}
     own |= {key: f"objective.{key}" for key in _Objective.model_fields}
     own |= {key: f"limits.{key}" for key in _Limits.model_fields}
     with named(start_paths | own):
         return problem(
             model,
             start,
-            **file.training.given(),
+            **{key: x for key, x in settings.items() if key in _Training.model_fields},
+            knobs={key: x for key, x in settings.items() if key in names},
             weights=file.objective.weights,
             running=file.objective.running,
-            targets=file.objective.target_list(model.tasks),
+            targets=file.objective.target_list(model.loss_names),
             control=control,
-            limits=Limits(**file.limits.given()),
+            limits=file.limits.limits(),
         )
+
+
+def _with_knobs(section: type[Section], names: Sequence[str], what: Any) -> Any:
+    """Return a section with a further key for every knob."""
+    keys: dict[str, Any] = {name: (what, None) for name in names}
+    return create_model(section.__name__, __base__=section, **keys)

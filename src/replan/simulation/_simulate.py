@@ -100,6 +100,7 @@ def simulate(
             raise IntegrationError(after.theory.advice)
         problem = replace(problem, start=problem.model.unpack(after.theory.states[-1]))
         begins = after.ends
+    rows = problem.knob_rows(protocol)
     phase = 0 if after is None else after.settings["phase"] + 1
     streams = np.random.SeedSequence([seed, phase]).spawn(seeds)
     stop = threading.Event()
@@ -109,7 +110,7 @@ def simulate(
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = begins[number].resume(noise)
         samples = Samples(protocol, dimension, tasks, choice)
-        return _run(chain, samples, looks, problem.state.size, at_once, meter, stop)
+        return _run(chain, samples, rows, problem, looks, at_once, meter, stop)
 
     meter = Meter(progress, "samples", samples * seeds)
     with meter, ThreadPoolExecutor(min(threads, seeds)) as pool:
@@ -150,20 +151,25 @@ class _Run(NamedTuple):
 def _run(
     chain: Chain,
     samples: Samples,
+    rows: Floats,
+    problem: Problem,
     looks: Ints,
-    size: int,
     at_once: int,
     meter: Meter,
     stop: threading.Event,
 ) -> _Run:
-    """Run a chain through all samples; record its overlaps (looks, size) where requested."""
-    states, done = np.full((len(looks), size), np.nan), 0
+    """Run a chain through all samples; record its state (looks, n) where requested.
+
+    rows: (steps, C) the knobs in every step of the protocol.
+    """
+    states, done = np.full((len(looks), problem.state.size), np.nan), 0
     for i, look in enumerate(looks.tolist()):
         while done < look:
             if stop.is_set():
                 return _Run(states, None, "stopped")
             last = min(look, done + at_once)
-            made = chain.advance(*samples.take(last - done))
+            tasks, steps = samples.take(last - done)
+            made = chain.advance(tasks, problem.model.panel.of_task(rows[steps], tasks))
             meter.advance(made)
             if made < last - done:
                 return _Run(states, None, _diverged(done + made + 1))

@@ -52,30 +52,31 @@ class Full(Chain):
         """Return a copy that continues from here with its own random numbers."""
         return Full(self.model, self.weights, self.heads, self.teachers, rng)
 
-    def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done."""
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
         N = self.weights.shape[1]
+        rates, head_rates = self.model.sample_rates(tasks, knobs)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
             inputs = self.rng.standard_normal((min(block, len(tasks) - first), N))
             for sample, x in enumerate(inputs, start=first):
-                if not self._train(x, int(tasks[sample]), lr[sample]):
+                if not self._train(x, int(tasks[sample]), rates[sample], head_rates[sample]):
                     return sample
         return len(tasks)
 
-    def _train(self, x: Floats, t: int, lr: float) -> bool:
+    def _train(self, x: Floats, t: int, lr: float, head_lr: float) -> bool:
         N = x.size
         fields = self.weights @ x / sqrt(N)
         activations = erf(fields / sqrt(2))
         label = self.model.teacher_heads[t] @ erf(self.teachers @ x / sqrt(2 * N))
         label += self.model.noise * self.rng.standard_normal() if self.model.noise else 0.0
         error = self.heads[t] @ activations - label
-        pace = lr / N * error
-        if not max(abs(error), abs(pace)) < LARGE:
+        pace, head_pace = lr / N * error, head_lr / N * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
             return False
         slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
         push = pace * sqrt(N) * self.heads[t] * slopes
-        self.heads[t] -= pace * self.model.head_rates[t] * activations
+        self.heads[t] -= head_pace * activations
         self.weights -= push[:, None] * x
         return True
 
