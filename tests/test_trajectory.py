@@ -76,7 +76,7 @@ def test_the_integrator_has_order_four(reference):
 
     def final(substeps):
         counts = np.full(3, substeps)
-        pieces = Pieces(rough.shares, rough.by_task("lr"), rough.lengths, counts)
+        pieces = Pieces(rough.shares, problem.knob_rows(rough), rough.lengths, counts)
         return problem.model.roll_out(problem.state, pieces)[-1]
 
     counts = np.array([8, 12, 16, 24, 32])

@@ -26,8 +26,8 @@ class Curves:
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
     (runs, m, T), NaN from where a run diverged and where a task was not measured. runs: the name of
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
-    end, by name; these runs are left out of means, intervals and quantiles. names: of the losses, by
-    default task 1, …
+    end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
+    by default task 1, …
     """
 
     times: Floats

@@ -146,6 +146,14 @@ def _folder_of(modules: Sequence[str]) -> Path | None:
     return _folder(owner, digest) if len(versions) == 1 else None
 
 
+def folder_for(name: str) -> Path | None:
+    """Return a folder for code that another library compiles; None where none can be written."""
+    for parent in chain(_parents(), _private()):
+        if _writable(parent / name):
+            return parent / name
+    return None
+
+
 @cache
 def _folder(owner: Path, digest: str) -> Path | None:
     """Return the folder of the code of a file or package with these sources; remove older ones."""

@@ -75,11 +75,11 @@ class ForwardBackwardDescent(Descent):
     ) -> tuple[Floats, Controls]:
         """Return the smallest Hamiltonian (steps, T) over one knob, and controls with that knob.
 
-        Each Hamiltonian is the change that one step makes to the objective through the adjoint after
-        it. For the learning rate of SGD it is a parabola a η² + b η + c (up to the order of the
-        step), known from three values; its minimum is at −b/2a within the range where a > 0, else at
-        one of the ends. (Paper's optimal η, its sign and range corrected.) For other knobs the
-        parabola is an approximation. A knob that all tasks share suits the shares in force.
+        Each Hamiltonian is the change that one step makes to the objective through the adjoint
+        after it. For the learning rate of SGD it is a parabola a η² + b η + c (up to the order of
+        the step), known from three values; its minimum is at −b/2a within the range where a > 0,
+        else at one of the ends. (Paper's optimal η, its sign and range corrected.) For other knobs
+        the parabola is an approximation. A knob that all tasks share suits the shares in force.
         """
         low, high = (ends[columns.start] for ends in self.objective.problem.knob_ranges)
         values = np.array([low, (low + high) / 2, high])
@@ -91,9 +91,7 @@ class ForwardBackwardDescent(Descent):
         knobs[:, columns] = low + (high - low) * best
         return _at(best, *changes), Controls(controls.shares, knobs)
 
-    def _changes(
-        self, found: Gradient, controls: Controls, columns: slice, value: float
-    ) -> Floats:
+    def _changes(self, found: Gradient, controls: Controls, columns: slice, value: float) -> Floats:
         """Return what each step does to the objective (steps, T) with one task and one value."""
         problem, pieces = self.objective.problem, self.objective.pieces
         steps, tasks = controls.shares.shape

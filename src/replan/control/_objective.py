@@ -62,8 +62,8 @@ class Objective:
 
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
     gradient is exact (discretise, then optimise). Mixed training and each task alone, with the
-    highest values of all knobs, are accurate to `accuracy` × what training changes. Where average losses
-    count, every step is two pieces.
+    highest values of all knobs, are accurate to `accuracy` × what training changes. Where average
+    losses count, every step is two pieces.
 
     counts: the work done, which objectives of one search share. untrained: the objective if the
     losses stayed as they are at the start.

@@ -53,10 +53,10 @@ class Start(NamedTuple):
 class Search:
     """What `solve` has found so far; a solver improves on it.
 
-    problem; free_tasks, free_knobs: whether these may change. fine, coarse: the objective on the problem's
-    steps and on few. starts: where to begin, after `begin`. values: those reached from the starts.
-    best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global" if every
-    protocol was tried.
+    problem; free_tasks, free_knobs: whether these may change. fine, coarse: the objective on the
+    problem's steps and on few. starts: where to begin, after `begin`. values: those reached from
+    the starts. best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global"
+    if every protocol was tried.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Search:
         """
         first = interleaved(self.problem) if self.given is None else self._accepted(self.given)
         for protocol, strategy in [(first, False)] if alone else self._protocols(starts, seed):
-            found = self.offer(self.rounded(self.on_grid(protocol, self.problem.steps)))
+            found = self.offer(self.rounded(on_grid(self.problem, protocol, self.problem.steps)))
             self.starts.append(Start(protocol, found, strategy))
             self.meter.advance(0, note=f"{len(self.starts)} starts")
         if self._best is None:
@@ -193,8 +193,7 @@ class Search:
             if values.min() < low - room or values.max() > high + room:
                 words = "learning rates" if name == "lr" else f"values of {knob_label(name)}"
                 raise ValueError(
-                    f"`start` expects {words} from {low:g} to {high:g}, "
-                    f"got {start.knob_text(name)}"
+                    f"`start` expects {words} from {low:g} to {high:g}, got {start.knob_text(name)}"
                 )
         return start
 
@@ -297,32 +296,31 @@ class Search:
                 self.meter.advance(self.counts.gradients - self.meter.done, note=note)
         finally:  # an interrupt, or the limit on gradients, loses nothing
             found = as_protocol(self.problem, descent.controls)
-            self.offer(self.rounded(self.on_grid(found, self.problem.steps)))
+            self.offer(self.rounded(on_grid(self.problem, found, self.problem.steps)))
 
-    def on_grid(self, protocol: Protocol, steps: int) -> Controls:
-        """Return the mean shares and knobs of a protocol on equal steps."""
-        edges = np.linspace(0.0, protocol.duration, steps + 1)
-        knobs = self.problem.knob_rows(protocol)
-        if protocol.steps == steps and np.allclose(protocol.edges, edges, rtol=1e-12):
-            return Controls(protocol.shares, knobs)
 
-        def means(rows: Floats) -> Floats:
-            sums = np.vstack(
-                [np.zeros(rows.shape[1]), np.cumsum(rows.T * protocol.lengths, axis=1).T]
-            )
-            at = np.stack([np.interp(edges, protocol.edges, column) for column in sums.T], axis=1)
-            found = np.diff(at, axis=0) / np.diff(edges)[:, None]
-            return np.where(np.ptp(rows, axis=0) == 0, rows[0], found)  # without rounding errors
+def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
+    """Return the mean shares and knobs of a protocol on equal steps."""
+    edges = np.linspace(0.0, protocol.duration, steps + 1)
+    knobs = problem.knob_rows(protocol)
+    if protocol.steps == steps and np.allclose(protocol.edges, edges, rtol=1e-12):
+        return Controls(protocol.shares, knobs)
 
-        shares = means(protocol.shares)
-        return Controls(shares / shares.sum(axis=1, keepdims=True), means(knobs))
+    def means(rows: Floats) -> Floats:
+        sums = np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows.T * protocol.lengths, axis=1).T])
+        at = np.stack([np.interp(edges, protocol.edges, column) for column in sums.T], axis=1)
+        found = np.diff(at, axis=0) / np.diff(edges)[:, None]
+        return np.where(np.ptp(rows, axis=0) == 0, rows[0], found)  # without rounding errors
+
+    shares = means(protocol.shares)
+    return Controls(shares / shares.sum(axis=1, keepdims=True), means(knobs))
 
 
 def as_protocol(problem: Problem, controls: Controls, *, one_task: bool = False) -> Protocol:
     """Return controls on equal steps as a protocol.
 
-    A knob with a value for each task has one per step where that is enough: where all are equal and,
-    with `one_task`, where every step trains on one task.
+    A knob with a value for each task has one per step where that is enough: where all are equal
+    and, with `one_task`, where every step trains on one task.
     """
     shares = controls.shares if one_task else None
     knobs = problem.model.panel.by_name(controls.knobs, shares)

@@ -14,8 +14,8 @@ class Space:
     """What of the controls around `fixed` is free, as vectors that a minimisation can change.
 
     A vector holds the free shares (steps, T), then the free columns of the knobs (steps, F) in
-    units of their ranges. Of the limits, the shares of the tasks and the means of the knobs apply: a
-    mixture of tasks has no switches and no stays.
+    units of their ranges. Of the limits, the shares of the tasks and the means of the knobs apply:
+    a mixture of tasks has no switches and no stays.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from replan._common import check
 from replan.control._forward_backward_descent import ForwardBackwardDescent
-from replan.control._search import Search
+from replan.control._search import Search, on_grid
 from replan.control._solver import Solver
 from replan.control.plan import Status
 
@@ -37,7 +37,7 @@ class ForwardBackward(Solver):
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
         search.begin(alone=True)
-        start = search.on_grid(search.starts[0].protocol, search.problem.steps)
+        start = on_grid(search.problem, search.starts[0].protocol, search.problem.steps)
         descent = ForwardBackwardDescent(
             search.fine, start,
             free_tasks=search.free_tasks, damping=self.damping,

@@ -11,7 +11,7 @@ from replan._common import check
 from replan.control._flip_descent import FlipDescent
 from replan.control._objective import Controls, Objective
 from replan.control._relaxed import RelaxedDescent
-from replan.control._search import Found, Search
+from replan.control._search import Found, Search, on_grid
 from replan.control._solver import Solver
 from replan.control.plan import Status
 from replan.problem import Problem
@@ -92,7 +92,7 @@ class Relax(Solver):
         chosen: list[Controls] = []
         strategies = 0
         for start in sorted(search.starts, key=lambda start: (start.strategy, start.found.value)):
-            controls = search.on_grid(start.protocol, search.coarse.steps)
+            controls = on_grid(search.problem, start.protocol, search.coarse.steps)
             new = all(
                 np.abs(other.shares - controls.shares).max() > _ALIKE
                 or np.any(np.abs(other.knobs - controls.knobs) > _ALIKE * width)

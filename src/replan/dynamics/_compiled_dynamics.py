@@ -78,6 +78,11 @@ class CompiledDynamics(DifferentiableDynamics):
 
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
+        if pieces.knobs.shape[1:] != (self.panel.size,):  # compiled code does not look
+            raise ValueError(
+                f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
+                f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
+            )
         count = len(pieces.lengths)
         states = np.empty((count + 1, start.size))
         states[0] = start

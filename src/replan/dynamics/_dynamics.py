@@ -68,9 +68,9 @@ class Dynamics(ABC):
     """A model of training that rolls out: x′ = Σ_t share_t f_t(x, knobs of task t).
 
     kind: the word that stands for the model in files. example: a commented problem file to start
-    from, or its `[model]` and `[start]` sections alone. tasks: T. knobs: what training may turn over
-    time, by default the learning rate alone. end_knobs: what is set once, at the end, so that the
-    objective is smallest, such as a factor at test time. `pack` makes a state from what a user
+    from, or its `[model]` and `[start]` sections alone. tasks: T. knobs: what training may turn
+    over time, by default the learning rate alone. end_knobs: what is set once, at the end, so that
+    the objective is smallest, such as a factor at test time. `pack` makes a state from what a user
     writes; `unpack` does the reverse.
 
     A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
@@ -163,8 +163,7 @@ def first_state(model: Dynamics, start: Any) -> Floats:
         )
     if not np.all(np.isfinite(losses)):
         raise ValueError(
-            "`start` expects one at which all losses are finite, "
-            f"got {check.show(losses.tolist())}"
+            f"`start` expects one at which all losses are finite, got {check.show(losses.tolist())}"
         )
     return state
 

@@ -239,8 +239,8 @@ def _pull_back(
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
     states, cotangents: (pieces + 1, n). Fills in the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and adds to those by shares (pieces, T) and by knobs (pieces, C). Goes on when the `done`
-    last pieces are done, by whole pieces.
+    state at each edge, and adds to those by shares (pieces, T) and by knobs (pieces, C). Goes on
+    when the `done` last pieces are done, by whole pieces.
     """
     count, n = pieces.lengths.size, states.shape[1]
     work, pull_work = _make_work(p), _make_pull_work(p)

@@ -113,7 +113,7 @@ class _File(Section):
     model: dict[str, Any]
     start: dict[str, Any]
     training: dict[str, Any]
-    control: dict[str, Any] = {}
+    control: dict[str, Any] = Field(default_factory=dict)
     objective: _Objective = _Objective()
     limits: _Limits = _Limits()
 
@@ -185,5 +185,5 @@ def problem_from(
 
 def _with_knobs(section: type[Section], names: Sequence[str], what: Any) -> Any:
     """Return a section with a further key for every knob."""
-    keys: dict[str, Any] = {name: (what, None) for name in names}
+    keys: dict[str, Any] = dict.fromkeys(names, (what, None))
     return create_model(section.__name__, __base__=section, **keys)

@@ -408,7 +408,9 @@ class Protocol:
         return cls(
             np.stack([column[name] for name in shares], axis=1),
             knobs={
-                name: column[name] if some == [name] else np.stack([column[x] for x in some], axis=1)
+                name: column[name]
+                if some == [name]
+                else np.stack([column[x] for x in some], axis=1)
                 for name, some in knobs.items()
             },
             edges=np.append(column["start"], column["end"][-1:]),
@@ -442,9 +444,7 @@ class Protocol:
         from replan._common import html
 
         title = f"Protocol: {self.duration:g} units in {self.steps} steps"
-        return html.block(
-            html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self)
-        )
+        return html.block(html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self))
 
     def __str__(self) -> str:
         shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))

@@ -51,7 +51,9 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
     """Change the task every step, cycling through `order` (by default all tasks)."""
     cycle = _order(problem, order)
     rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
-    return Protocol.from_sequence(rows, problem.model.tasks, problem.duration, knobs=problem.settings)
+    return Protocol.from_sequence(
+        rows, problem.model.tasks, problem.duration, knobs=problem.settings
+    )
 
 
 @strategy
@@ -85,7 +87,7 @@ def focus_then_replay(
     uses on real data.)
     """
     new = _new_task(problem, new_task)
-    if len(problem.model.loss_names) != problem.model.tasks:
+    if problem.model.loss_names != problem.model.task_names:
         raise UnfitError("`problem` expects a model with a loss for each task")
     revision = _shares(problem, shares).tolist()
     if focus is None:

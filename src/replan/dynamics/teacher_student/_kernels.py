@@ -77,9 +77,7 @@ def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
 
 
 @inlined
-def _add_head_rate(
-    shares: Floats, K: int, tasks: int, units: int, work: Work, out: Floats
-) -> None:
+def _add_head_rate(shares: Floats, K: int, tasks: int, units: int, work: Work, out: Floats) -> None:
     """Add V′ to `out`, the heads' part of the rate."""
     cov, weights, norms = work.cov, work.weights, work.norms
     heads = out.size - weights.shape[0] * K

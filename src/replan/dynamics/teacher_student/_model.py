@@ -81,8 +81,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
     in Goldt et al. 2019.
 
-    Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of the
-    heads are multiplied.
+    Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of
+    the heads are multiplied.
     """
 
     kind = "teacher-student"

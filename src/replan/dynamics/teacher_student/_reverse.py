@@ -1,7 +1,7 @@
 """The reverse of the kernels: the exact gradients of rate and losses.
 
-Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x) is one number,
-H = Σ_t s_t (η_t B_t + η_t² A_t + ρ_t D_t), so pulling p back through the rate means differentiating H
+Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x) is one number, H =
+Σ_t s_t (η_t B_t + η_t² A_t + ρ_t D_t), so pulling p back through the rate means differentiating H
 with respect to the covariance C and the weights w. A bar over a name is the derivative of H by it;
 C̄ and the like are defined so that dH = Σ_ab C̄_ab dC_ab over all a, b, with C symmetric.
 """
@@ -12,7 +12,7 @@ import math
 
 from replan._common.check import Floats
 from replan._common.compiled import compiled, inlined
-from replan.dynamics.moments import TWO_OVER_PI, norm, tilted
+from replan.dynamics.moments import TWO_OVER_PI, norm, pull_tilt, tilted
 from replan.dynamics.teacher_student._kernels import _set_rates, _unpack
 from replan.dynamics.teacher_student._work import Bars, PullWork, Work
 
@@ -129,21 +129,7 @@ def _pull_diffusion(p: float, shares: Floats, k: int, h: int, work: Work, bars: 
         total += pace * both * square
     bars.cov[k, k] -= 0.5 * total * work.norms[k] * work.norms[k]
     bars.once[h, h] -= 0.5 * total * inverse
-    _pull_tilt(bars.twice, once, h, inverse, U, bars.once)
-
-
-@inlined
-def _pull_tilt(bar: Floats, cov: Floats, k: int, inverse: float, U: int, out: Floats) -> None:
-    """Add to `out` the derivative by C of what depends on C^k through `bar`."""
-    total = 0.0
-    for n in range(U):
-        row = 0.0
-        for m in range(U):
-            out[n, m] += bar[n, m]
-            row += (bar[n, m] + bar[m, n]) * cov[m, k]
-        out[n, k] -= inverse * row
-        total += 0.5 * row * cov[n, k]
-    out[k, k] += inverse * inverse * total
+    pull_tilt(bars.twice, once, h, inverse, bars.once)
 
 
 @compiled
@@ -191,7 +177,7 @@ def pull_rate(
         for h in range(k, K):
             both = bars.cotangent[k, h] if h > k else 0.5 * bars.cotangent[k, h]
             _pull_diffusion(both, shares, k, h, work, bars)
-        _pull_tilt(bars.once, cov, k, inverse, U, bars.cov)
+        pull_tilt(bars.once, cov, k, inverse, bars.cov)
     at = 0
     for k in range(K):
         for h in range(K):
