@@ -49,7 +49,7 @@ class ForwardBackwardDescent(Descent):
             self.controls, self.value = now, found.value
         aim = self._least(found)
         self.met = all(np.allclose(a, b, atol=1e-6) for a, b in zip(aim, now, strict=True))
-        key = np.round(np.concatenate(now), 6).tobytes()
+        key = np.round(np.concatenate(now, axis=1), 6).tobytes()
         self._sweeps += 1
         # controls that hardly move any longer settle; those that come back do not
         self.cycled = not self.met and self._seen.get(key, self._sweeps) < self._sweeps - 1

@@ -32,12 +32,6 @@ def _table_of_losses(value: Any) -> Any:
     return value
 
 
-def _list_or_table(value: Any) -> Any:
-    if not isinstance(value, list | dict):
-        raise ValueError("a list of numbers, one for each loss, or a table of them by name")
-    return value
-
-
 def _number_or_range(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | dict):
         raise ValueError("a number or { min = …, max = … }")
@@ -61,13 +55,9 @@ class _Control(Section):
     tasks: bool = True
 
 
-# By the names of the losses, or in their order
-_Weights = Annotated[list[float] | dict[str, float] | None, BeforeValidator(_list_or_table)]
-
-
 class _Objective(Section):
-    weights: _Weights = None
-    running: _Weights = None
+    weights: list[float] | None = None
+    running: list[float] | None = None
     targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_losses)] = None
 
     def target_list(self, names: Sequence[str]) -> list[float | None] | None:
@@ -114,7 +104,7 @@ class _File(Section):
     start: dict[str, Any]
     training: dict[str, Any]
     control: dict[str, Any] = Field(default_factory=dict)
-    objective: _Objective = _Objective()
+    objective: dict[str, Any] = Field(default_factory=dict)
     limits: _Limits = _Limits()
 
 
@@ -166,6 +156,7 @@ def problem_from(
         control = Control(
             free.tasks, knobs={name: (x.min, x.max) for name, x in ranges.items() if x is not None}
         )
+    objective = read(_by_name(file.objective), file.objective, "objective")
     own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}
     own |= {key: f"objective.{key}" for key in _Objective.model_fields}
     own |= {key: f"limits.{key}" for key in _Limits.model_fields}
@@ -175,12 +166,19 @@ def problem_from(
             start,
             **{key: x for key, x in settings.items() if key in _Training.model_fields},
             knobs={key: x for key, x in settings.items() if key in names},
-            weights=file.objective.weights,
-            running=file.objective.running,
-            targets=file.objective.target_list(model.loss_names),
+            weights=objective.weights,
+            running=objective.running,
+            targets=objective.target_list(model.loss_names),
             control=control,
             limits=file.limits.limits(),
         )
+
+
+def _by_name(content: Mapping[str, Any]) -> type[_Objective]:
+    """Return the section of the objective, with tables of numbers where it has these for lists."""
+    tables = [key for key in ("weights", "running") if isinstance(content.get(key), dict)]
+    keys: dict[str, Any] = dict.fromkeys(tables, (dict[str, float] | None, None))
+    return create_model("_Objective", __base__=_Objective, **keys)
 
 
 def _with_knobs(section: type[Section], names: Sequence[str], what: Any) -> Any:

@@ -131,7 +131,7 @@ class Problem:
         values = {}
         for name, knob in knobs.items():
             low, high = self.control.ranges.get(name, (-np.inf, np.inf))
-            default = knob.default if low <= knob.default <= high else (low + high) / 2
+            default = min(max(knob.default, low), high)
             values[name] = value = knob.check(name, given.get(name, default))
             if not low <= value <= high:
                 raise ValueError(
