@@ -74,7 +74,7 @@ def test_no_plan_is_worse_than_a_strategy(solver):
     for name, strategy in replan.strategies.STRATEGIES.items():
         if not strategy.turns:
             protocol = strategy(problem)
-            controls = on_grid(protocol, 60)
+            controls = on_grid(problem, protocol, 60)
             tasks = sum_up(controls.shares, np.full(60, 25 / 60))
             rounded = Protocol.from_sequence(tasks, 2, 25.0)
             assert plan.loss <= evaluate(problem, rounded).loss * (1 + 1e-6), name
