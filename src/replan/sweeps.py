@@ -200,18 +200,22 @@ def _entries(
 
 def _name(entry: dict[str, Any]) -> str:
     """Return the name of an entry's file in the cache."""
-    text = json.dumps([entry[key] for key in ("function", "sources", "case")], sort_keys=True)
-    return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    return f"{_digest([entry[key] for key in ('function', 'sources', 'case')])}.json"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _read(path: Path) -> Result | None:
     """Return the result in a file of the cache, None if there is none.
 
-    A file under the name of another entry, as by a copy, and one that cannot be read have none.
+    A file under the name of another entry, as by a copy, one whose result was changed and one that
+    cannot be read have none.
     """
     try:
         entry = files.read_json(path)
-        if _name(entry) == path.name and isinstance(entry["result"], dict):
+        if _name(entry) == path.name and _digest(entry["result"]) == entry["digest"]:
             return entry["result"]
     except (OSError, ValueError, KeyError, RecursionError):
         pass
@@ -226,7 +230,7 @@ def _finish(
     digest: of replan's sources as the parent has them.
     """
     if sources.package_digest() != digest:
-        raise RuntimeError("replan was edited after the sweep began: start it again")
+        raise ChildProcessError("replan was edited after the sweep began: start it again")
     result = _compute(function, entry["case"])
     return result, _keep(entry, cache, result)
 
@@ -249,7 +253,8 @@ def _keep(entry: dict[str, Any], cache: Path | None, result: Result) -> str | No
     if cache is not None:
         path = cache / _name(entry)
         try:
-            files.replace(path, files.json_bytes(entry | {"result": result}))
+            kept = entry | {"result": result, "digest": _digest(result)}
+            files.replace(path, files.json_bytes(kept))
         except OSError as error:
             return f"{path}: {error.strerror}"
     return None

@@ -6,11 +6,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 
 import numba
 import pytest
+from llvmlite.binding.ffi import register_lock_callback, unregister_lock_callback
 
 import replan
 from replan._common import compiled, sources
@@ -66,6 +68,22 @@ def test_an_edited_kernel_computes_new_numbers_and_old_code_is_removed(checkout)
     assert float(run(checkout, LOSS)) == pytest.approx(3 * before)
     [second] = folders(checkout)
     assert second != first
+
+
+def test_ctrl_c_cannot_break_off_the_compiler_while_it_holds_its_lock():
+    """It would be held for good. Ctrl-C is raised in the main thread alone."""
+    holders = set()
+
+    def note():
+        holders.add(threading.current_thread())
+
+    function = compiled.compiled(lambda x: x + 1)
+    register_lock_callback(note, note)
+    try:
+        assert function(1) == 2
+    finally:
+        unregister_lock_callback(note, note)
+    assert holders and threading.main_thread() not in holders
 
 
 def test_the_numba_of_others_keeps_its_own_cache_folder(tmp_path, monkeypatch):

@@ -210,13 +210,19 @@ def _real(value: Any) -> NDArray[Any] | None:
     if given.dtype.kind == "O":
         kinds = set(map(type, given.ravel().tolist()))
         if not all(issubclass(kind, Real) for kind in kinds):  # scalars of other libraries, maybe
-            flat = [x.item() if getattr(x, "shape", None) == () else x for x in given.ravel()]
+            flat = [_scalar(x) for x in given.ravel()]
             given = np.array([*flat, None], dtype=object)[:-1].reshape(given.shape)
             kinds = set(map(type, flat))
         good = all(issubclass(kind, Real) and not issubclass(kind, bool) for kind in kinds)
     else:
         good = given.dtype.kind in "iuf"
     return given if good and not _masked(value, given.ndim) else None
+
+
+def _scalar(value: Any) -> Any:
+    """Return a scalar of another library as a Python number; anything else as it is."""
+    number = getattr(value, "shape", None) == () and not np.ma.is_masked(value)
+    return value.item() if number else value
 
 
 def _masked(value: Any, ndim: int) -> bool:

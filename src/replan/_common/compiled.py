@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
@@ -26,6 +26,7 @@ from numba.core.caching import FunctionCache
 from numba.core.errors import NumbaError as NumbaError
 
 from replan._common import sources
+from replan._common.interrupt import heard
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -74,6 +75,8 @@ def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> 
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     folder = _folder_of(modules or [function.__module__])
     dispatcher = njit(**settings)(function)
+    # In a thread of its own, where no Ctrl-C can break off the compiler while it holds its locks.
+    dispatcher.compile = partial(heard, dispatcher.compile)
     if folder is not None:
         with _numba_cache_in(folder):
             _keep_code(dispatcher, folder)

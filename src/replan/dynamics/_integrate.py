@@ -191,5 +191,5 @@ def _check_rate(model: Dynamics, state: Floats, piece: Pieces) -> None:
     if len(model.roll_out(state, short)) < 2:
         raise ValueError(
             "`model` expects a rate of finite numbers, got NaN or infinity at the state "
-            f"{np.array2string(state, precision=4, threshold=6)}"
+            f"{check.show(state)}"
         )

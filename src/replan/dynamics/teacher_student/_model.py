@@ -104,9 +104,9 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
         S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
-        _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
         if S.shape[0] != S.shape[1] or S.shape[0] == 0:
             raise ValueError(f"`teacher_overlaps` expects a square matrix, got shape {S.shape}")
+        _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
         S = check.symmetric("teacher_overlaps", S)
         check.positive_semidefinite("teacher_overlaps", S)
         self.teacher_overlaps = S
