@@ -236,8 +236,16 @@ def _doubles(name: str, state: Any) -> Any:
 
 
 def _show(state: Any) -> str:
-    """Return the structure of a state with the shape of each of its arrays."""
-    return str(jax.tree_util.tree_map(lambda a: _Shape(np.shape(a)), state))
+    """Return the structure of a state with the shape of each of its arrays.
+
+    An array that is not of real numbers is shown with its type, and so fits nothing.
+    """
+
+    def leaf(a: Any) -> Any:
+        real = jnp.issubdtype(a.dtype, jnp.floating) or jnp.issubdtype(a.dtype, jnp.integer)
+        return _Shape(a.shape) if real else a
+
+    return str(jax.tree_util.tree_map(leaf, state))
 
 
 class _Shape(tuple[int, ...]):
