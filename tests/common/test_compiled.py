@@ -31,12 +31,13 @@ def checkout(tmp_path):
     return tmp_path / "src"
 
 
-def start(checkout, program, *, before=(), size=-1, **environment):
-    """Run a program that can write files of a size (bytes) at most, by a command before it."""
+def start(checkout, program, *, before=(), size=-1, folder=None, **environment):
+    """Run a program in a folder, by a command before it, with files of a size (bytes) at most."""
     kept = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     return subprocess.run(
         [*before, sys.executable, "-c", program],
         env=kept | {"PYTHONPATH": str(checkout)} | environment,
+        cwd=folder,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
@@ -222,6 +223,8 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
     (places["package"] / "__pycache__").mkdir()
     for place in ("home", "temporary"):
         places[place].mkdir()
+    here = tmp_path / "here"
+    here.mkdir()
     if not private:
         (places["temporary"] / "replan-0").mkdir()
         (places["temporary"] / "replan-0").chmod(0o777)
@@ -236,8 +239,10 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
         before=["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
         HOME=str(places["home"]),
         TMPDIR=str(places["temporary"]),
+        folder=here,
         XDG_CACHE_HOME="",
     )
+    assert list(here.iterdir()) == []  # numba would keep code in a folder of its own
     assert done.stdout == f"{FOLLOWED}\n"
     [line] = done.stderr.splitlines()
     assert line.startswith("replan: compiled code " + told.format(**places))

@@ -12,8 +12,12 @@ from replan.control._solver import Solver
 from replan.control._space import Space
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE
-from replan.trajectory import evaluate
+from replan.dynamics._integrate import RTOL
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import Trajectory, evaluate
 
+_LESS = (1e-5, 1e-3)  # accuracies that do where a learning rate is too large for a better one
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
@@ -33,27 +37,29 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
     search.counts.max_gradients = search.counts.gradients + 1
     final = search.fine.gradient(best)
     protocol = as_protocol(problem, best, one_task=True)
-    trajectory = evaluate(problem, protocol)
+    trajectory = _evaluated(problem, protocol, RTOL)
     relaxed, relaxed_value, residual = protocol, None, _residual(search, best, final)
     if search.relaxed is not None:
         controls, _, residual = search.relaxed
         relaxed = as_protocol(problem, controls)
-        # the plan counts as a relaxed one too, should rounding errors make it the better one
-        relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
+        mixed = _evaluated(problem, relaxed, 1e-7)
+        if mixed.status == "ok":
+            # the plan counts as a relaxed one too, should rounding errors make it the better one
+            relaxed_value = min(mixed.loss, trajectory.loss)
     values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
     certificate = Certificate(
         value=trajectory.loss,
         relaxed_value=relaxed_value,
         integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
         pmp_residual=residual,
-        discretisation_error=abs(final.value - trajectory.loss),
+        discretisation_error=float(np.fmax(abs(final.value - trajectory.loss), trajectory.error)),
         switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
         multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
         scope=search.scope,
     )
     error = certificate.discretisation_error
     enough = search.enough(getattr(solver, "tolerance", TOLERANCE))
-    if status == "converged" and error > _INACCURATE * enough:
+    if status == "converged" and (error > _INACCURATE * enough or trajectory.rtol > RTOL):
         status = "inaccurate"
     words = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
     edges = slice(None, None, search.fine.pieces)
@@ -62,6 +68,15 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
         final.by_shares / search.fine.lengths[:, None], final.adjoints[edges],
         certificate, status, "; ".join(filter(None, words)), statistics,
     )  # fmt: skip
+
+
+def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
+    """Return the trajectory to `rtol`, or as accurately as the integrator can compute it."""
+    for accuracy in (rtol, *_LESS):
+        run = evaluate(problem, protocol, rtol=accuracy, throw=False)
+        if run.status != "inaccurate":
+            break
+    return run
 
 
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:

@@ -312,7 +312,7 @@ def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | N
     section = content["problem"]["model"]
     if model is not None or known(section.get("kind", DEFAULT)):
         problem = Problem.from_dict(content["problem"], model=model)
-        return evaluate(problem, protocol)
+        return evaluate(problem, protocol, rtol=content["rtol"])
     problem = Problem.from_dict(content["problem"], model=_absent(content, protocol))
     times, losses = np.array(content["times"]), np.array(content["curves"])
     return _Saved(

@@ -82,10 +82,12 @@ def integrate(
                 errors = np.full_like(losses, np.nan)
             if excess <= 1.0:
                 return Integration(states, losses, errors, fine.substeps, "ok", "")
-            finer = _finer(model, states, pieces, excess)
-        else:  # the steps are too long from where numbers are no longer finite, if anywhere
-            broken = np.arange(lengths.size) >= min(len(states), len(coarse)) - 1
-            finer = np.where(broken, 2, 1)
+            finer = _finer(_own_errors(model, states, pieces), excess)
+        else:  # steps are too long where numbers are no longer finite, or before, where errors grew
+            own = _own_errors(model, states[: len(coarse)], pieces)
+            sizes = np.maximum(1.0, np.abs(states[1 : own.size + 1]).max(axis=1, initial=0.0))
+            good = np.pad(own <= rtol * sizes, (0, lengths.size - own.size))
+            finer = np.where(good, 1, 2)
         pieces = pieces._replace(substeps=pieces.substeps * finer)
         if 2 * pieces.substeps.sum() > max_steps:
             break
@@ -93,19 +95,20 @@ def integrate(
     return Integration(states, losses, errors, fine.substeps, status, advice)
 
 
-def _finer(model: Dynamics, states: Floats, pieces: Pieces, excess: float) -> Ints:
-    """Return by what factor (pieces,) the substeps of each piece must grow.
+def _own_errors(model: Dynamics, states: Floats, pieces: Pieces) -> Floats:
+    """Return the errors that pieces make on their own, each from its start (len(states) − 1,).
 
-    `states` come from twice the substeps; each piece is run again on its own, from its start.
-    Steps are refined where errors are made, not where they show: dynamics that amplify errors show
-    them late.
+    `states` come from twice the substeps. Errors show where they have grown, which may be long
+    after they were made.
     """
+    ends = [model.roll_out(x, pieces.only(i, i + 1))[-1] for i, x in enumerate(states[:-1])]
+    return np.array([np.max(np.abs(end - x)) for end, x in zip(ends, states[1:], strict=True)])
+
+
+def _finer(own: Floats, excess: float) -> Ints:
+    """Return by what factor (pieces,) the substeps of each piece must grow, given their errors."""
     times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
-    ends = [
-        model.roll_out(states[i], pieces.only(i, i + 1))[-1] for i in range(pieces.lengths.size)
-    ]
-    local = np.max(np.abs(np.array(ends) - states[1:]), axis=1)
-    parts = local / max(local.max(), 1e-300)
+    parts = own / max(own.max(), 1e-300)
     finer = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
     return np.maximum(np.where(parts >= 0.01, np.maximum(finer, 2), finer), 1)
 

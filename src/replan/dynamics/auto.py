@@ -114,19 +114,10 @@ class AutoDynamics(DifferentiableDynamics):
                 for name, value in (parameters or {}).items()
             }
             self._program = _Program(self, rate, losses, cost, state)
-            count = self._program.check(self.parameters)
-        self._loss_names = self._checked_names(loss_names, count)
-
-    def _checked_names(self, names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-        """Return the names of `count` losses; refuse a number that the names do not have."""
-        wanted = self._task_names if names is None else _words("loss_names", names)
-        if len(wanted) != count:
-            raise ValueError(
-                f"`losses` expects a function that returns an array of shape ({len(wanted)},), one "
-                f"for each {'task' if names is None else 'of `loss_names`'}, got ({count},)"
-                + (": give `loss_names`" if names is None else "")
-            )
-        return (*wanted, *([COST] * self._program.costs))
+            names = self._task_names if loss_names is None else _words("loss_names", loss_names)
+            hint = ": give `loss_names`" if loss_names is None else ""
+            self._program.check(self.parameters, len(names), hint)
+        self._loss_names = (*names, *([COST] * self._program.costs))
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -288,8 +279,8 @@ class _Program:
         }
         self.compiled = {name: jax.jit(loop) for name, loop in loops.items()}
 
-    def check(self, parameters: Any) -> int:
-        """Refuse functions that do not return what they should; return the number of losses."""
+    def check(self, parameters: Any, losses: int, hint: str) -> None:
+        """Refuse functions that do not return what they should, such as the number of losses."""
         knobs = [1.0] * len(self.knobs)
         names = ", ".join(["state", "task", *(knob.name for knob in self.knobs)])
         functions = {"rate": self.rate} | ({"cost": self.cost} if self.cost else {})
@@ -323,11 +314,12 @@ class _Program:
         shape = _show(
             _traced("losses", names, lambda x, p: self.losses(x, *ends, **p), self.like, parameters)
         )
-        if not shape.startswith("(") or shape.count(",") != 1 or not shape.endswith(",)"):
+        if shape != f"({losses},)":
+            one_by_one = shape.startswith("(") and shape.count(",") == 1
             raise ValueError(
-                f"`losses` expects a function that returns an array of shape (L,), got {shape:.200}"
+                f"`losses` expects a function that returns an array of shape ({losses},), "
+                f"got {shape:.200}{hint if one_by_one else ''}"
             )
-        return int(shape[1:-2])
 
     def _slope(self, p: Any, x: Any, shares: Any, knobs: Any) -> Any:
         state = self.unravel(x[: self.size - self.costs])
@@ -438,8 +430,16 @@ def _doubles(name: str, state: Any) -> Any:
 
 
 def _show(state: Any) -> str:
-    """Return the structure of a state with the shape of each of its arrays."""
-    return str(jax.tree_util.tree_map(lambda a: _Shape(np.shape(a)), state))
+    """Return the structure of a state with the shape of each of its arrays.
+
+    An array that is not of real numbers is shown with its type, and so fits nothing.
+    """
+
+    def leaf(a: Any) -> Any:
+        real = jnp.issubdtype(a.dtype, jnp.floating) or jnp.issubdtype(a.dtype, jnp.integer)
+        return _Shape(a.shape) if real else a
+
+    return str(jax.tree_util.tree_map(leaf, state))
 
 
 class _Shape(tuple[int, ...]):
