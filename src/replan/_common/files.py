@@ -59,8 +59,11 @@ def read_text(path: FilePath) -> str:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"{name}: expects a regular file, got a device or a pipe")
-    with Path(path).open("rb") as file:
-        data = file.read(LARGEST + 1)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:  # of a disk that fails: it does not say which file
+        raise OSError(error.errno, error.strerror, name) from None
     if len(data) > LARGEST:
         size = max(found.st_size, len(data))
         raise ValueError(
@@ -127,9 +130,9 @@ def suffix(path: FilePath, known: Sequence[str], name: str = "path") -> str:
 
 def output(name: str, path: FilePath, endings: Sequence[str] | None = None) -> Path:
     """Return the path of a file that is to be written later; refuse one that cannot be written."""
+    target = check.path(name, path)
     if endings is not None:
         suffix(path, endings, name)
-    target = Path(path)
     try:
         if not target.parent.is_dir():
             raise ValueError(f"`{name}` expects a file in a folder that exists, got '{target}'")
@@ -145,15 +148,16 @@ def output(name: str, path: FilePath, endings: Sequence[str] | None = None) -> P
 
 def folder(name: str, path: FilePath) -> Path:
     """Return a folder for files to be written later, made if need be; refuse what cannot be one."""
+    target = check.path(name, path)
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        with _part(Path(path) / "file", bytes(_BLOCK)):
+        target.mkdir(parents=True, exist_ok=True)
+        with _part(target / "file", bytes(_BLOCK)):
             pass
     except OSError as error:
         raise ValueError(
-            f"`{name}` expects a folder that can be written to, got '{path}' ({error.strerror})"
+            f"`{name}` expects a folder that can be written to, got '{target}' ({error.strerror})"
         ) from None
-    return Path(path)
+    return target
 
 
 def _check_target(target: Path) -> None:
