@@ -57,7 +57,7 @@ def test_results_come_in_the_order_of_the_cases():
 
 def test_workers_keep_the_order_stop_at_errors_and_do_not_die_unnoticed(tmp_path):
     jobs = [case | {"folder": str(tmp_path)} for case in cases(1, 2, 3)]
-    with pytest.raises(ChildProcessError, match="enough memory"), Sweep(tmp_path, 2, False) as run:
+    with pytest.raises(ChildProcessError, match="enough memory"), Sweep(tmp_path, workers=2) as run:
         with pytest.raises(ValueError, match="anything but 3") as error:
             run(swept.picky, jobs)
         assert '"x": 3' in error.value.__notes__[0]
@@ -218,7 +218,7 @@ def test_what_a_script_sets_under_its_guard_counts_where_it_is_used(write, tmp_p
 
 def test_workers_with_another_replan_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("replan._common.sources.package_digest", lambda: "before the edit")
-    with pytest.raises(RuntimeError, match="replan was edited after the sweep began"):
+    with pytest.raises(ChildProcessError, match="a worker has other sources of replan"):
         sweep(square, cases(5), cache=tmp_path, workers=2)
     assert not list(tmp_path.iterdir())
 
@@ -383,7 +383,8 @@ def test_cases_may_be_generated_and_progress_is_told(tmp_path):
     sweep(square, cases(2), cache=tmp_path, workers=1)
     told = []
     sweep(square, (case for case in cases(1, 2)), cache=tmp_path, workers=1, progress=told.append)
-    assert told == [Progress("cases", 1, 2), Progress("cases", 2, 2)]
+    note = "1 from the cache"
+    assert told == [Progress("cases", 1, 2, note), Progress("cases", 2, 2, note)]
 
 
 def children(parent):

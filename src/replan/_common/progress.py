@@ -41,14 +41,20 @@ class Meter:
         self._tell = watch if callable(watch) else None
         self._lock = threading.Lock()
 
-    def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
-        """Count `count` more as done, and add `expect` to the total."""
+    def advance(
+        self, count: int = 1, *, expect: int = 0, known: bool = False, note: str = ""
+    ) -> None:
+        """Count `count` more as done, and add `expect` to the total.
+
+        known: they were there before and took no time, from which the time left could be told.
+        """
         with self._lock:
             self.done += count
             if expect:
                 self.total = (self.total or 0) + expect
             if self._bar is not None:
                 self._bar.set_postfix_str(note, refresh=False)
+                self._bar.initial += count if known else 0
                 if expect:
                     self._lengthen(self._bar)
                 else:
