@@ -2,10 +2,12 @@ import contextlib
 import functools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ import swept
 from replan import sweep
 from replan._common.progress import Progress
 from replan.sweeps import Sweep
+from stressed import TRIGGERS, disturbed
 from swept import Machine, echo, square, wait
 
 JOBS = """
@@ -452,7 +455,7 @@ def test_ctrl_c_while_workers_start_is_the_parents_matter(script):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_was_killed_goes_on_where_it_was(script, tmp_path, how):
     kept = functools.partial((tmp_path / "cache").glob, "[0-9a-f]*.json")
     wait(lambda: len(list(kept())) == 4 or script.poll() is not None)
@@ -480,3 +483,16 @@ def test_ctrl_c_among_large_results_ends_it(start, tmp_path):
         os.killpg(run.pid, signal.SIGINT)
         assert "KeyboardInterrupt" in run.communicate()[1]
         assert all(json.loads(path.read_text())["result"] for path in kept())
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+def test_whatever_kills_it_leaves_what_is_whole_and_nobody_behind(tmp_path):
+    """Several at once, which keep each other from the cores; more: benchmarks/stress.py."""
+    kinds = [(10**7, "SIGINT"), (10**5, "SIGTERM"), (10**7, "SIGKILL"), (10**5, TRIGGERS[3])]
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        runs = [
+            threads.submit(disturbed, tmp_path / str(i), size, trigger, random.Random())
+            for i, (size, trigger) in enumerate(kinds)
+        ]
+        for run in runs:
+            run.result()

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from replan._common.processes import Processes, _Worker
+from swept import unlucky
 
 BIG = 10**7  # bytes: far more than a pipe holds
-
-
-class TwoWordsError(Exception):
-    """An error that cannot be read back: its arguments are not those of its constructor."""
-
-    def __init__(self, first, second):
-        super().__init__(f"{first} {second}")
 
 
 class Closed:
@@ -28,10 +22,6 @@ class Closed:
 
 def large():
     return bytes(BIG)
-
-
-def fail():
-    raise TwoWordsError("no", "luck")
 
 
 def divide(x):
@@ -82,7 +72,7 @@ def test_errors_come_back_with_the_place_they_came_from(workers):
         workers.submit(divide, 0).result()
     assert "return 1 / x" in str(error.value.__cause__)
     with pytest.raises(RuntimeError, match="TwoWordsError: no luck"):
-        workers.submit(fail).result()
+        workers.submit(unlucky, 1).result()
     with pytest.raises(TypeError, match="cannot be sent"):
         workers.submit(Closed).result()
     assert workers.submit(divide, 1).result() == 1

@@ -76,8 +76,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
-        resource_tracker.ensure_running()  # the first start would do it, and let Ctrl-C through
-        with theirs, _without_ctrl_c():
+        with theirs, without_ctrl_c():
             self.process.start()
 
     def run(self, task: tuple[Any, ...]) -> Any:
@@ -149,11 +148,12 @@ def received(data: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Hold Ctrl-C back from this thread, and for good from processes that it starts."""
+def without_ctrl_c() -> Iterator[None]:
+    """Hold Ctrl-C back from this thread, and for good from threads and processes that it starts."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # else the first process starts it, and lets Ctrl-C through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -53,6 +53,8 @@ def _client(dask: str, stack: ExitStack) -> Any:
             "`--dask` expects the address of a scheduler, such as tcp://host:8786, or local:N for "
             f"N processes on this machine, got {dask!r}"
         )
+    from replan._common.processes import without_ctrl_c
+
     try:
         from distributed import Client, LocalCluster
     except ImportError:
@@ -69,11 +71,12 @@ def _client(dask: str, stack: ExitStack) -> Any:
             raise ValueError(
                 f"`--dask` expects a scheduler that answers, got {dask!r} ({error})"
             ) from None
-    cluster = LocalCluster(
-        n_workers=int(count[1]),
-        threads_per_worker=1,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    )
-    return stack.enter_context(Client(stack.enter_context(cluster)))
+    with without_ctrl_c():  # its workers need not hear of it, as they are closed here
+        cluster = LocalCluster(
+            n_workers=int(count[1]),
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+        return stack.enter_context(Client(stack.enter_context(cluster)))
