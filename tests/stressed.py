@@ -32,6 +32,10 @@ def cases(size):
     return [{"x": x, "size": size} for x in range(SIZES[size])]
 
 
+def expected(size):
+    return [job(**case) for case in cases(size)]
+
+
 def kept(folder):
     return list(Path(folder).glob("[0-9a-f]*.json"))
 
@@ -41,7 +45,8 @@ def started(folder, size):
     """Start a sweep in a process and a session of its own, both ended whatever happens."""
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}; import stressed; "
-        f"stressed.run({str(folder)!r}, {size}, workers=2)"
+        f"found = stressed.run({str(folder)!r}, {size}, workers=2); "
+        f"sys.exit(found != stressed.expected({size}))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -52,7 +57,8 @@ def started(folder, size):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        process.stderr.close()
 
 
 def alive(session):
@@ -103,7 +109,7 @@ def disturbed(folder, size, trigger, random):
     assert process.returncode != 0, errors
     assert len(finished) < SIZES[size], "it went on"
     times = {path: path.stat().st_mtime_ns for path in finished}
-    assert run(folder, size, workers=1) == [job(**case) for case in cases(size)]
+    assert run(folder, size, workers=1) == expected(size)
     assert times == {path: path.stat().st_mtime_ns for path in finished}, "computed again"
     assert len(kept(folder)) == SIZES[size]
     assert not list(Path(folder).glob(".*.part"))

@@ -15,7 +15,6 @@ from distributed import Client
 import replan
 import swept
 from replan import sweep
-from replan._common.progress import Progress
 from swept import square, wait
 
 HERE = Path(__file__).parent
@@ -63,83 +62,82 @@ def cases(*values, **others):
     return [{"x": x} | others for x in values]
 
 
-def test_a_cluster_does_what_processes_do(cluster, tmp_path):
+def test_the_cases_of_a_killed_worker_are_done_elsewhere(cluster, tmp_path, monkeypatch):
     victim, _ = cluster.start_worker(), cluster.start_worker()
     client = cluster.connect(2)
-    told = []
-    found = sweep(square, cases(5, 1, 4), executor=client, cache=tmp_path / "cache")
-    found += sweep(
-        square, cases(5, 1, 3), executor=client, cache=tmp_path / "cache", progress=told.append
-    )
-    assert found == [{"y": y} for y in (25, 1, 16, 25, 1, 9)]
-    note = "2 from the cache"
-    assert told == [Progress("cases", 2, 3, note), Progress("cases", 3, 3, note)]
-    assert len(list((tmp_path / "cache").iterdir())) == 4
-
-    (tmp_path / "picky").mkdir()
-    jobs = cases(1, 2, 3, folder=str(tmp_path / "picky"))
-    with pytest.raises(ValueError, match="anything but 3") as error:
-        sweep(swept.picky, jobs, executor=client, cache=tmp_path / "picky")
-    assert error.value.__notes__ == [f"in the case {json.dumps(jobs[2])}"]
-    assert len(list((tmp_path / "picky").iterdir())) == 2
-
-    offset = 3
-    assert sweep(lambda x: {"y": x + offset}, cases(1), executor=client) == [{"y": 4}]
-
+    monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "model.py"))
+    (tmp_path / "model.py").touch()
+    found = sweep(swept.imports, cases(1), executor=client, cache=tmp_path / "cache")
+    assert found == [{"y": str(tmp_path / "model.py")}]
+    factor = 3
+    assert sweep(lambda x: {"y": factor * x}, cases(1), executor=client) == [{"y": 3}]
     jobs = cases(*range(6), folder=str(tmp_path), victim=victim.pid)
-    killer = threading.Thread(target=kill, args=(victim, tmp_path / "at-work"))
-    killer.start()
-    assert sweep(swept.slow_on, jobs, executor=client) == [{"y": x} for x in range(6)]
-    killer.join()
+    with killed(victim, (tmp_path / "at-work").exists):
+        assert sweep(swept.slow_on, jobs, executor=client) == [{"y": x} for x in range(6)]
     assert client.status == "running"
 
 
-def kill(victim, file):
-    wait(file.exists)
-    victim.kill()
+@contextlib.contextmanager
+def killed(process, condition):
+    """Kill a process as soon as a condition holds, while something else is done."""
+
+    def kill():
+        wait(condition)
+        process.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    yield
+    thread.join()
 
 
-def test_workers_of_another_kind_are_told_in_a_line(cluster, tmp_path):
-    """One has no replan, one has a replan with an edited file, one has not the function."""
-    (tmp_path / "none" / "replan").mkdir(parents=True)
-    (tmp_path / "none" / "replan" / "__init__.py").write_text(
+def test_what_is_wrong_with_workers_is_told_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    absent, edited, old = (tmp_path / name for name in ("absent", "edited", "old"))
+    (absent / "replan").mkdir(parents=True)
+    (absent / "replan" / "__init__.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'replan'\", name='replan')\n"
     )
-    shutil.copytree(SOURCES / "replan", tmp_path / "edited" / "replan")
-    with (tmp_path / "edited" / "replan" / "trajectory.py").open("a") as file:
+    shutil.copytree(SOURCES / "replan", edited / "replan")
+    with (edited / "replan" / "trajectory.py").open("a") as file:
         file.write("# edited\n")
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "swept.py").write_text(swept.square.__doc__ or "def square(x): return {}\n")
-    folders = {
-        r"a worker .* cannot load replan .*No module named 'replan'.*: install": ["none", HERE],
-        "a worker has other sources of replan than this process": ["edited", HERE],
-        r"a worker .* cannot import `function` \(ModuleNotFound.*'swept'\): put": [SOURCES],
-        "a worker .* has other sources of `swept`": [SOURCES, "old"],
+    old.mkdir()
+    (old / "swept.py").write_text("def square(x):\n    return {'y': 0}\n")
+    kinds = {
+        r"a worker .* cannot load replan .*No module named 'replan'.*: install": (absent, HERE),
+        r"a worker has other sources of replan than this process": (edited, HERE),
+        r"a worker .* cannot import `function` \(ModuleNotFound.*'swept'\): put": (SOURCES,),
+        r"a worker .* has other sources of `swept`": (SOURCES, old),
+        r"the executor failed: KilledWorker": (SOURCES, HERE),
     }
-    for message, (first, *more) in folders.items():
-        places = [tmp_path / first, *(tmp_path / other for other in more)]
-        worker = cluster.start_worker(*places)
-        client = cluster.connect(1)
-        with pytest.raises(ChildProcessError, match=message):
-            sweep(square, cases(1, 2), executor=client, cache=tmp_path / "cache")
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        workers = {message: cluster.start_worker(*places) for message, places in kinds.items()}
+        client = cluster.connect(len(kinds))
+        ids = client.run(os.getpid)
+        for message, worker in workers.items():
+            [address] = [address for address, pid in ids.items() if pid == worker.pid]
+            function = swept.deadly if "Killed" in message else square
+            executor = client.get_executor(workers=[address])
+            with pytest.raises(ChildProcessError, match=message) as error:
+                sweep(function, cases(1, 2), executor=executor, cache=tmp_path / "cache")
+            assert "\n" not in str(error.value)
         assert client.status == "running"
-        worker.kill()
-        wait(lambda client=client: not client.nthreads())
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_without_its_scheduler_it_ends_and_the_next_run_goes_on(cluster, tmp_path, caplog):
+def test_without_its_scheduler_it_ends_and_the_next_run_goes_on(cluster, tmp_path):
     cluster.start_worker()
     client = cluster.connect(1)
-    jobs = cases(*range(6), folder=str(tmp_path))
-    killer = threading.Thread(target=kill, args=(cluster.scheduler, tmp_path / "at-work"))
-    killer.start()
+    cache, jobs = tmp_path / "cache", cases(*range(6), folder=str(tmp_path))
+    with (
+        killed(cluster.scheduler, lambda: cache.exists() and len(list(cache.glob("*.json"))) == 3),
+        pytest.raises(ChildProcessError, match="the connection to the Dask scheduler was lost"),
+    ):
+        sweep(swept.slow_from_3_on, jobs, executor=client, cache=cache)
     with pytest.raises(ChildProcessError, match="the connection to the Dask scheduler was lost"):
-        sweep(swept.slow_from_3_on, jobs, executor=client, cache=tmp_path / "cache")
-    killer.join()
-    assert len(list((tmp_path / "cache").iterdir())) == 3
-    with pytest.raises(ChildProcessError, match="the connection to the Dask scheduler was lost"):
-        sweep(swept.slow_from_3_on, jobs, executor=client, cache=tmp_path / "cache")
+        sweep(swept.slow_from_3_on, jobs, executor=client, cache=cache)
+    assert len(list(cache.glob("*.json"))) == 3
     (tmp_path / "go").touch()
-    found = sweep(swept.slow_from_3_on, jobs, cache=tmp_path / "cache", workers=1)
+    found = sweep(swept.slow_from_3_on, jobs, cache=cache, workers=1)
     assert found == [{"y": x} for x in range(6)]

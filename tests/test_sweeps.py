@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swept
+from mounted import can_mount, with_mounts
 from replan import sweep
 from replan._common.progress import Progress
 from replan.sweeps import Sweep
-from stressed import TRIGGERS, disturbed
+from stressed import SIZES, TRIGGERS, disturbed, kept, started
 from swept import Machine, echo, square, wait
 
 JOBS = """
@@ -496,3 +497,56 @@ def test_whatever_kills_it_leaves_what_is_whole_and_nobody_behind(tmp_path):
         ]
         for run in runs:
             run.result()
+
+
+def test_two_processes_with_one_cache_are_both_right(tmp_path):
+    size = 100_000
+    with started(tmp_path, size) as one, started(tmp_path, size) as other:
+        assert [one.communicate()[1], other.communicate()[1]] == ["", ""]
+        assert (one.returncode, other.returncode) == (0, 0)
+    assert len(kept(tmp_path)) == len(list(tmp_path.iterdir())) == SIZES[size]
+    assert all(json.loads(path.read_text())["result"] for path in kept(tmp_path))
+
+
+DISK = """
+import sys, warnings
+sys.path[:0] = {path!r}
+import stressed
+from concurrent.futures import ThreadPoolExecutor
+
+if __name__ == "__main__":
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: print(message)
+    cases = stressed.cases(100_000)[:30]
+    with ThreadPoolExecutor(2) as threads:
+        for options in ({{"workers": 2}}, {{"executor": threads}}):
+            try:
+                found = stressed.sweep(stressed.job, cases, cache={cache!r}, **options)
+                assert found == stressed.expected(100_000)[:30]
+            except ValueError as error:
+                print(error)
+    for path in stressed.Path({cache!r}).iterdir():
+        assert stressed.json.loads(path.read_text())["result"]
+        print("whole")
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mounts in a name space of its own")
+@pytest.mark.parametrize("disk", ["size=1m", "ro"])
+def test_a_full_or_read_only_disk_is_a_line_and_nothing_is_half_written(tmp_path, disk):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (tmp_path / "script.py").write_text(DISK.format(path=sys.path, cache=str(cache)))
+    command = with_mounts(
+        f"mount -t tmpfs -o {disk} none {cache}", sys.executable, str(tmp_path / "script.py")
+    )
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+    told = [line for line in done.stdout.splitlines() if line != "whole"]
+    if disk == "ro":
+        refused = "`cache` expects a folder that can be written to, got "
+        assert told == [f"{refused}'{cache}' (Read-only file system)"] * 2
+    else:
+        assert len(told) == 2  # in each sweep once
+        assert all(line.endswith(": No space left on device") for line in told)
+        assert 5 <= done.stdout.count("whole") <= 10

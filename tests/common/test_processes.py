@@ -43,12 +43,21 @@ def blocked_signals():
     return int(status.partition("SigBlk:")[2].split()[0], 16)
 
 
-def leave_a_child_behind(path):
+def make_a_child(path):
     child = os.fork()
     if child == 0:
         for_ever()
     Path(path).write_text(str(child))
+
+
+def leave_a_child_behind(path):
+    make_a_child(path)
     end(signal.SIGKILL)
+
+
+def large_with_a_child(path):
+    make_a_child(path)
+    return large()
 
 
 @pytest.fixture
@@ -113,6 +122,20 @@ def test_half_a_message_ends():
         worker.process.kill()
         with pytest.raises((EOFError, OSError)):
             worker._pipe.recv_bytes()
+    finally:
+        worker.process.kill()
+        worker.dismiss()
+
+
+def test_half_a_message_ends_though_a_child_lives_on(tmp_path):
+    worker = _Worker()
+    try:
+        worker._pipe.send_bytes(pickle.dumps((large_with_a_child, (str(tmp_path / "child"),))))
+        assert worker._pipe.poll(None)
+        worker.process.kill()
+        with pytest.raises((EOFError, OSError)):
+            worker._pipe.recv_bytes()
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
     finally:
         worker.process.kill()
         worker.dismiss()

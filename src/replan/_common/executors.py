@@ -71,6 +71,8 @@ class Borrowed:
         """
         client, ours = self._client, Future[Any]()
         assert client is not None
+        if client.status != "running":  # it would wait for a new connection first
+            raise ConnectionError
         options = self._executor._kwargs | {"key": key, "pure": False}
         theirs = client.submit(pickle.loads, call, **options)
 
