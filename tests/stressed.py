@@ -17,10 +17,13 @@ from swept import wait
 
 # bytes of a result: how many cases
 SIZES = {100: 1000, 100_000: 200, 10_000_000: 8}
-TRIGGERS = ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of a worker")
+TRIGGERS = ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of a worker", "an error in a case")
+ERROR = "STRESSED_ERROR"  # an environment variable: the case that fails
 
 
 def job(x, size):
+    if os.environ.get(ERROR) == str(x):
+        raise ValueError("no luck")
     return {"y": f"{x} " * (size // len(f"{x} "))}
 
 
@@ -41,7 +44,7 @@ def kept(folder):
 
 
 @contextlib.contextmanager
-def started(folder, size):
+def started(folder, size, failing=None):
     """Start a sweep in a process and a session of its own, both ended whatever happens."""
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}; import stressed; "
@@ -50,7 +53,7 @@ def started(folder, size):
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        text=True, start_new_session=True, env=os.environ | {ERROR: str(failing)},
     )  # fmt: skip
     try:
         yield process
@@ -85,7 +88,7 @@ def disturb(process, trigger):
                 os.kill(worker, signal.SIGKILL)
         elif trigger == "SIGINT":
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        else:
+        elif trigger != "an error in a case":
             process.send_signal(getattr(signal, trigger))
 
 
@@ -95,7 +98,8 @@ def disturbed(folder, size, trigger, random):
     The moment is somewhere among the first half of the cases or, one time in four, in the start.
     """
     least = random.randrange(1, SIZES[size] // 2) if random.random() < 0.75 else 0
-    with started(folder, size) as process:
+    failing = least if trigger == "an error in a case" else None
+    with started(folder, size, failing) as process:
         wait(lambda: len(kept(folder)) >= least or process.poll() is not None)
         time.sleep(random.uniform(0, 0.02 if least else 2.0))
         disturb(process, trigger)

@@ -7,15 +7,17 @@ import shutil
 import subprocess
 import sys
 import threading
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-from distributed import Client
 
 import replan
 import swept
 from replan import sweep
 from swept import square, wait
+
+distributed = pytest.importorskip("distributed")
 
 HERE = Path(__file__).parent
 SOURCES = Path(replan.__file__).parents[1]
@@ -47,7 +49,7 @@ class Cluster:
         return process
 
     def connect(self, workers):
-        client = self._stack.enter_context(Client(self.address, set_as_default=False))
+        client = self._stack.enter_context(distributed.Client(self.address, set_as_default=False))
         client.wait_for_workers(workers)
         return client
 
@@ -69,6 +71,14 @@ def test_the_cases_of_a_killed_worker_are_done_elsewhere(cluster, tmp_path, monk
     (tmp_path / "model.py").touch()
     found = sweep(swept.imports, cases(1), executor=client, cache=tmp_path / "cache")
     assert found == [{"y": str(tmp_path / "model.py")}]
+    (tmp_path / "script.py").write_text("def cube(x):\n    return {'y': x**3}\n")
+    spec = spec_from_file_location("__main__", tmp_path / "script.py")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", script)
+        found = sweep(script.cube, cases(2), executor=client, cache=tmp_path / "cache")
+    assert found == [{"y": 8}]
     factor = 3
     assert sweep(lambda x: {"y": factor * x}, cases(1), executor=client) == [{"y": 3}]
     jobs = cases(*range(6), folder=str(tmp_path), victim=victim.pid)

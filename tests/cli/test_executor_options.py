@@ -17,7 +17,10 @@ from replan.cli import _executor
         ("--dask local:", "or local:N for N processes on this machine, got 'local:'"),
         ("--dask udp://127.0.0.1:1", "`--dask` expects a scheduler that answers, got 'udp://"),
         ("--dask tcp://127.0.0.1:1", "(Timed out trying to connect to tcp://127.0.0.1:1"),
-        ("--dask local:2 --workers 2", "`--workers` does not go with `--dask`: expects one of them"),
+        (
+            "--dask local:2 --workers 2",
+            "`--workers` does not go with `--dask`: expects one of them",
+        ),
     ],
 )
 def test_mistakes_are_refused(run, monkeypatch, words, message):

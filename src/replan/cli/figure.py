@@ -79,7 +79,7 @@ def command(
                     tqdm.write(f"  {claim}")
                 if made.unconverged:
                     tqdm.write(f"  {made.unconverged} plans did not converge")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ChildProcessError):
         kept = f"finished problems are kept in {folder / 'cache'}; the same command continues"
         click.echo(kept, err=True)
         raise
