@@ -89,14 +89,13 @@ class Sweep:
         if workers is not None and executor is not None:
             raise ValueError(f"`workers` expects None beside `executor`, got {check.show(workers)}")
         self.cache = None if cache is None else check.path("cache", cache)
-        count = check.integer(
-            "workers", (os.cpu_count() or 1) if workers is None else workers, at_least=1
-        )
-        self._workers: Processes | Borrowed | None = None  # None: this thread
+        self._workers: Processes | Borrowed | None = None  # None: the thread that asks
         if executor is not None:
             self._workers = Borrowed(executor)
-        elif count > 1:
-            self._workers = Processes(count)
+        else:
+            workers = (os.cpu_count() or 1) if workers is None else workers
+            if check.integer("workers", workers, at_least=1) > 1:
+                self._workers = Processes(workers)
         self._meter = Meter(progress, "cases")
         self._lock, self._over, self._told, self._known = threading.Lock(), False, False, 0
 
@@ -181,7 +180,7 @@ class Sweep:
             for future in futures:
                 future.cancel()
             for future in list(futures):  # nothing that was finished is lost
-                if future.done() and not future.cancelled():
+                if future.done() and not future.cancelled() and not future.exception():
                     with contextlib.suppress(Exception):
                         self._take(future, futures, entries)
             raise
@@ -198,27 +197,26 @@ class Sweep:
             return lambda entry: workers.submit(_finish, digest, function, entry, self.cache)
         if workers.threads:
             return lambda entry: workers.submit(_compute, function, entry["case"])
-        call = functools.partial(
+        return functools.partial(
             workers.submit, _finish_there, digest, os.environ.get(IMPORTS, ""),
             workers.pack(function), name=getattr(function, "__qualname__", "case"),
         )  # fmt: skip
-        return lambda entry: call(entry)
 
     def _take(
         self, future: Future[Any], futures: dict[Future[Any], int], entries: dict[int, Entry]
     ) -> tuple[int, Result, str | None]:
         """Return a case that is done, its result, and why it could not be kept."""
-        i = futures.pop(future)
+        i = futures[future]
         assert self._workers is not None
         try:
             found = self._workers.result(future)
         except ChildProcessError as error:
             error.add_note(f"a worker had the case {json.dumps(entries[i]['case']):.200}")
             raise
-        if isinstance(self._workers, Processes):
-            result, trouble = found
-            return i, result, trouble
-        return i, found, _keep(entries[i], self.cache, found)
+        if isinstance(self._workers, Borrowed):
+            found = found, _keep(entries[i], self.cache, found)
+        del futures[future]
+        return i, *found
 
 
 def _check_function(function: Any, workers: Processes | Borrowed | None, *, cached: bool) -> None:
