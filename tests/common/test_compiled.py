@@ -15,6 +15,7 @@ import pytest
 from llvmlite.binding.ffi import register_lock_callback, unregister_lock_callback
 
 import replan
+from mounted import can_mount, with_mounts
 from replan._common import compiled, sources
 
 LOSS = (
@@ -197,15 +198,6 @@ def test_broken_code_is_compiled_again(checkout, pattern, content):
     assert all(path.read_bytes() != content for path in broken)
 
 
-def can_mount():
-    """Return whether this user may mount in a name space of its own."""
-    program = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    try:
-        return subprocess.run(program, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(not can_mount(), reason="no mounts in a name space of its own")
 @pytest.mark.parametrize(
     ("home", "private", "told"),
@@ -230,13 +222,12 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
         (places["temporary"] / "replan-0").chmod(0o777)
     script = (
         "mount --bind {package} {package} && mount -o remount,bind,ro {package} && "
-        f"mount -t tmpfs -o {home} none {{home}} && {{fill}} && "
-        'exec "$@"'
+        f"mount -t tmpfs -o {home} none {{home}} && {{fill}}"
     ).format(**places, fill="head -c 4096 /dev/zero > $HOME/full" if home == "size=4k" else "true")
     done = start(
         checkout,
         SMALL.format(between=""),
-        before=["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
+        before=with_mounts(script),
         HOME=str(places["home"]),
         TMPDIR=str(places["temporary"]),
         folder=here,
