@@ -12,6 +12,10 @@ from replan._common.check import Floats
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 
 
+class AbsentError(ValueError):
+    """Something needs the model that is absent."""
+
+
 class Absent(DifferentiableDynamics):
     """Stands in for a model of which only the `[model]` section is known.
 
@@ -23,7 +27,7 @@ class Absent(DifferentiableDynamics):
         self.kind = str(section.get("kind", "unknown"))  # type: ignore[misc]
 
     def _refuse(self) -> NoReturn:
-        raise ValueError(
+        raise AbsentError(
             "this result was loaded without its model, of kind "
             f"{check.show(self.kind)}: to compute anything anew, load it with `model=` given, or "
             "import the module that registers the kind"
