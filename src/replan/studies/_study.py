@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from replan._common import files
 from replan.studies._axes import Axis, check_chosen
 from replan.studies._cases import CERTIFICATE
@@ -93,8 +95,8 @@ class Study:
         width = max(9, *(len(name) for name in groups.groups))
         lines = [f"{'':{width}} {'results':>8} {'median':>9} {'10 %':>9} {'90 %':>9}"]
         for name, values in groups:
-            low, middle, high = values.quantile([0.1, 0.5, 0.9])
-            numbers = " ".join(f"{x:9.3g}" for x in (middle, low, high))
+            levels = [quantile(values, level) for level in (0.5, 0.1, 0.9)]
+            numbers = " ".join(f"{x:9.3g}" if x < np.inf else f"{'–':>9}" for x in levels)
             lines.append(f"{name:{width}} {values.count():>8} {numbers}")
         return "\n".join([*lines, *self.notes])
 
@@ -111,9 +113,16 @@ class Study:
             lines.append(f"{len(self.failed)} of {total} without a value in all")
         loose = Counter((row["name"], row["status"]) for row in self.rows if _unconverged(row))
         return lines + [
-            f"{number} plans of {name} did not converge: {status}"
+            f"{number} plan{'s'[: number - 1]} of {name} did not converge: {status}"
             for (name, status), number in loose.most_common()
         ]
+
+
+def quantile(values: pd.Series, level: float) -> float:
+    """Return a quantile of values; those that are missing count as worse than any."""
+    if values.isna().any():
+        return float(values.fillna(np.inf).quantile(level, interpolation="higher"))
+    return float(values.quantile(level))
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
