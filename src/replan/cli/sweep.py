@@ -54,7 +54,7 @@ def command(
     from replan.studies._run import compute, write
 
     folder = out or Path(file.stem)
-    design = Design.read(file)
+    design = Design.read(file, progress=True)
     check_chosen(design.axes, x, y)
     click.echo(f"{click.format_filename(file)}: {design}")
     if not (folder / "cache").exists():

@@ -9,8 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from replan._common import check, files, memory
 from replan._common.naming import named
+from replan._common.progress import Meter, Watch
 from replan.control._solve import check_solvable
 from replan.dynamics._absent import Absent, AbsentError
 from replan.dynamics._registry import import_named
@@ -35,7 +38,7 @@ class Design:
     the axes. runs: what runs on each. simulate: the settings of simulations of them, if any.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, progress: Watch = False) -> None:
         self.file = content
         problem = {name: x for name, x in content.items() if name != "sweep"}
         self.runs, self.simulate, groups = read_sweep(content.get("sweep", {}))
@@ -44,17 +47,18 @@ class Design:
         self._check_count()
         self.points = list(points(self.axes))
         self.problems = [put(problem, self._values(point)) for point in self.points]
-        self._check_all()
+        with Meter(progress, "problems checked", len(self.problems)) as meter:
+            self._check_all(meter)
 
     @classmethod
-    def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
+    def read(cls, study: files.FilePath | Mapping[str, Any], progress: Watch = False) -> Design:
         """Return the design of a study file, or of its sections."""
         import_named()  # before the file is read, which has no part in what goes wrong there
         if isinstance(study, Mapping):
-            return cls(_plain(study))
+            return cls(_plain(study), progress)
         content = sections(check.path("study", study))
         try:
-            return cls(_plain(content))
+            return cls(_plain(content), progress)
         except ValueError as error:
             raise ValueError(f"{os.fspath(study)}: {error}") from None
 
@@ -123,10 +127,11 @@ class Design:
                 f"{'' if self.simulate is None else ' and their simulations'}"
             )
 
-    def _check_all(self) -> None:
+    def _check_all(self, meter: Meter) -> None:
         """Refuse any case with a mistake; what cases share is looked at once."""
         seen: set[str] = set()
         for i, content in enumerate(self.problems):
+            meter.advance()
             begin = _text([content["model"], content["start"]])
             rest = _text([content["model"], {**content, "start": None}])
             if seen >= {begin, rest}:
@@ -155,7 +160,8 @@ class Design:
             )
         if self.simulate is not None:
             settings = {key: x for key, x in self.simulate.items() if key != "order"}
-            with named({key: f"sweep.simulate.{key}" for key in (*settings, "simulate")}):
+            names = {key: f"sweep.simulate.{key}" for key in settings}
+            with named(names | {"simulate": "sweep.simulate"}):
                 check_simulable(problem, **settings)
         unable = replace(problem, model=Absent({}, tasks), start={})
         for run in self.runs:
@@ -184,12 +190,18 @@ def _check_strategy(run: Run, problem: Problem) -> None:
 
 def _plain(content: Mapping[str, Any]) -> Content:
     """Return sections in JSON types; numpy's numbers and arrays become Python's."""
-    try:
-        plain: Content = json.loads(json.dumps(content, default=lambda x: x.tolist()))
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return value.tolist()
         raise ValueError(
-            f"`study` expects numbers, words, lists and tables, got {check.show(content)} ({error})"
-        ) from None
+            f"`study` expects numbers, words, lists and tables, got {check.show(value)}"
+        )
+
+    try:
+        plain: Content = json.loads(json.dumps(content, default=convert))
+    except (TypeError, RecursionError) as error:  # keys that are no words, a list of itself
+        raise ValueError(f"`study` expects sections as in a file, got {error}") from None
     return plain
 
 

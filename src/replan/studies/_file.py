@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from replan._common import check
 from replan._common.naming import named
-from replan._common.sections import Section, check_keys, read, toml
+from replan._common.sections import Section, check_keys, from_keys, read, toml
 from replan.control import METHODS
 from replan.protocol._samples import ORDERS
 from replan.simulation import simulate
@@ -83,7 +83,11 @@ class Run:
         thing: Any = STRATEGIES[self.word] if self.what == "strategy" else METHODS[self.word]
         known = inspect.signature(thing).parameters
         keys = settings_of(thing) if self.what == "strategy" else known
-        defaults = {key: known[key].default for key in keys}
+        defaults = {
+            key: known[key].default
+            for key in keys
+            if isinstance(known[key].default, bool | int | float | str | None)
+        }
         return {"name": self.name} | self.spec | defaults | self.settings
 
 
@@ -141,20 +145,17 @@ def _run(what: Literal["strategy", "solver"], given: Any, number: int) -> Run:
     settings = dict(table)
     word = check.one_of(where, settings.pop(key), known)
     name = settings.pop("name", None)
-    keys = settings_of(known[word]) if what == "strategy" else _solver_keys(word)
-    check_keys(settings, [*keys, "name"], where)
     if name is None:
-        name = word + (f" {toml(settings)}" if settings else "")
+        texts = ", ".join(f"{key}={toml(x)}" for key, x in settings.items())
+        name = f"{word} ({texts})" if texts else word
     if not isinstance(name, str) or not name:
         raise ValueError(f"`{where}.name` expects a word, got {toml(name)}")
     run = Run(what, word, settings, name, where)
-    if what == "solver":
-        with run.naming():
-            made = {key: x for key, x in settings.items() if key != "max_gradients"}
-            METHODS[word](**made)
-            check.integer("max_gradients", settings.get("max_gradients", 1), at_least=1)
+    if what == "strategy":
+        check_keys(settings, settings_of(STRATEGIES[word]), where)
+        return run
+    with run.naming():
+        own = {key: x for key, x in settings.items() if key != "max_gradients"}
+        from_keys(METHODS[word], own, where)
+        check.integer("max_gradients", settings.get("max_gradients", 1), at_least=1)
     return run
-
-
-def _solver_keys(method: str) -> list[str]:
-    return [*inspect.signature(METHODS[method]).parameters, "max_gradients"]

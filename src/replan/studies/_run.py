@@ -51,7 +51,7 @@ def study(
 
     A run that fails is a row of the table without a value; it does not end the study.
     """
-    design = Design.read(study)
+    design = Design.read(study, progress)
     made = compute(design, out, workers=workers, progress=progress)
     write(design, made, out)
     return made
