@@ -82,7 +82,11 @@ def test_finished_cases_are_read_and_changed_ones_computed(tmp_path):
     sweep(square, cases(1, 2), cache=tmp_path, workers=1)
     kept = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(kept) == 2
-    assert sweep(square, cases(1, 2, 3), cache=tmp_path, workers=1) == [{"y": 1}, {"y": 4}, {"y": 9}]
+    assert sweep(square, cases(1, 2, 3), cache=tmp_path, workers=1) == [
+        {"y": 1},
+        {"y": 4},
+        {"y": 9},
+    ]
     found = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(found) == 3
     assert kept.items() <= found.items()  # a file that is written again is another one

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
@@ -324,11 +324,12 @@ def draw_median(
     axes.plot(middle.index, middle, markersize=4.5, **look)
 
 
-def plain_ticks(axes: Axes) -> None:
-    """Label a logarithmic y axis with plain numbers, as many as it has room for."""
-    low, high = axes.get_ylim()
+def plain_ticks(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Label a logarithmic axis with plain numbers, as many as it has room for."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    low, high = axis.get_view_interval()
     steps = (1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     ticks = [step * 10.0**power for power in range(-6, 7) for step in steps]
-    axes.set_yticks([x for x in ticks if low <= x <= high])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    axis.set_ticks([x for x in ticks if low <= x <= high])
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 import replan
+
+if TYPE_CHECKING:
+    from replan.studies._design import Design
 
 # RK4 steps for each step of the protocol, as counted on problems like the paper's.
 EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
 SOLVE_RATES = 5000  # where learning rates are free, too
+_SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds
 _STABLE = 2.0  # learning rate × length up to which an RK4 step is stable, about
@@ -26,6 +31,33 @@ _UNITS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86_400, "years": 31_557_
 
 def tell_if_long(problem: replan.Problem, steps: int) -> None:
     """Say so if `steps` RK4 steps for each step of the problem take long."""
+    _tell(_roll_outs(problem, steps))
+
+
+def tell_if_simulation_is_long(
+    problem: replan.Problem, dimension: int, seeds: int, engine: str | None
+) -> None:
+    """Say so if runs of SGD take long; what cannot be simulated is for `simulate` to refuse."""
+    _tell(_simulation(problem, dimension, seeds, engine) / min(max(seeds, 1), os.cpu_count() or 1))
+
+
+def tell_if_study_is_long(design: Design, workers: int | None) -> None:
+    """Say so if a study takes long, judged by its first problem; starts are not counted."""
+    problem = design.sketch()
+    solve = SOLVE if problem.control.lr is None else SOLVE_RATES
+    steps = [
+        solve if run.what == "solver" else _SEARCH if run.searches else EVALUATE
+        for run in design.runs
+    ]
+    seconds = _roll_outs(problem, sum(steps))
+    if design.simulate is not None:
+        settings = {key: design.simulate[key] for key in ("dimension", "seeds", "engine")}
+        seconds += len(steps) * _simulation(problem, **settings)
+    _tell(seconds * len(design.problems) / (workers or os.cpu_count() or 1))
+
+
+def _roll_outs(problem: replan.Problem, steps: int) -> float:
+    """Return how many seconds `steps` RK4 steps for each step of the problem take."""
     import numpy as np
 
     tasks = problem.model.tasks
@@ -40,28 +72,26 @@ def tell_if_long(problem: replan.Problem, steps: int) -> None:
     ]
     highest = max(rates, default=0.0)  # the largest rate that is tried
     finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
-    _tell(each * steps * finer * problem.steps)
+    return each * steps * finer * problem.steps
 
 
-def tell_if_simulation_is_long(
-    problem: replan.Problem, dimension: int, seeds: int, engine: str | None
-) -> None:
-    """Say so if runs of SGD take long; what cannot be simulated is for `simulate` to refuse."""
+def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str | None) -> float:
+    """Return how many seconds runs of SGD take one after the other, 0 where that is not known."""
     import numpy as np
 
     model = problem.model
     if not isinstance(model, replan.dynamics.Simulable):
-        return
+        return 0.0
     if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
-        return
+        return 0.0
     engine = engine or model.engines[0]
     if engine not in model.engines or model.chain_size(engine, dimension) > _CHAIN:
-        return
+        return 0.0
     chain = model.begin_chain(engine, problem.state, dimension, None)
     chain = chain.resume(np.random.default_rng(0))
     few = np.zeros(10, np.int64), np.tile(list(problem.knob_values.values()), (10, 1))
     each = _measure(lambda: chain.advance(*few)) / 10
-    _tell(each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1))
+    return each * problem.duration * dimension * seeds
 
 
 def _measure(call: Callable[[], object]) -> float:

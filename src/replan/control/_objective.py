@@ -57,6 +57,16 @@ class LimitError(Exception):
     """The allowed number of gradients is used up."""
 
 
+def check_differentiable(problem: Problem) -> DifferentiableDynamics:
+    """Return a problem's model; refuse one without gradients."""
+    if not isinstance(problem.model, DifferentiableDynamics):
+        raise ValueError(
+            "`problem` expects a model that can be differentiated, got one of kind "
+            f"{check.show(problem.model.kind)}, which only rolls out"
+        )
+    return problem.model
+
+
 class Objective:
     """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
 
@@ -76,13 +86,8 @@ class Objective:
         accuracy: float = 1e-7,
         counts: Counts | None = None,
     ) -> None:
-        if not isinstance(problem.model, DifferentiableDynamics):
-            raise ValueError(
-                "`problem` expects a model that can be differentiated, got one of kind "
-                f"{check.show(problem.model.kind)}, which only rolls out"
-            )
+        self.model = check_differentiable(problem)
         self.problem, self.steps = problem, steps
-        self.model = problem.model
         self.lengths = np.full(steps, problem.duration / steps)
         self.pieces = 2 if problem.averages_count else 1
         self.counts = Counts() if counts is None else counts

@@ -13,6 +13,10 @@ from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
 from replan.dynamics._knobs import Knob
 
 
+class AbsentError(ValueError):
+    """Something needs the model that is absent."""
+
+
 class Absent(DifferentiableDynamics):
     """Stands in for a model of which only the `[model]` section is known.
 
@@ -37,7 +41,7 @@ class Absent(DifferentiableDynamics):
         return self._losses
 
     def _refuse(self) -> NoReturn:
-        raise ValueError(
+        raise AbsentError(
             "this result was loaded without its model, of kind "
             f"{check.show(self.kind)}: to compute anything anew, load it with `model=` given, or "
             "import the module that registers the kind"

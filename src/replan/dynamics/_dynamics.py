@@ -144,6 +144,14 @@ class Dynamics(ABC):
 
         return from_keys(start, content, "start")
 
+    def sketch_start(self, content: Mapping[str, Any]) -> Any:
+        """Return a start of the form that the `[start]` section describes, without long work.
+
+        It finds the mistakes in the section, and costs are measured on it, before the work of many
+        problems begins. By default it is the start itself.
+        """
+        return self.start_from_dict(content)
+
     def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return a start as the `[start]` section of a problem file."""
         return {"state": self.pack(start).tolist()}

@@ -129,11 +129,16 @@ def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def problem_from(
-    problem: Callable[..., _P], content: Mapping[str, Any], model: Dynamics | None = None
+    problem: Callable[..., _P],
+    content: Mapping[str, Any],
+    model: Dynamics | None = None,
+    *,
+    sketch: bool = False,
 ) -> _P:
     """Return the problem that the sections describe, with `model` if given.
 
-    A mistake is a ValueError that names the key by its full path.
+    A mistake is a ValueError that names the key by its full path. sketch: with a start that costs
+    nothing (`Dynamics.sketch_start`), to find the mistakes.
     """
     check.instance("content", content, Mapping, "the sections of a problem file")
     file = read(_File, content)
@@ -147,7 +152,7 @@ def problem_from(
     check.instance("model", model, Dynamics, "a dynamics such as TeacherStudent")
     start_paths = paths(file.start, "start")
     with named(start_paths):
-        start = model.start_from_dict(file.start)
+        start = (model.sketch_start if sketch else model.start_from_dict)(file.start)
     names = list(model.panel.knobs)
     settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
     free = read(_with_knobs(_Control, names, _Knob), file.control, "control")

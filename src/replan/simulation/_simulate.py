@@ -70,16 +70,10 @@ def simulate(
     """
     check.instance("problem", problem, Problem, "a Problem")
     problem.accept(protocol)
-    model = require(problem.model, Simulable, "simulate")
-    engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
-    dimension = check.integer("dimension", dimension)
-    if dimension < model.least_dimension:
-        raise ValueError(
-            f"`dimension` expects at least {model.least_dimension}, room for all units, "
-            f"got {dimension}"
-        )
-    seeds = check.integer("seeds", seeds, at_least=1)
-    seed = check.integer("seed", seed)
+    model, engine = check_simulable(
+        problem, dimension=dimension, seeds=seeds, seed=seed, engine=engine
+    )
+    dimension, seeds, seed = int(dimension), int(seeds), int(seed)  # which may be numpy's
     threads = (os.cpu_count() or 1) if threads is None else threads
     threads = check.integer("threads", threads, at_least=1)
     samples = sample_count(protocol, dimension)
@@ -140,6 +134,22 @@ def simulate(
         failures={i: run.failure for i, run in enumerate(runs) if run.failure},
         settings=settings,
     )
+
+
+def check_simulable(
+    problem: Problem, *, dimension: int, seeds: int, seed: int, engine: str | None
+) -> tuple[Simulable, str]:
+    """Return a problem's model and the name of the engine; refuse what cannot be simulated."""
+    model = require(problem.model, Simulable, "simulate")
+    engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
+    if check.integer("dimension", dimension) < model.least_dimension:
+        raise ValueError(
+            f"`dimension` expects at least {model.least_dimension}, room for all units, "
+            f"got {dimension}"
+        )
+    check.integer("seeds", seeds, at_least=1)
+    check.integer("seed", seed)
+    return model, engine
 
 
 class _Run(NamedTuple):

@@ -234,17 +234,21 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         """
         if seed is not None and start is not None:
             raise ValueError("`seed` or `start`: expects one of the two, got both")
-        task = check.task("task", task, self.tasks)
-        duration = check.number("duration", duration, above=0, at_most=1e9)
-        lr = check.number("lr", lr, at_least=0)
+        pieces = self._pretraining(task, duration, lr)
         x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
-        lengths = np.diff(_edges(duration))
-        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
-        pieces = Pieces.whole(shares, self._knob_rows(lr, len(lengths)), lengths)
         run = integrate(self, x, pieces, rtol=rtol, max_steps=max_steps)
         if run.status != "ok":
             raise IntegrationError(f"pretraining: {run.advice}")
         return self.unpack(run.states[-1])
+
+    def _pretraining(self, task: int, duration: float, lr: float) -> Pieces:
+        """Return the pieces of training on one task alone."""
+        task = check.task("task", task, self.tasks)
+        duration = check.number("duration", duration, above=0, at_most=1e9)
+        lr = check.number("lr", lr, at_least=0)
+        lengths = np.diff(_edges(duration))
+        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
+        return Pieces.whole(shares, self._knob_rows(lr, len(lengths)), lengths)
 
     def from_weights(
         self, weights: ArrayLike, heads: ArrayLike, teacher_weights: ArrayLike
@@ -410,6 +414,17 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             return Overlaps(**overlaps)
         start = self.fresh(**fresh)
         return start if pretrain is None else self.pretrain(start=start, **pretrain)
+
+    def sketch_start(self, content: Mapping[str, Any]) -> Overlaps:
+        """Return the start that the `[start]` section describes, but without pretraining."""
+        from replan.dynamics.teacher_student import _file
+
+        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        if overlaps is not None:
+            return Overlaps(**overlaps)
+        if pretrain is not None:
+            self._pretraining(**{"duration": 1.0, "lr": 1.0, **pretrain})  # the defaults are right
+        return self.fresh(**fresh)
 
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
