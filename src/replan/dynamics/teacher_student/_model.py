@@ -155,7 +155,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             f"tasks={self.tasks})"
         )
 
-    @property
+    @cached_property
     def teacher_frame(self) -> Floats:
         """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
         values, vectors = np.linalg.eigh(self.teacher_overlaps)
