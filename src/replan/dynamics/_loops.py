@@ -162,6 +162,13 @@ _pull_losses = _by_type("pull_losses")
 
 
 @inlined
+def _copy(source: Floats, target: Floats) -> None:
+    """Copy (n,) numbers; numba takes seconds to compile what an assignment says of bad shapes."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@inlined
 def _stages(
     work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats,
     slope: Floats, total: Floats,
@@ -209,7 +216,7 @@ def _roll_out(
     count, n = pieces.lengths.size, states.shape[1]
     work = _make_work(p)
     stages, slope, total = np.empty((4, n)), np.empty(n), np.empty(n)
-    stages[0] = states[piece + 1] if part > 0 else states[piece]
+    _copy(states[piece + 1] if part > 0 else states[piece], stages[0])
     while piece < count:
         step = pieces.lengths[piece] / pieces.substeps[piece]
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
@@ -223,7 +230,7 @@ def _roll_out(
                 size += abs(stages[0, i])
             if not np.isfinite(size):
                 return piece, -1
-        states[piece + 1] = stages[0]
+        _copy(stages[0], states[piece + 1])
         if last < pieces.substeps[piece]:
             return piece, last
         piece, part = piece + 1, 0
@@ -251,7 +258,7 @@ def _pull_back(
     slope, total = np.empty(n), np.empty(n)
     back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n)
     if done == 0:
-        adjoints[count] = cotangents[count]
+        _copy(cotangents[count], adjoints[count])
     for piece in range(count - 1 - done, -1, -1):
         if most <= 0:
             return count - 1 - piece, 0
@@ -259,12 +266,12 @@ def _pull_back(
         most -= substeps
         step = pieces.lengths[piece] / substeps
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
-        stages[0, 0] = states[piece]
+        _copy(states[piece], stages[0, 0])
         for sub in range(substeps):  # the stages again, going forwards
             _stages(work, shares, knobs, step, stages[sub], slope, total)
             if sub + 1 < substeps:
                 _finish(work, shares, knobs, step, stages[sub], slope, total, stages[sub + 1, 0])
-        back[:] = adjoints[piece + 1]
+        _copy(adjoints[piece + 1], back)
         for sub in range(substeps - 1, -1, -1):
             # x⁺ = x + h/6 (k₁ + 2k₂ + 2k₃ + k₄): the cotangent of each kᵢ in turn, over h.
             for i in range(n):

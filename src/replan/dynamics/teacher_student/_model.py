@@ -176,7 +176,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             f"tasks={self.tasks})"
         )
 
-    @property
+    @cached_property
     def teacher_frame(self) -> Floats:
         """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
         values, vectors = np.linalg.eigh(self.teacher_overlaps)
@@ -368,7 +368,13 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
-        """Return a run of SGD at its start, by one of the `engines`."""
+        """Return a run of online SGD at its start, by one of the `engines`."""
+        if self.batch > 1 or self.momentum > 0:
+            raise ValueError(
+                "`simulate` expects a model with batch 1 and no momentum, got batch "
+                f"{self.batch} and momentum {self.momentum:g}: simulate the effective learning "
+                "rate, lr / (batch (1 - momentum))"
+            )
         if engine == "reduced":
             from replan.dynamics.teacher_student._reduced import Reduced
 

@@ -70,9 +70,12 @@ def make_work(p: Parameters) -> Work:
     T, P = p.A.shape
     U = p.K + P
     cov = np.zeros((U, U))
-    cov[p.K :, p.K :] = p.S
     weights = np.zeros((T, U))
-    weights[:, p.K :] = -p.A
+    for a in range(P):
+        for b in range(P):
+            cov[p.K + a, p.K + b] = p.S[a, b]
+        for t in range(T):
+            weights[t, p.K + a] = -p.A[t, a]
     return Work(
         p.K,
         p.noise,
