@@ -32,6 +32,10 @@ def deadly(x):
     return {"y": x}
 
 
+def reciprocal(x):
+    return {"y": 1 / x}
+
+
 class TwoWordsError(Exception):
     """An error that cannot be read back: its arguments are not those of its constructor."""
 

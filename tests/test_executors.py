@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +157,27 @@ def test_functions_that_cannot_be_imported(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
         with pytest.raises(ValueError, match="`function` expects a function that can be sent to"):
             sweep(function, cases(1), executor=executor)
+
+
+class AllAtOnce(Executor):
+    """It has finished nothing until there are three calls, and then all of them."""
+
+    def __init__(self):
+        self._calls = []
+
+    def submit(self, *call):
+        self._calls.append((Future(), *call))
+        if len(self._calls) == 3:
+            for future, function, *args in self._calls:
+                future.set_result(function(*args))
+        return self._calls[-1][0]
+
+
+def test_what_is_finished_when_an_error_comes_is_kept(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        sweep(swept.reciprocal, cases(0, 1, 2), executor=AllAtOnce(), cache=tmp_path)
+    results = [json.loads(path.read_text())["result"]["y"] for path in tmp_path.iterdir()]
+    assert sorted(results) == [0.5, 1.0]
 
 
 class LostOnTheWay(Executor):
