@@ -16,8 +16,8 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 
 from replan._common import files, plotting
+from replan._common.statistics import quantile
 from replan.studies._axes import Axis
-from replan.studies._study import Study, quantile
 
 _FACETS = 4  # values of a second axis that have a panel each; more make a map
 _COLUMNS = 4  # maps side by side
@@ -40,21 +40,26 @@ class Look(NamedTuple):
     marker: str
 
 
-def draw(study: Study, path: files.FilePath | None, x: str | None, y: str | None) -> Any:
-    """Return the picture of a study over the axes that are given by name, or chosen."""
-    frame = study.to_frame()
+def draw(
+    frame: pd.DataFrame,
+    axes: Sequence[Axis],
+    path: files.FilePath | None,
+    x: str | None,
+    y: str | None,
+) -> plotting.Picture:
+    """Return the picture of a study's table over the axes that are given by name, or chosen."""
     if frame["value"].isna().all():
         raise ValueError("`plot` expects at least one result with a value, got none")
-    across, second = _choose(study.axes, x, y)
+    across, second = _choose(axes, x, y)
     drawn = {axis.group for axis in (across, second) if axis is not None}
     if across is None:
         return _draw_points(path, frame)
     facets = second is not None and y is None and len(second.values) <= _FACETS
     if second is None or facets:
-        return _draw_lines(path, frame, across, second, _spread(study.axes, drawn))
+        return _draw_lines(path, frame, across, second, _spread(axes, drawn))
     if x is not None and y is None:  # a single axis was asked for
-        return _draw_lines(path, frame, across, None, _spread(study.axes, {across.group}))
-    return _draw_maps(path, frame, across, second, _spread(study.axes, drawn))
+        return _draw_lines(path, frame, across, None, _spread(axes, {across.group}))
+    return _draw_maps(path, frame, across, second, _spread(axes, drawn))
 
 
 def _choose(axes: Sequence[Axis], x: str | None, y: str | None) -> tuple[Axis | None, Axis | None]:

@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,9 @@ def write(
     files.write_json(paths[0], design.to_dict() | made.counts)
     frame = made.to_frame()
     files.write_frame(paths[1], frame.astype(object).where(frame.notna(), None))
-    if find_spec("pyarrow") is not None:
+    with suppress(ImportError):  # no pyarrow, or one that is too old
         packed = BytesIO()
-        frame.to_parquet(packed)
+        frame.to_parquet(packed, engine="pyarrow")
         paths.append(folder / "table.parquet")
         files.write(paths[-1], packed.getvalue())
     if frame["value"].notna().any():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replan._common import files
+from replan._common.statistics import quantile
 from replan.studies._axes import Axis, check_chosen
 from replan.studies._cases import CERTIFICATE
 
@@ -92,14 +93,14 @@ class Study:
         from replan.studies._picture import draw
 
         check_chosen(self.axes, x, y)
-        return draw(self, path, x, y)
+        return draw(self.to_frame(), self.axes, path, x, y)
 
     def __repr__(self) -> str:
         return f"Study({len(self.rows)} results, {', '.join(axis.name for axis in self.axes)})"
 
     def __str__(self) -> str:
-        frame = self.to_frame()
-        groups = frame.groupby([*map(_label, self.rows)], sort=False)["value"]
+        labels = np.array([_label(row) for row in self.rows])
+        groups = self.to_frame()["value"].groupby(labels, sort=False)
         width = max(9, *(len(name) for name in groups.groups))
         lines = [f"{'':{width}} {'results':>8} {'median':>9} {'10 %':>9} {'90 %':>9}"]
         for name, values in groups:
@@ -124,13 +125,6 @@ class Study:
             f"{number} plan{'s'[: number - 1]} of {name} did not converge: {status}"
             for (name, status), number in loose.most_common()
         ]
-
-
-def quantile(values: pd.Series, level: float) -> float:
-    """Return a quantile of values; those that are missing count as worse than any."""
-    if values.isna().any():
-        return float(values.fillna(np.inf).quantile(level, interpolation="higher"))
-    return float(values.quantile(level))
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
