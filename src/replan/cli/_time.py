@@ -1,4 +1,4 @@
-"""How long a command will take, measured on a few steps and told where that is long."""
+"""How long a command will take, measured on a few steps and shown if that is long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import replan
 EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
-SOLVE_RATES = 5000  # where learning rates are free, too
+SOLVE_RATES = 5000  # where learning rates are free as well
 
 _LONG = 60.0  # seconds
 _STABLE = 2.0  # learning rate × length up to which an RK4 step is stable, about

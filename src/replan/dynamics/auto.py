@@ -44,7 +44,7 @@ class AutoDynamics(DifferentiableDynamics):
     - `like`: a state, for its structure and shapes.
 
     All numbers are float64. No file can hold the functions: results of such a model are loaded
-    with `model=`, or else only in so far as the file holds them. A subclass that makes the
+    with `model=`, or else only as far as the file holds them. A subclass that makes the
     functions from settings can be registered, with a `kind`, `from_dict` and `to_dict` of its own.
     """
 
