@@ -57,7 +57,7 @@ def sweep(
     - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
       if this process is killed. A case is known by its arguments, the sources of replan, those of
       all your modules that the function imports, directly or not, and the versions of the installed
-      packages that they import. A warning names what cannot be seen of these. Another tells when
+      packages that they import. A warning names what cannot be seen of these. Another says that
       the disk takes no more results; the sweep goes on and returns them.
     - `workers`: processes, by default one per core; with 1, all happens in this process and,
       without a cache, `function` may be anything that can be called.
@@ -389,7 +389,7 @@ def _keep(entry: Entry, cache: Path | None, result: Result) -> str | None:
 def _heeding_ctrl_c() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end if Ctrl-C came, even if what it stopped gave a result.
 
-    `solve` and `simulate` return the best they have by then, which is no finished case.
+    `solve` and `simulate` return the best they have by then, which is not a finished case.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

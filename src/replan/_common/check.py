@@ -201,7 +201,7 @@ def array(
 
 
 def _real(value: Any) -> NDArray[Any] | None:
-    """Return a value as an array, of numbers or of objects that are numbers; None if it is none."""
+    """Return a value as an array, of numbers or of objects that are numbers; None if it is not."""
     try:
         made = hasattr(value, "__array__")
         given = np.asarray(value) if made else np.array(value, dtype=object)

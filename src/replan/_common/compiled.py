@@ -205,14 +205,14 @@ def _writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))  # nothing is not refused by a full disk
+            file.write(bytes(4096))  # a full disk still takes an empty file
         return True
     except OSError:
         return False
 
 
 def _tell(what: str) -> None:
-    """Say once where compiled code is, on stderr; what is so in a worker is so in its parent."""
+    """Say once, on stderr, where compiled code is; workers are silent, as their parent says it."""
     global _told
     if not _told and multiprocessing.parent_process() is None:
         print(f"replan: {what}", file=sys.stderr)

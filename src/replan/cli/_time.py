@@ -1,4 +1,4 @@
-"""How long a command will take, measured on a few steps and told where that is long."""
+"""How long a command will take, measured on a few steps and shown if that is long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
-SOLVE_RATES = 5000  # where learning rates are free, too
+SOLVE_RATES = 5000  # where learning rates are free as well
 _SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds

@@ -26,7 +26,7 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
 
     - `solver`: a discretisation error far beyond its tolerance makes the plan "inaccurate"; its
       advice goes with the status.
-    - `statistics`: what the plan's are to hold besides the work done.
+    - `statistics`: what to add to those of the plan besides the work done.
     """
     problem, best = search.problem, search.best.controls
     statistics = statistics | {

@@ -101,7 +101,7 @@ class Search:
         for protocol, strategy in [(first, False)] if alone else self._protocols(starts, seed):
             found = self.offer(self.rounded(on_grid(self.problem, protocol, self.problem.steps)))
             self.starts.append(Start(protocol, found, strategy))
-            self.meter.advance(0, note=f"{len(self.starts)} starts")
+            self.meter.advance(0, note=f"start {len(self.starts)}")
         if self._best is None:
             evaluate(self.problem, self.starts[0].protocol, throw=False)  # or a wrong model
             raise IntegrationError(self._all_diverge())

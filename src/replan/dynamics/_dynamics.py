@@ -158,7 +158,7 @@ class Dynamics(ABC):
 
 
 def first_state(model: Dynamics, start: Any) -> Floats:
-    """Return a user's start as a state (n,); refuse one that, or whose losses, are not finite."""
+    """Return a user's start as a state (n,); refuse it unless it and its losses are finite."""
     state = check.array("start", model.pack(start), ("n",))
     if state.size == 0:  # of a model that is absent, and has no losses either
         return state

@@ -83,7 +83,7 @@ def _check(kernels: Kernels) -> None:
 
 
 def _explained(loop: Any) -> Callable[..., Any]:
-    """Return the loop with errors of numba, which are pages long, told in one line.
+    """Return the loop with errors of numba, which are pages long, cut down to one line.
 
     Compiled code that fails was given a state of the wrong length: nothing else varies.
     """

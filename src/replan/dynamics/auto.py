@@ -78,7 +78,7 @@ class AutoDynamics(DifferentiableDynamics):
       of time. Its integral is a further loss, "cost".
 
     All numbers are float64. No file can hold the functions: results of such a model are loaded
-    with `model=`, or else only in so far as the file holds them. A subclass that makes the
+    with `model=`, or else only as far as the file holds them. A subclass that makes the
     functions from settings can be registered, with a `kind`, `from_dict` and `to_dict` of its own.
     """
 
