@@ -479,7 +479,7 @@ def calls():
             replan.sweep,
             {"function": double, "cases": [{"x": 1}], "workers": 1, "cache": None},
             {"function": "function", "cases": "cases", "workers": "integer?", "cache": "folder?",
-             "progress": "progress"},
+             "executor": "object?", "progress": "progress"},
         ),
         "readout_timescale": Call(replan.readout_timescale, {"similarity": 0.5, "lr": 1.0},
                                   numbers("similarity", "lr")),

@@ -86,12 +86,14 @@ class Sweep:
         executor: Any = None,
         progress: Watch = False,
     ) -> None:
-        if workers is not None and executor is not None:
-            raise ValueError(f"`workers` expects None beside `executor`, got {check.show(workers)}")
         self.cache = None if cache is None else check.path("cache", cache)
         self._workers: Processes | Borrowed | None = None  # None: the thread that asks
         if executor is not None:
             self._workers = Borrowed(executor)
+            if workers is not None:
+                raise ValueError(
+                    f"`workers` expects None beside `executor`, got {check.show(workers)}"
+                )
         else:
             workers = (os.cpu_count() or 1) if workers is None else workers
             if check.integer("workers", workers, at_least=1) > 1:
