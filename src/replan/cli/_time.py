@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -17,6 +18,7 @@ SOLVE = 500
 SOLVE_RATES = 5000  # where learning rates are free, too
 
 _LONG = 60.0  # seconds
+_QUICK = 1.0  # seconds that may be spent to measure
 _STABLE = 2.0  # learning rate × length up to which an RK4 step is stable, about
 _FINEST = 128  # RK4 steps in a step, where a solver needs many
 _CHAIN = 10_000_000  # numbers in a run of SGD that is made only to see how long it takes
@@ -26,21 +28,16 @@ _UNITS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86_400, "years": 31_557_
 
 def tell_if_long(problem: replan.Problem, steps: int) -> None:
     """Say so if `steps` RK4 steps for each step of the problem take long."""
-    import numpy as np
-
-    tasks = problem.model.tasks
-    rows = np.full((1, tasks), 1 / tasks), np.full((1, tasks), problem.lr)
-    piece = replan.dynamics.Pieces.whole(*rows, np.array([problem.duration / problem.steps]))
-    each = _measure(lambda: problem.model.roll_out(problem.state, piece))
-    _, highest = problem.control.lr or (0.0, 0.0)  # the largest rate that is tried
-    finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
-    _tell(each * steps * finer * problem.steps)
+    _tell(_integration(problem, steps))
 
 
 def tell_if_simulation_is_long(
     problem: replan.Problem, dimension: int, seeds: int, engine: str | None
 ) -> None:
-    """Say so if runs of SGD take long; what cannot be simulated is for `simulate` to refuse."""
+    """Say so if runs of SGD, and the theory beside them, take long.
+
+    What cannot be simulated is for `simulate` to refuse.
+    """
     import numpy as np
 
     model = problem.model
@@ -49,19 +46,41 @@ def tell_if_simulation_is_long(
     if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
         return
     engine = engine or model.engines[0]
-    if engine not in model.engines or model.chain_size(engine, dimension) > _CHAIN:
+    if engine not in model.engines:
         return
-    chain = model.begin_chain(engine, problem.state, dimension, None)
+    less = max(1, model.chain_size(engine, dimension) / _CHAIN)
+    tried = max(model.least_dimension, int(dimension / less))
+    chain = model.begin_chain(engine, problem.state, tried, None)
     chain = chain.resume(np.random.default_rng(0))
     few = np.zeros(10, np.int64), np.full(10, problem.lr)
-    each = _measure(lambda: chain.advance(*few)) / 10
-    _tell(each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1))
+    each = less * _measure(lambda: chain.advance(*few)) / 10
+    runs = each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1)
+    _tell(runs + _integration(problem, EVALUATE))
+
+
+def _integration(problem: replan.Problem, steps: int) -> float:
+    """Return how many seconds `steps` RK4 steps for each step of the problem take, about."""
+    import numpy as np
+
+    tasks = problem.model.tasks
+    length, rates = problem.duration / problem.steps, np.full((1, tasks), problem.lr)
+
+    def step(shares: Any) -> float:
+        piece = replan.dynamics.Pieces.whole(shares, rates, np.array([length]))
+        return _measure(lambda: problem.model.roll_out(problem.state, piece))
+
+    each = tasks * step(np.eye(1, tasks))  # one task first: all of them may take minutes
+    if each < _QUICK:
+        each = step(np.full((1, tasks), 1 / tasks))
+    _, highest = problem.control.lr or (0.0, 0.0)  # the largest rate that is tried
+    finer = min(max(highest * length / _STABLE, 1), _FINEST)
+    return each * steps * finer * problem.steps
 
 
 def _measure(call: Callable[[], object]) -> float:
-    """Return how many seconds a call takes; the first ones may compile."""
+    """Return how many seconds a call takes; the first one may compile."""
     seconds = []
-    for _ in range(3):
+    for _ in range(2):
         begin = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begin)
