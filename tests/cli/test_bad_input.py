@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+import numpy as np
 import pytest
 
 import replan
@@ -233,3 +234,20 @@ def test_long_work_is_told_before_it_begins(run, monkeypatch):
         code, _, err = run(line.format("fresh.toml"))
         assert code == 130
         assert "this takes very roughly" in err
+
+
+def test_of_many_slow_tasks_one_is_measured(problem, monkeypatch):
+    """All of them may take minutes, in which nothing would be told."""
+    rolled, each, roll_out = [], [0.9], type(problem.model).roll_out
+
+    def noted(self, start, pieces):
+        rolled.append(int(np.count_nonzero(pieces.shares)))
+        return roll_out(self, start, pieces)
+
+    monkeypatch.setattr(type(problem.model), "roll_out", noted)
+    monkeypatch.setattr(_time, "_measure", lambda call: call() is None or each[0])
+    assert _time._integration(problem, 1) == pytest.approx(2 * 0.9 * problem.steps)
+    assert rolled == [1]
+    each[0] = 0.01
+    assert _time._integration(problem, 1) == pytest.approx(0.01 * problem.steps)
+    assert rolled == [1, 1, 2]

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from replan import evaluate, simulate, solve, strategies
+from replan import TeacherStudent, evaluate, simulate, solve, strategies
 from replan._common import interrupt
 from replan._common.interrupt import Pace, heard
 from replan.control import _discrete, _quasi_newton
@@ -143,6 +143,22 @@ def test_a_model_is_minimised_in_short_calls(monkeypatch):
 
 
 # Ctrl-C
+
+
+def test_calls_of_uneven_steps_have_threads_of_their_own(monkeypatch):
+    """However long one of them lasts, Ctrl-C is heard."""
+    threads = []
+
+    def loop(position, part, most):
+        threads.append(threading.current_thread())
+        return position + 1, 0
+
+    Pace(uneven=True).run(loop, 5)
+    assert len(set(threads)) == 5
+    assert threading.main_thread() not in threads
+    for tasks, uneven in ((5, False), (6, True)):
+        paces = TeacherStudent.similar(0.3, tasks=tasks)._paces
+        assert [pace._uneven for pace in paces] == 4 * [uneven]
 
 
 def test_what_is_heard_gives_its_result_or_its_error():

@@ -53,11 +53,12 @@ class Pace:
     """How many steps of a compiled loop make a call of about a tenth of a second.
 
     most: that many; learnt from call to call. The first call has a single step and a thread of its
-    own, as nothing is known yet.
+    own, as nothing is known yet; with `uneven` steps, of which some cost many times as much as
+    others, every call has one.
     """
 
-    def __init__(self) -> None:
-        self.most, self._alone = 1, True
+    def __init__(self, uneven: bool = False) -> None:
+        self.most, self._alone, self._uneven = 1, True, uneven
 
     def run(self, loop: Callable[..., tuple[int, int]], end: int, *arguments: Any) -> int:
         """Call a loop until it has reached `end`, or cannot go on; return where it is.
@@ -77,4 +78,4 @@ class Pace:
         if cut or seconds > _CALL:  # else the call was short because there was little to do
             wanted = self.most * _CALL / max(seconds, 1e-9)
             self.most = max(1, int(min(wanted, _GROWTH * self.most)))
-        self._alone = seconds > _DEAF
+        self._alone = self._uneven or seconds > _DEAF

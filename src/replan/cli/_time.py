@@ -1,11 +1,12 @@
-"""How long a command will take, measured on a few steps and shown if that is long."""
+"""How long a command will take, measured on a few steps and told where that is long."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +23,7 @@ SOLVE_RATES = 5000  # where learning rates are free as well
 _SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds
+_QUICK = 1.0  # seconds that may be spent to measure
 _STABLE = 2.0  # learning rate × length up to which an RK4 step is stable, about
 _FINEST = 128  # RK4 steps in a step, where a solver needs many
 _CHAIN = 10_000_000  # numbers in a run of SGD that is made only to see how long it takes
@@ -31,48 +33,41 @@ _UNITS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86_400, "years": 31_557_
 
 def tell_if_long(problem: replan.Problem, steps: int) -> None:
     """Say so if `steps` RK4 steps for each step of the problem take long."""
-    _tell(_roll_outs(problem, steps))
+    _tell(_integration(problem, steps))
 
 
 def tell_if_simulation_is_long(
     problem: replan.Problem, dimension: int, seeds: int, engine: str | None
 ) -> None:
-    """Say so if runs of SGD take long; what cannot be simulated is for `simulate` to refuse."""
-    _tell(_simulation(problem, dimension, seeds, engine) / min(max(seeds, 1), os.cpu_count() or 1))
+    """Say so if runs of SGD, and the theory beside them, take long.
+
+    What cannot be simulated is for `simulate` to refuse.
+    """
+    runs = _simulation(problem, dimension, seeds, engine)
+    if runs > 0:
+        together = min(max(seeds, 1), os.cpu_count() or 1)
+        _tell(runs / together + _integration(problem, EVALUATE))
 
 
 def tell_if_study_is_long(design: Design, workers: int | None) -> None:
     """Say so if a study takes long, judged by its first problem; starts are not counted."""
+    with suppress(Exception):  # what fails here is told again, as a case
+        _tell(_study(design) / (workers or os.cpu_count() or 1))
+
+
+def _study(design: Design) -> float:
+    """Return how many seconds a study takes, one case after the other."""
     problem = design.sketch()
-    solve = SOLVE if problem.control.lr is None else SOLVE_RATES
+    solve = SOLVE_RATES if problem.control.ranges else SOLVE
     steps = [
         solve if run.what == "solver" else _SEARCH if run.searches else EVALUATE
         for run in design.runs
     ]
-    seconds = _roll_outs(problem, sum(steps))
+    seconds = _integration(problem, sum(steps))
     if design.simulate is not None:
         settings = {key: design.simulate[key] for key in ("dimension", "seeds", "engine")}
         seconds += len(steps) * _simulation(problem, **settings)
-    _tell(seconds * len(design.problems) / (workers or os.cpu_count() or 1))
-
-
-def _roll_outs(problem: replan.Problem, steps: int) -> float:
-    """Return how many seconds `steps` RK4 steps for each step of the problem take."""
-    import numpy as np
-
-    tasks = problem.model.tasks
-    knobs = problem.model.panel.rows(problem.knob_values, 1)
-    length = np.array([problem.duration / problem.steps])
-    piece = replan.dynamics.Pieces.whole(np.full((1, tasks), 1 / tasks), knobs, length)
-    each = _measure(lambda: problem.model.roll_out(problem.state, piece))
-    rates = [
-        high
-        for name, (_, high) in problem.control.ranges.items()
-        if problem.model.panel.knobs[name].rate
-    ]
-    highest = max(rates, default=0.0)  # the largest rate that is tried
-    finer = min(max(highest * problem.duration / problem.steps / _STABLE, 1), _FINEST)
-    return each * steps * finer * problem.steps
+    return seconds * len(design.problems)
 
 
 def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str | None) -> float:
@@ -85,19 +80,45 @@ def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str
     if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
         return 0.0
     engine = engine or model.engines[0]
-    if engine not in model.engines or model.chain_size(engine, dimension) > _CHAIN:
+    if engine not in model.engines:
         return 0.0
-    chain = model.begin_chain(engine, problem.state, dimension, None)
+    less = max(1, model.chain_size(engine, dimension) / _CHAIN)
+    tried = max(model.least_dimension, int(dimension / less))
+    chain = model.begin_chain(engine, problem.state, tried, None)
     chain = chain.resume(np.random.default_rng(0))
     few = np.zeros(10, np.int64), np.tile(list(problem.knob_values.values()), (10, 1))
-    each = _measure(lambda: chain.advance(*few)) / 10
+    each = less * _measure(lambda: chain.advance(*few)) / 10
     return each * problem.duration * dimension * seeds
 
 
+def _integration(problem: replan.Problem, steps: int) -> float:
+    """Return how many seconds `steps` RK4 steps for each step of the problem take, about."""
+    import numpy as np
+
+    tasks, length = problem.model.tasks, problem.duration / problem.steps
+    knobs = problem.model.panel.rows(problem.knob_values, 1)
+
+    def step(shares: Any) -> float:
+        piece = replan.dynamics.Pieces.whole(shares, knobs, np.array([length]))
+        return _measure(lambda: problem.model.roll_out(problem.state, piece))
+
+    each = tasks * step(np.eye(1, tasks))  # one task first: all of them may take minutes
+    if each < _QUICK:
+        each = step(np.full((1, tasks), 1 / tasks))
+    rates = [
+        high
+        for name, (_, high) in problem.control.ranges.items()
+        if problem.model.panel.knobs[name].rate
+    ]
+    highest = max(rates, default=0.0)  # the largest rate that is tried
+    finer = min(max(highest * length / _STABLE, 1), _FINEST)
+    return each * steps * finer * problem.steps
+
+
 def _measure(call: Callable[[], object]) -> float:
-    """Return how many seconds a call takes; the first ones may compile."""
+    """Return how many seconds a call takes; the first one may compile."""
     seconds = []
-    for _ in range(3):
+    for _ in range(2):
         begin = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begin)

@@ -17,6 +17,8 @@ from replan.dynamics._kernels import Kernels
 if TYPE_CHECKING:
     from replan.dynamics._loops import Loop, Loops
 
+_FEW = 5  # tasks: a step on all of them costs at most so many times a step on one of them
+
 
 class CompiledDynamics(DifferentiableDynamics):
     """A model that provides compiled kernels; the integrator and its reverse are replan's.
@@ -52,7 +54,8 @@ class CompiledDynamics(DifferentiableDynamics):
         """How much of each loop makes a short call: Ctrl-C is heard between two of them."""
         from replan.dynamics._loops import Loops
 
-        return Loops(*(Pace() for _ in Loops._fields))
+        uneven = self.tasks > _FEW
+        return Loops(*(Pace(uneven) for _ in Loops._fields))
 
     def losses(self, states: Any) -> Floats:
         """Return all losses (…, L) at states (…, n), or at a user's start; see `Dynamics`."""
