@@ -11,7 +11,7 @@ import pytest
 from replan import Problem, networks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "sweeps.md"]
 
 
 def blocks(page, language):
@@ -33,7 +33,7 @@ def test_shell_lines_of_the_readme_run(tmp_path):
         for line in block.splitlines()
         if line.startswith("replan ")
     ]
-    assert len(lines) == 8
+    assert len(lines) == 9
     for _, *words in lines:
         program = "from replan.cli import main; main()"
         done = subprocess.run(
@@ -49,6 +49,25 @@ def test_the_documented_sweep_runs_as_a_script(tmp_path):
         [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert len(done.stdout.splitlines()) == len(list((tmp_path / "cache").iterdir())) == 4
+
+
+def test_the_documented_study_shows_what_it_says(tmp_path):
+    page = ROOT / "docs" / "sweeps.md"
+    [study], [command] = blocks(page, "toml"), blocks(page, "sh")
+    (tmp_path / "study.toml").write_text(study)
+    program = "from replan.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command.split()[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    [shown] = re.findall(r"```\n(study\.toml: .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    number = r"\d+\.\d+"
+    assert re.sub(number, "#", done.stdout).split() == re.sub(number, "#", shown).split()
+    found, wanted = (np.array(re.findall(number, text), float) for text in (done.stdout, shown))
+    np.testing.assert_allclose(found, wanted, rtol=0.02)
 
 
 def test_the_documented_experiment_on_images_runs(images, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +44,12 @@ def tell_if_simulation_is_long(
 
 def tell_if_study_is_long(design: Design, workers: int | None) -> None:
     """Say so if a study takes long, judged by its first problem; starts are not counted."""
+    with suppress(Exception):  # what fails here is told again, as a case
+        _tell(_study(design) / (workers or os.cpu_count() or 1))
+
+
+def _study(design: Design) -> float:
+    """Return how many seconds a study takes, one case after the other."""
     problem = design.sketch()
     solve = SOLVE if problem.control.lr is None else SOLVE_RATES
     steps = [
@@ -53,7 +60,7 @@ def tell_if_study_is_long(design: Design, workers: int | None) -> None:
     if design.simulate is not None:
         settings = {key: design.simulate[key] for key in ("dimension", "seeds", "engine")}
         seconds += len(steps) * _simulation(problem, **settings)
-    _tell(seconds * len(design.problems) / (workers or os.cpu_count() or 1))
+    return seconds * len(design.problems)
 
 
 def _roll_outs(problem: replan.Problem, steps: int) -> float:
