@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 import replan
+from replan.dynamics import _registry
+from replan.strategies import STRATEGIES
 from replan.studies import _cases, _run
 from replan.studies._design import Design
 
@@ -382,9 +384,6 @@ def test_workers_find_the_users_code(decay, tmp_path):
 
 
 def test_an_edit_of_the_users_code_is_noticed(decay, tmp_path, write, counted, monkeypatch):
-    from replan.dynamics import _registry
-    from replan.strategies import STRATEGIES
-
     study(DECAY, tmp_path / "out")
     counted.clear()
     study(DECAY, tmp_path / "out")
@@ -402,6 +401,16 @@ def test_an_edit_of_the_users_code_is_noticed(decay, tmp_path, write, counted, m
         assert counted == {"make_start": 3, "run_on": 6}
         counted.clear()
         text += "# another\n"
+
+
+def test_what_a_worker_does_not_know_ends_the_study(tmp_path, decay, monkeypatch, counted):
+    design = Design.read(DECAY)
+    registered = _registry._KINDS.pop("decay")
+    monkeypatch.setenv("REPLAN_IMPORT", "")
+    monkeypatch.setattr(_run, "find", lambda kind: registered)
+    with pytest.raises(ValueError, match=r"^`model\.kind` expects one of .*got 'decay'"):
+        _run.compute(design, tmp_path / "out", workers=1, progress=False)
+    assert list((tmp_path / "out" / "cache").iterdir()) == []  # no result, and none is kept
 
 
 # Stopped

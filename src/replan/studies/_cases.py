@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import files
+from replan._common import check, files
 from replan._common.check import Floats
 from replan._common.interrupt import interrupted
 from replan.control import METHODS, Plan, solve
-from replan.dynamics import IntegrationError
+from replan.dynamics import IntegrationError, find
+from replan.dynamics._registry import DEFAULT
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.simulation import Simulation, simulate
@@ -46,6 +47,7 @@ def _told(compute: Callable[..., Content]) -> Callable[..., Content]:
 
     @wraps(compute)
     def attempt(**case: Any) -> Content:
+        _check_known(**case)
         try:
             return compute(**case)
         except (IntegrationError, ValueError) as error:
@@ -59,6 +61,19 @@ def _told(compute: Callable[..., Content]) -> Callable[..., Content]:
         return {"status": "failed", "advice": " ".join(why.split())}
 
     return attempt
+
+
+def _check_known(
+    model: Content | None = None,
+    problem: Content | None = None,
+    run: Content | None = None,
+    **_: Any,
+) -> None:
+    """Refuse names that this process does not know, such as those of a notebook in a worker."""
+    find((model or (problem or {}).get("model", {})).get("kind", DEFAULT))
+    if run is not None:
+        key = "strategy" if "strategy" in run else "method"
+        check.one_of(key, run[key], STRATEGIES if key == "strategy" else METHODS)
 
 
 @_told

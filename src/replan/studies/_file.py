@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,12 +84,15 @@ class Run:
         thing: Any = STRATEGIES[self.word] if self.what == "strategy" else METHODS[self.word]
         known = inspect.signature(thing).parameters
         keys = settings_of(thing) if self.what == "strategy" else known
-        defaults = {
-            key: known[key].default
-            for key in keys
-            if isinstance(known[key].default, bool | int | float | str | None)
-        }
+        defaults = {key: known[key].default for key in keys if _is_plain(known[key].default)}
         return {"name": self.name} | self.spec | defaults | self.settings
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a file can hold a value."""
+    return isinstance(value, bool | int | str | None) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
 
 
 class Asked(NamedTuple):

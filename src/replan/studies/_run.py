@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from replan._common.progress import Watch
 from replan._common.sources import reachable_sources
 from replan.control import METHODS
 from replan.dynamics import find
-from replan.dynamics._registry import DEFAULT
+from replan.dynamics._registry import DEFAULT, model_modules
 from replan.strategies import STRATEGIES
 from replan.studies._cases import Content, make_start, run_on, simulate_on
 from replan.studies._design import Design
@@ -77,13 +78,13 @@ def compute(
     for (i, run), name, result, simulation in zip(
         design.cases, names, results, simulated, strict=True
     ):
-        if "file" in result:
-            _keep(plans / name, result["file"])
-        where = {"plan": f"{PLANS}/{name}"} if "file" in result else {}
-        rows.append(design.cells(i) | {"what": run.what, "name": run.name} | result | where)
+        row = {"what": run.what, "name": run.name} | result
+        if "file" in row:
+            _keep(plans / name, row.pop("file"))
+            row["plan"] = f"{PLANS}/{name}"
+        rows.append(design.cells(i) | row)
         if simulation:
-            what = {"what": "simulation", "name": run.name}
-            rows.append(design.cells(i) | what | simulation)
+            rows.append(design.cells(i) | {"what": "simulation", "name": run.name} | simulation)
     return Study(design.axes, rows)
 
 
@@ -103,12 +104,15 @@ def write(
         frame.to_parquet(packed, engine="pyarrow")
         paths.append(folder / "table.parquet")
         files.write(paths[-1], packed.getvalue())
-    if frame["value"].notna().any():
-        picture = made.plot(x=x, y=y)
-        for ending in ("png", "pdf"):
-            paths.append(folder / f"picture.{ending}")
-            plotting.save(picture, paths[-1])
-    return paths
+    pictures = [folder / "picture.png", folder / "picture.pdf"]
+    if frame["value"].isna().all():
+        for path in pictures:  # of an earlier study in this folder
+            path.unlink(missing_ok=True)
+        return paths
+    picture = made.plot(x=x, y=y)
+    for path in pictures:
+        plotting.save(picture, path)
+    return paths + pictures
 
 
 # The sweeps
@@ -129,10 +133,10 @@ def _starts(design: Design, sweep: Sweep, code: str) -> list[Content]:
 def _results(design: Design, sweep: Sweep, code: str, starts: Sequence[Content]) -> list[Content]:
     """Return what each run gave, or why its problem has no start."""
     cases = [
-        {"problem": design.problems[i], **_start(starts[i]), "run": run.spec, "code": code}
+        {"problem": problem, "start": starts[i]["start"], "run": run.spec, "code": code}
         if "start" in starts[i]
         else None
-        for i, run in design.cases
+        for i, problem, run in ((i, design.problems[i], run) for i, run in design.cases)
     ]
     return _each(sweep, run_on, cases, [starts[i] for i, _ in design.cases])
 
@@ -147,19 +151,17 @@ def _simulated(
     """Return what simulations of the runs gave; nothing where none are asked for."""
     if design.simulate is None:
         return [{}] * len(design.cases)
-    cases = []
+    cases: list[Content | None] = []
     for (i, run), result in zip(design.cases, results, strict=True):
+        if "value" not in result:
+            cases.append(None)
+            continue
         plan = json.loads(result["file"]) if "file" in result else None
         protocol = plan and {key: plan[key] for key in ("duration", "edges", "shares", "knobs")}
-        case = {"run": run.spec, "protocol": protocol, "sgd": design.simulate, "code": code}
-        known = {"problem": design.problems[i], **_start(starts[i])}
-        cases.append(known | case if "value" in result else None)
+        case = {"problem": design.problems[i], "start": starts[i]["start"], "run": run.spec}
+        cases.append(case | {"protocol": protocol, "sgd": design.simulate, "code": code})
     left_out = {"status": "not run", "advice": "what it simulates has no value"}
     return _each(sweep, simulate_on, cases, [left_out] * len(cases))
-
-
-def _start(made: Content) -> Content:
-    return {"start": made["start"]} if "start" in made else {}
 
 
 def _each(
@@ -176,12 +178,22 @@ def _each(
 
 
 def _code(design: Design) -> str:
-    """Return a digest of the user's code that cases call: models, strategies and solvers."""
+    """Return a digest of the user's code that cases call: models, strategies and solvers.
+
+    That of REPLAN_IMPORT every sweep sees by itself.
+    """
+    modules = model_modules()
     kinds = {problem["model"].get("kind", DEFAULT) for problem in design.problems}
     things: list[Any] = [find(kind) for kind in sorted(kinds)]
     for run in design.runs:
         things.append(STRATEGIES[run.word].recipe if run.what == "strategy" else METHODS[run.word])
-    return " ".join(sorted({reachable_sources(thing).digest for thing in things}))
+    found = [reachable_sources(thing) for thing in things if thing.__module__ not in modules]
+    unseen = sorted({what for sources in found for what in sources.unseen})
+    if unseen:
+        warnings.warn(
+            f"`out` cannot see all that its results depend on: {', '.join(unseen)}", stacklevel=4
+        )
+    return " ".join(sorted({sources.digest for sources in found}))
 
 
 # The plans
