@@ -11,7 +11,10 @@ import pytest
 from replan import Problem, networks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "models", "studies"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("guide", "models", "studies")),
+]
 
 
 def blocks(page, language):
