@@ -21,7 +21,7 @@ class Decay(Dynamics):
         return states
 
     def roll_out(self, start, pieces):
-        factors = np.exp(-self.speed * pieces.lengths[:, None] * pieces.shares * pieces.lr)
+        factors = np.exp(-self.speed * pieces.lengths[:, None] * pieces.shares * pieces.knobs)
         return np.vstack([start, start * np.cumprod(factors, axis=0)])
 
     @classmethod

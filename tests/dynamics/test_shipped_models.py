@@ -262,7 +262,7 @@ def test_sgd_follows_the_theory(kind):
     theory = np.array([runs.theory.states[np.searchsorted(runs.theory.times, t)]
                        for t in runs.times])  # fmt: skip
     assert np.all(np.abs(overlaps - theory) < 4 * errors + 3 / 300)
-    assert np.all(np.abs(overlaps - theory[0]).max() > 0.05)  # something happened
+    assert np.all(np.abs(overlaps - theory[0]).max() > 0.02)  # something happened
 
 
 # Files and plans

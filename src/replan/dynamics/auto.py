@@ -1,8 +1,7 @@
 """AutoDynamics: any model from its `rate` and `losses`, gradients by automatic differentiation.
 
 Needs the extra `jax`. Every RK4 step is differentiated on its own (one `vjp` per step inside a
-loop): differentiating the unrolled loop costs several times as much to run and to compile. So does
-a step with its four stages written out, in each of which XLA would compile the rate anew. Loops
+loop): differentiating the unrolled loop costs several times as much to run and to compile. Loops
 have as many steps as they are told at run time, and parameters are arguments, so that each function
 is compiled once; JAX keeps the compiled code on disk for the next process.
 """
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from jax.flatten_util import ravel_pytree
 
 _AT_ONCE = 1024  # steps, or states, in one call of compiled code
-_STAGES = (
-    np.array([0.0, 0.5, 0.5, 1.0]),
-    np.array([1.0, 2.0, 2.0, 1.0]) / 6.0,
-)  # RK4: times, weights
 COST = "cost"  # the name of the loss that a running cost adds up to
 
 
@@ -343,15 +338,11 @@ class _Program:
         return sum(parts[1:], parts[0])
 
     def _step(self, p: Any, x: Any, shares: Any, knobs: Any, length: Any) -> Any:
-        def stage(slopes: Any, row: Any) -> tuple[Any, None]:
-            slope, total = slopes
-            ahead, weight = row
-            slope = self._slope(p, x + ahead * length * slope, shares, knobs)
-            return (slope, total + weight * slope), None
-
-        none = jnp.zeros_like(x)
-        total = jax.lax.scan(stage, (none, none), _STAGES)[0][1]
-        return x + length * total
+        k1 = self._slope(p, x, shares, knobs)
+        k2 = self._slope(p, x + 0.5 * length * k1, shares, knobs)
+        k3 = self._slope(p, x + 0.5 * length * k2, shares, knobs)
+        k4 = self._slope(p, x + length * k3, shares, knobs)
+        return x + length / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
 
     def _forward(self, p: Any, count: Any, start: Any, *rows: Any) -> Any:
         """Return the states (rows, n) after each step."""

@@ -119,6 +119,7 @@ class Problem:
         knobs = self.model.panel.knobs
         given = dict(check.instance("knobs", self.knobs, Mapping, "values by name"))
         if self.lr is not None:
+            check.number("lr", self.lr)
             if given.get("lr", self.lr) != self.lr:
                 raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
             given["lr"] = self.lr

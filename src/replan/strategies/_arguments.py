@@ -64,7 +64,7 @@ def _argument(name: str, value: Any, parameter: inspect.Parameter, tasks: int) -
     if set(kinds) <= {*_SCALARS, NoneType}:
         return _scalar(name, value, [kind for kind in kinds if kind is not NoneType])
     if isinstance(value, str):
-        raise ValueError(f"`{name}` expects numbers separated by commas, got {value!r}")
+        raise ValueError(f"`{name}` expects numbers separated by commas, got {check.show(value)}")
     values = value if isinstance(value, list) else [value]
     return [task(one) for one in values] if Sequence[check.Task] in kinds else values
 
