@@ -68,7 +68,7 @@ def test_solvers_over_the_library(known, name):
         mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
         assert found.relaxed_value == min(mixed, plan.loss)
         if known.relaxed is not None:
-            assert found.relaxed_value == pytest.approx(known.relaxed, rel=1e-4)
+            assert found.relaxed_value == pytest.approx(known.relaxed, rel=2e-4)
     else:
         assert found.relaxed_value is None
         assert found.integrality_gap is None

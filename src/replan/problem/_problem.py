@@ -186,6 +186,8 @@ class Problem:
         if not isinstance(given, Mapping):
             return given
         names = self.model.loss_names
+        if not given:
+            raise ValueError(f"`{name}` expects a number for at least one loss, got none")
         for key in given:
             check.one_of(name, key, names)
         return [given.get(key, default) for key in names]

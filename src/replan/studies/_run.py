@@ -60,7 +60,12 @@ def study(
 
 
 def compute(
-    design: Design, out: files.FilePath, *, workers: int | None, executor: Any, progress: Watch
+    design: Design,
+    out: files.FilePath,
+    *,
+    workers: int | None = None,
+    executor: Any = None,
+    progress: Watch = False,
 ) -> Study:
     """Return the results of a design; refuse, before any work, a folder that cannot take them."""
     folder = files.folder("out", out)
