@@ -38,6 +38,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/sweeps.py
 
 .venv/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "replan needs Python 3.11 or later")'

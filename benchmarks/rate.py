@@ -21,11 +21,11 @@ from replan.dynamics.teacher_student._work import make_work
 
 
 @njit
-def repeat_rate(calls, parameters, state, shares, lr, out):
+def repeat_rate(calls, parameters, state, shares, knobs, out):
     """Loop as rate.c does: every call is fed a state that depends on the last."""
     work = make_work(parameters)
     for _ in range(calls):
-        rate(work, state, shares, lr, out)
+        rate(work, state, shares, knobs, out)
         for i in range(state.size):
             state[i] += 1e-12 * out[i]
 
@@ -45,7 +45,7 @@ def rate_against_c(peer: ctypes.CDLL, K: int, mixed: bool) -> dict:
     ours, theirs = np.empty_like(x), np.empty_like(x)
 
     def run_numba():
-        repeat_rate(calls, model.parameters, x.copy(), shares, ones, ours)
+        repeat_rate(calls, model.parameters, x.copy(), shares, np.ones(3 * K), ours)
 
     def run_c():
         start = x.copy()

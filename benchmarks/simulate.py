@@ -22,9 +22,9 @@ def chain(engine: str, N: int) -> Chain:
 
 
 def reduced(N: int, steps: int = STEPS):
-    run, tasks, lr = chain("reduced", N), np.arange(steps) % 2, np.ones(steps)
-    run.advance(tasks[:10], lr[:10])  # compiles
-    return lambda: run.advance(tasks, lr)
+    run, tasks, knobs = chain("reduced", N), np.arange(steps) % 2, np.ones((steps, 3))
+    run.advance(tasks[:10], knobs[:10])  # compiles
+    return lambda: run.advance(tasks, knobs)
 
 
 def draws(N: int):
@@ -38,8 +38,9 @@ def draws(N: int):
 
 
 def full(N: int, steps: int):
-    run, tasks, lr = chain("full", N), np.arange(steps) % 2, np.ones(steps)
-    return lambda: run.advance(tasks, lr)
+    run, tasks, knobs = chain("full", N), np.arange(steps) % 2, np.ones((steps, 3))
+    run.advance(tasks[:10], knobs[:10])  # compiles
+    return lambda: run.advance(tasks, knobs)
 
 
 def main() -> None:

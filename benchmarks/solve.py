@@ -36,15 +36,16 @@ def gradient_against_c(peer: ctypes.CDLL, problem: replan.Problem) -> dict:
     """Milliseconds for value and gradient, and for the forward roll-out alone in plain C."""
     model, n = problem.model, problem.steps
     objective = Objective(problem, n)
-    controls = Controls(np.full((n, 2), 0.5), np.ones((n, 2)))
+    controls = Controls(np.full((n, 2), 0.5), np.ones((n, 6)))
     assert objective.substeps == 1
     states = np.zeros((n + 1, problem.state.size))
     states[0] = problem.state
-    ones, S, A = np.ones(2), model.teacher_overlaps, model.teacher_heads
+    rates, ones = np.ones((n, 2)), np.ones(2)
+    S, A = model.teacher_overlaps, model.teacher_heads
 
     def run_c():
         rows, shares, lr, lengths, head_lr, overlaps, heads = pointers(
-            states, *controls, objective.lengths, ones, S, A
+            states, controls.shares, rates, objective.lengths, ones, S, A
         )
         noise = ctypes.c_double(0.0)
         peer.roll_out(n, rows, shares, lr, lengths, noise, head_lr, 2, 2, 2, overlaps, heads)

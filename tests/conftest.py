@@ -9,6 +9,8 @@ import pytest
 
 import replan
 from replan import networks
+from replan.dynamics import _registry
+from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,3 +60,16 @@ def write(tmp_path, monkeypatch):
 
     yield write
     forget()
+
+
+@pytest.fixture
+def decay(write, tmp_path, monkeypatch):
+    """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
+    registries = [STRATEGIES, _registry._KINDS]
+    before = [dict(registry) for registry in registries]
+    write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
+    monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))
+    yield tmp_path / "decay.py"
+    for registry, content in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(content)

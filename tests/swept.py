@@ -32,6 +32,42 @@ def deadly(x):
     return {"y": x}
 
 
+def reciprocal(x):
+    return {"y": 1 / x}
+
+
+class TwoWordsError(Exception):
+    """An error that cannot be read back: its arguments are not those of its constructor."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+
+def unlucky(x):
+    raise TwoWordsError("no", "luck")
+
+
+def imports(x):
+    return {"y": os.environ.get("REPLAN_IMPORT")}
+
+
+def slow_on(x, folder, victim):
+    """Never come to an end in the process with the id `victim`, and say so by a file."""
+    if os.getpid() == victim:
+        (Path(folder) / "at-work").touch()
+        wait(lambda: False)
+    return {"y": x}
+
+
+def slow_from_3_on(x, folder):
+    """Wait for the file "go", and say so by another."""
+    (Path(folder) / f"call-{x}").touch()
+    if x >= 3:
+        (Path(folder) / "at-work").touch()
+        wait((Path(folder) / "go").exists)
+    return {"y": x}
+
+
 def destructive(x, folder):
     """Put a file in place of a folder."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -32,6 +32,7 @@ LAYERS = [
     "policies",
     "integrations",  # adapters of policies, which networks train with in PyTorch
     "sweeps",
+    "studies",
     "networks",
     "paper",
     "replan",

@@ -11,7 +11,10 @@ import pytest
 from replan import Problem, networks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("guide", "models", "studies")),
+]
 
 
 def blocks(page, language):
@@ -43,7 +46,7 @@ def test_shell_lines_of_the_readme_run(tmp_path):
 
 
 def test_the_documented_sweep_runs_as_a_script(tmp_path):
-    [code] = blocks(ROOT / "docs" / "figures.md", "python")
+    [code] = blocks(ROOT / "docs" / "sweeps.md", "python")
     (tmp_path / "mine.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -131,7 +131,7 @@ def by_automatic_differentiation_it_is_the_same(names):
         states = model.roll_out(problem.state, pieces)
         losses = model.losses(states)
         back = model.pull_back(states, model.pull_losses(states, losses), pieces)
-        found.append(np.hstack([losses[1:], back.by_shares, back.by_lr]))
+        found.append(np.hstack([losses[1:], back.by_shares, back.by_knobs]))
     np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(part.trajectory.losses, names["found"].trajectory.losses)
     assert part.certificate == other.certificate
@@ -211,7 +211,8 @@ def test_an_installed_package_needs_no_import(files, write):
     [
         (
             "linea",
-            r"`model.kind` expects one of linear, teacher-student; got 'linea', did you mean "
+            r"`model.kind` expects one of curriculum, denoising, dropout, linear, teacher-student; "
+            r"got 'linea', did you mean "
             r"`linear`\? \(a kind of your own: `replan --import FILE …`\)",
         ),
         ("quadratic", r"got 'quadratic' \(a kind of your own: `replan --import FILE …`\)"),
@@ -243,7 +244,7 @@ def change(name, old, new):
 
 MISTAKES = {
     change("rate", "state, shares, lr", "state, lr"): (
-        r"`rate` expects the arguments \(p, state, shares, lr, out\), got \(p, state, lr, out\)"
+        r"`rate` expects the arguments \(p, state, shares, knobs, out\), got \(p, state, lr, out\)"
     ),
     change("rate", "p.S[t]", "p.gamma[t]"): (
         r"`rate` expects code that numba can compile, got: Unknown attribute 'gamma' of type "

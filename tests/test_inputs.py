@@ -241,12 +241,12 @@ def calls():
         "Protocol": Call(
             replan.Protocol,
             {"shares": shares, "duration": 2.0, "lr": 1.0},
-            {"shares": "rows", "duration": "number", "lr": "rate"},
+            {"shares": "rows", "duration": "number", "lr": "rate?"},
         ),
         "Protocol by edges": Call(
             replan.Protocol,
             {"shares": shares, "edges": np.array([0.0, 1.0, 2.0]), "lr": np.array([1.0, 2.0])},
-            {"shares": "rows", "edges": "array", "lr": "array"},
+            {"shares": "rows", "edges": "array", "lr": "array?"},
         ),
         "from_sequence": Call(
             replan.Protocol.from_sequence,
@@ -282,7 +282,7 @@ def calls():
                 "control": replan.Control(), "limits": replan.Limits(),
             },
             {
-                "model": "object", "start": "object", "duration": "number", "lr": "number",
+                "model": "object", "start": "object", "duration": "number", "lr": "number?",
                 "steps": "integer", "weights": "array?", "running": "array?", "targets": "targets?",
                 "control": "object", "limits": "object",
             },
@@ -479,7 +479,7 @@ def calls():
             replan.sweep,
             {"function": double, "cases": [{"x": 1}], "workers": 1, "cache": None},
             {"function": "function", "cases": "cases", "workers": "integer?", "cache": "folder?",
-             "progress": "progress"},
+             "executor": "object?", "progress": "progress"},
         ),
         "readout_timescale": Call(replan.readout_timescale, {"similarity": 0.5, "lr": 1.0},
                                   numbers("similarity", "lr")),
@@ -792,7 +792,7 @@ def test_settings_of_figures_are_refused_before_anything_is_computed(tmp_path, c
 def test_a_start_of_infinite_loss_is_refused():
     model, start = problem().model, problem().start
     heads = [[1e200, 1.0], [1.0, 1.0]]
-    message = r"`start` expects one at which the losses of all tasks are finite, got \[inf, "
+    message = r"`start` expects one at which all losses are finite, got \[inf, "
     with pytest.raises(ValueError, match=message):
         replan.Problem(model, replan.Overlaps(start.Q, start.M, heads), duration=2.0)
     with pytest.raises(ValueError, match=message):
@@ -814,7 +814,7 @@ def test_a_start_of_infinite_loss_is_refused_for_every_kind_of_model():
     model = replan.AutoDynamics(
         lambda x, task, lr: -lr * x, lambda x: x**2 * np.ones(2), tasks=2, like=1.0
     )
-    with pytest.raises(ValueError, match="`start` expects one at which the losses"):
+    with pytest.raises(ValueError, match="`start` expects one at which all losses"):
         replan.Problem(model, 1e200, duration=1.0)
     with pytest.raises(ValueError, match="`start` expects an array of numbers"):
         replan.Problem(model, 1 + 1j, duration=1.0)

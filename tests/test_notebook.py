@@ -240,11 +240,25 @@ def test_nobody_sees_a_bar_without_a_terminal(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_shows_text(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+def test_the_time_left_is_told_from_what_took_time(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Meter(True, "cases") as meter:
+        meter.advance(90, expect=100, known=True, note="90 from the cache")
+        meter._bar._time = lambda: meter._bar.start_t + 10
+        meter.advance(5, note="90 from the cache")
+    shown = terminal.getvalue()
+    assert re.search(r"90.0/100 \[00:00<\?, \?it/s, 90 from the cache\]", shown)
+    assert re.search(r"95.0/100 \[00:10<00:(09|10), 2\.00s/it, 90 from the cache\]", shown)
+    assert "-" not in shown
+
+
+def test_a_terminal_shows_text(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     work(True)

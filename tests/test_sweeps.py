@@ -2,10 +2,12 @@ import contextlib
 import functools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swept
+from mounted import can_mount, with_mounts
 from replan import sweep
 from replan._common.progress import Progress
 from replan.sweeps import Sweep
+from stressed import SIZES, TRIGGERS, disturbed, kept, started
 from swept import Machine, echo, square, wait
 
 JOBS = """
@@ -57,7 +61,7 @@ def test_results_come_in_the_order_of_the_cases():
 
 def test_workers_keep_the_order_stop_at_errors_and_do_not_die_unnoticed(tmp_path):
     jobs = [case | {"folder": str(tmp_path)} for case in cases(1, 2, 3)]
-    with pytest.raises(ChildProcessError, match="enough memory"), Sweep(tmp_path, 2, False) as run:
+    with pytest.raises(ChildProcessError, match="enough memory"), Sweep(tmp_path, workers=2) as run:
         with pytest.raises(ValueError, match="anything but 3") as error:
             run(swept.picky, jobs)
         assert '"x": 3' in error.value.__notes__[0]
@@ -78,7 +82,11 @@ def test_finished_cases_are_read_and_changed_ones_computed(tmp_path):
     sweep(square, cases(1, 2), cache=tmp_path, workers=1)
     kept = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(kept) == 2
-    assert sweep(square, cases(1, 2, 3), cache=tmp_path, workers=1) == [{"y": 1}, {"y": 4}, {"y": 9}]
+    assert sweep(square, cases(1, 2, 3), cache=tmp_path, workers=1) == [
+        {"y": 1},
+        {"y": 4},
+        {"y": 9},
+    ]
     found = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(found) == 3
     assert kept.items() <= found.items()  # a file that is written again is another one
@@ -216,7 +224,7 @@ def test_what_a_script_sets_under_its_guard_counts_where_it_is_used(write, tmp_p
 
 def test_workers_with_another_replan_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("replan._common.sources.package_digest", lambda: "before the edit")
-    with pytest.raises(ChildProcessError, match="replan was edited after the sweep began"):
+    with pytest.raises(ChildProcessError, match="a worker has other sources of replan"):
         sweep(square, cases(5), cache=tmp_path, workers=2)
     assert not list(tmp_path.iterdir())
 
@@ -381,7 +389,8 @@ def test_cases_may_be_generated_and_progress_is_told(tmp_path):
     sweep(square, cases(2), cache=tmp_path, workers=1)
     told = []
     sweep(square, (case for case in cases(1, 2)), cache=tmp_path, workers=1, progress=told.append)
-    assert told == [Progress("cases", 1, 2), Progress("cases", 2, 2)]
+    note = "1 from the cache"
+    assert told == [Progress("cases", 1, 2, note), Progress("cases", 2, 2, note)]
 
 
 def children(parent):
@@ -449,7 +458,7 @@ def test_ctrl_c_while_workers_start_is_the_parents_matter(script):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_was_killed_goes_on_where_it_was(script, tmp_path, how):
     kept = functools.partial((tmp_path / "cache").glob, "[0-9a-f]*.json")
     wait(lambda: len(list(kept())) == 4 or script.poll() is not None)
@@ -477,3 +486,69 @@ def test_ctrl_c_among_large_results_ends_it(start, tmp_path):
         os.killpg(run.pid, signal.SIGINT)
         assert "KeyboardInterrupt" in run.communicate()[1]
         assert all(json.loads(path.read_text())["result"] for path in kept())
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+def test_whatever_kills_it_leaves_what_is_whole_and_nobody_behind(tmp_path):
+    """Several at once, which keep each other from the cores; more: benchmarks/stress.py."""
+    kinds = [(10**7, "SIGINT"), (10**5, "SIGTERM"), (10**7, "SIGKILL"), (10**5, TRIGGERS[3])]
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        runs = [
+            threads.submit(disturbed, tmp_path / str(i), size, trigger, random.Random())
+            for i, (size, trigger) in enumerate(kinds)
+        ]
+        for run in runs:
+            run.result()
+
+
+def test_two_processes_with_one_cache_are_both_right(tmp_path):
+    size = 100_000
+    with started(tmp_path, size) as one, started(tmp_path, size) as other:
+        assert [one.communicate()[1], other.communicate()[1]] == ["", ""]
+        assert (one.returncode, other.returncode) == (0, 0)
+    assert len(kept(tmp_path)) == len(list(tmp_path.iterdir())) == SIZES[size]
+    assert all(json.loads(path.read_text())["result"] for path in kept(tmp_path))
+
+
+DISK = """
+import sys, warnings
+sys.path[:0] = {path!r}
+import stressed
+from concurrent.futures import ThreadPoolExecutor
+
+if __name__ == "__main__":
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: print(message)
+    cases = stressed.cases(100_000)[:30]
+    with ThreadPoolExecutor(2) as threads:
+        for options in ({{"workers": 2}}, {{"executor": threads}}):
+            try:
+                found = stressed.sweep(stressed.job, cases, cache={cache!r}, **options)
+                assert found == stressed.expected(100_000)[:30]
+            except ValueError as error:
+                print(error)
+    for path in stressed.Path({cache!r}).iterdir():
+        assert stressed.json.loads(path.read_text())["result"]
+        print("whole")
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mounts in a name space of its own")
+@pytest.mark.parametrize("disk", ["size=1m", "ro"])
+def test_a_full_or_read_only_disk_is_a_line_and_nothing_is_half_written(tmp_path, disk):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (tmp_path / "script.py").write_text(DISK.format(path=sys.path, cache=str(cache)))
+    command = with_mounts(
+        f"mount -t tmpfs -o {disk} none {cache}", sys.executable, str(tmp_path / "script.py")
+    )
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+    told = [line for line in done.stdout.splitlines() if line != "whole"]
+    if disk == "ro":
+        refused = "`cache` expects a folder that can be written to, got "
+        assert told == [f"{refused}'{cache}' (Read-only file system)"] * 2
+    else:
+        assert len(told) == 2  # in each sweep once
+        assert all(line.endswith(": No space left on device") for line in told)
+        assert 5 <= done.stdout.count("whole") <= 10

@@ -76,7 +76,7 @@ def test_the_integrator_has_order_four(reference):
 
     def final(substeps):
         counts = np.full(3, substeps)
-        pieces = Pieces(rough.shares, rough.lr_by_task, rough.lengths, counts)
+        pieces = Pieces(rough.shares, problem.knob_rows(rough), rough.lengths, counts)
         return problem.model.roll_out(problem.state, pieces)[-1]
 
     counts = np.array([8, 12, 16, 24, 32])
@@ -298,6 +298,14 @@ def test_errors_are_fought_where_they_are_made():
     run = evaluate(problem, strategies.one_task(problem))
     assert run.status == "ok"
     assert run.substeps.sum() < 20_000
+
+
+def test_numbers_become_infinite_long_after_the_error_that_makes_them(problem):
+    """A rate so large that a coarse step leads to where the equations diverge, steps later."""
+    fast = Problem(problem.model, problem.start, duration=5.0, steps=50, lr=100.0)
+    run = evaluate(fast, strategies.sequential(fast), max_steps=2**14)
+    again = evaluate(fast, strategies.sequential(fast).refine(8))
+    assert run.loss == pytest.approx(again.loss, rel=1e-8)
 
 
 def test_the_error_of_averages_is_known(problem):

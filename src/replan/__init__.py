@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replan import protocol as protocol
     from replan import simulation as simulation
     from replan import strategies as strategies
+    from replan import studies as studies
     from replan import sweeps as sweeps
     from replan import trajectory as trajectory
     from replan.comparison import Comparison, compare
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from replan.problem import Control, Limits, Problem
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
+    from replan.studies import Study, study
     from replan.sweeps import sweep
     from replan.trajectory import Trajectory, evaluate
 
@@ -64,6 +66,7 @@ __all__ = [
     "Relax",
     "Simulation",
     "SolveError",
+    "Study",
     "TeacherStudent",
     "Trajectory",
     "__version__",
@@ -74,6 +77,7 @@ __all__ = [
     "simulate",
     "solve",
     "strategies",
+    "study",
     "sweep",
 ]
 
@@ -96,6 +100,7 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "Relax": "replan.control:Relax",
         "Simulation": "replan.simulation:Simulation",
         "SolveError": "replan.control:SolveError",
+        "Study": "replan.studies:Study",
         "TeacherStudent": "replan.dynamics:TeacherStudent",
         "Trajectory": "replan.trajectory:Trajectory",
         "__version__": "replan._common.files:VERSION",
@@ -105,12 +110,13 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "readout_timescale": "replan.paper.timescale:readout_timescale",
         "simulate": "replan.simulation:simulate",
         "solve": "replan.control:solve",
+        "study": "replan.studies:study",
         "sweep": "replan.sweeps:sweep",
     } | {
         module: f"replan.{module}"
         for module in (
             "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
-            "protocol", "simulation", "strategies", "sweeps", "trajectory",
+            "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory",
         )
     }  # fmt: skip
 

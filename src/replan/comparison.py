@@ -10,10 +10,11 @@ import numpy as np
 
 from replan._common import check, files
 from replan._common.interrupt import interrupted
+from replan._common.naming import knob_label
 from replan._common.progress import Meter, Progress, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
-from replan.strategies import STRATEGIES, Strategy
+from replan.strategies import STRATEGIES, Strategy, UnfitError
 from replan.trajectory import Trajectory, evaluate
 
 if TYPE_CHECKING:
@@ -31,32 +32,37 @@ class Comparison:
     failures: dict[str, str]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per strategy: value, loss_1, …, mean share_1, …, lr_first and lr_last."""
+        """Return a row per strategy: value, loss_1, …, mean share_1, …, lr_first and lr_last.
+
+        Other knobs that protocols set have their first and last values likewise.
+        """
         import pandas as pd
 
-        tasks = range(1, self.problem.model.tasks + 1)
-        header = ["strategy", "value", *(f"loss_{t}" for t in tasks)]
-        header += [*(f"share_{t}" for t in tasks), "lr_first", "lr_last"]
+        tasks, losses = self.problem.model.tasks, len(self.problem.model.loss_names)
+        knobs = list(self.problem.settings)
+        header = ["strategy", "value", *(f"loss_{i + 1}" for i in range(losses))]
+        header += [f"share_{t + 1}" for t in range(tasks)]
+        header += [f"{knob}_{end}" for knob in knobs for end in ("first", "last")]
         rows = [
             [
                 name,
                 run.loss,
                 *run.final_losses.tolist(),
                 *run.protocol.mean_shares.tolist(),
-                *run.protocol.lr[[0, -1]].tolist(),
+                *(run.protocol.knobs[knob][end] for knob in knobs for end in (0, -1)),
             ]
             for name, run in self.runs.items()
         ]
         return pd.DataFrame(rows, columns=header)
 
     def __str__(self) -> str:
-        tasks = range(1, self.problem.model.tasks + 1)
-        head = f"{'strategy':<17} {'loss':>8}" + "".join(f" {f'task {t}':>8}" for t in tasks)
-        lines = [f"{head}  {'shares %':<{max(8, 4 * len(tasks))}} lr"]
+        tasks, names = self.problem.model.tasks, self.problem.model.loss_names
+        head = f"{'strategy':<17} {'loss':>8}" + "".join(f" {name:>8}" for name in names)
+        lines = [f"{head}  {'shares %':<{max(8, 4 * tasks)}} {', '.join(self.problem.settings)}"]
         for name, run in self.runs.items():
             losses = "".join(f" {x:8.3g}" for x in [run.loss, *run.final_losses])
             shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
-            lines.append(f"{name:<17}{losses}  {shares:<8} {run.protocol.lr_text()}")
+            lines.append(f"{name:<17}{losses}  {shares:<8} {_knobs_text(run)}")
         lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
 
@@ -110,31 +116,33 @@ class Comparison:
         rows = np.arange(len(runs))[::-1]
         for row, run in zip(rows, runs, strict=True):
             plotting.draw_protocol(bars, run.protocol, bottom=row - 0.27, height=0.54)
-            plotting.write_beside(bars, row, run.protocol.lr_text())
-        plotting.write_beside(bars, len(runs) - 0.4, "lr")
+            plotting.write_beside(bars, row, _knobs_text(run))
+        plotting.write_beside(bars, len(runs) - 0.4, ", ".join(self.problem.settings))
         bars.set_yticks(rows, list(self.runs))
         bars.set(ylim=(-0.5, len(runs) - 0.5), xlabel="training time α")
         bars.tick_params(left=False)
         losses = np.array([run.final_losses for run in runs])
-        plotting.draw_final_losses(points, rows, losses, np.array([run.loss for run in runs]))
+        values, names = np.array([run.loss for run in runs]), self.problem.model.loss_names
+        plotting.draw_final_losses(points, rows, losses, values, names)
         points.set(ylim=bars.get_ylim(), yticks=rows)
 
     def _repr_html_(self) -> str:
         from replan._common import html
 
-        tasks = [f"task {t + 1}" for t in range(self.problem.model.tasks)]
+        tasks, losses = self.problem.model.task_names, self.problem.model.loss_names
+        knobs = ", ".join(map(knob_label, self.problem.settings))
         rows = [
             [
                 name,
                 run.loss,
                 *run.final_losses,
                 html.thin_bar(run.protocol),
-                run.protocol.lr_text(),
+                _knobs_text(run),
             ]
             for name, run in self.runs.items()
         ]
         return html.block(
-            html.table(["strategy", "loss", *tasks, "shares over time", "learning rate"], rows),
+            html.table(["strategy", "loss", *losses, "shares over time", knobs], rows),
             html.legend(tasks),
             *(html.text(f"{name} failed: {why}") for name, why in self.failures.items()),
         )
@@ -165,6 +173,9 @@ def compare(
             settings = {"progress": count} if strategy.turns else {}
             try:
                 protocol = strategy(problem, **settings)
+            except UnfitError as error:
+                if strategies is not None:  # else only those that fit are asked for
+                    failures[name] = str(error)
             except IntegrationError as error:
                 failures[name] = str(error)
             except Exception as error:
@@ -180,6 +191,10 @@ def compare(
             meter.advance(note=name)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)
+
+
+def _knobs_text(run: Trajectory) -> str:
+    return ", ".join(run.protocol.knob_text(knob) for knob in run.problem.settings)
 
 
 def _named(strategies: Sequence[str | Strategy]) -> dict[str, Strategy]:

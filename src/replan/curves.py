@@ -26,13 +26,15 @@ class Curves:
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
     (runs, m, T), NaN from where a run diverged and where a task was not measured. runs: the name of
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
-    end, by name; these runs are left out of means, intervals and quantiles.
+    end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
+    by default task 1, …
     """
 
     times: Floats
     losses: Floats
     runs: Sequence[int] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         times = check.array("times", self.times, ("m",))
@@ -59,6 +61,7 @@ class Curves:
             ("losses", losses),
             ("runs", runs),
             ("failures", failures),
+            ("names", tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))),
         ):
             object.__setattr__(self, name, value)
 

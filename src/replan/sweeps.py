@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
 import os
+import pickle
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from replan._common import check, files, sources
+from replan._common.executors import Borrowed
 from replan._common.processes import Processes
 from replan._common.progress import Meter, Watch
-from replan.dynamics._registry import model_modules
+from replan.dynamics._registry import IMPORTS, model_modules
 
 Case = dict[str, Any]
 Result = dict[str, Any]
+Entry = dict[str, Any]  # of the cache: a case and what else its result depends on
+
+_LOOK = 0.2  # seconds between two looks at whether anybody is still at work
 
 
 def sweep(
@@ -33,6 +40,7 @@ def sweep(
     *,
     cache: files.FilePath | None = None,
     workers: int | None = None,
+    executor: Any = None,
     progress: Watch = False,
 ) -> list[Result]:
     """Return function(**case) for every case, in their order.
@@ -49,15 +57,18 @@ def sweep(
     - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
       if this process is killed. A case is known by its arguments, the sources of replan, those of
       all your modules that the function imports, directly or not, and the versions of the installed
-      packages that they import. A warning names what cannot be seen of these. Another tells when
+      packages that they import. A warning names what cannot be seen of these. Another says that
       the disk takes no more results; the sweep goes on and returns them.
     - `workers`: processes, by default one per core; with 1, all happens in this process and,
       without a cache, `function` may be anything that can be called.
+    - `executor`: instead of `workers`, any `concurrent.futures.Executor`, or a
+      `dask.distributed.Client`. It is not shut down. Its workers need the same replan, and no disk
+      in common with this process, which writes the cache.
     - `progress`: True for a progress bar; a function is called with a `Progress`.
 
     An error in a case, or Ctrl-C, ends the sweep; what was finished stays in the cache.
     """
-    with Sweep(cache, workers, progress) as run:
+    with Sweep(cache, workers=workers, executor=executor, progress=progress) as run:
         return run(function, cases)
 
 
@@ -67,13 +78,33 @@ class Sweep:
     The arguments are those of `sweep`. Used as `with Sweep(…) as run: run(function, cases)`.
     """
 
-    def __init__(self, cache: files.FilePath | None, workers: int | None, progress: Watch) -> None:
-        workers = (os.cpu_count() or 1) if workers is None else workers
+    def __init__(
+        self,
+        cache: files.FilePath | None = None,
+        *,
+        workers: int | None = None,
+        executor: Any = None,
+        progress: Watch = False,
+    ) -> None:
         self.cache = None if cache is None else check.path("cache", cache)
-        self.workers = check.integer("workers", workers, at_least=1)
+        self._workers: Processes | Borrowed | None = None  # None: the thread that asks
+        if executor is not None:
+            self._workers = Borrowed(executor)
+            if workers is not None:
+                raise ValueError(
+                    f"`workers` expects None beside `executor`, got {check.show(workers)}"
+                )
+        else:
+            workers = (os.cpu_count() or 1) if workers is None else workers
+            if check.integer("workers", workers, at_least=1) > 1:
+                self._workers = Processes(workers)
         self._meter = Meter(progress, "cases")
-        self._lock, self._over, self._told = threading.Lock(), False, False
-        self._pool: Processes | None = None
+        self._lock, self._over, self._told, self._known = threading.Lock(), False, False, 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether everything happens in the thread that asks for it."""
+        return self._workers is None
 
     def __enter__(self) -> Sweep:
         return self
@@ -81,12 +112,12 @@ class Sweep:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True
         with self._meter:
-            if self._pool is not None:
-                self._pool.close() if kind is None else self._pool.kill()
+            if self._workers is not None:
+                self._workers.close() if kind is None else self._workers.kill()
 
     def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
         """Return function(**case) for every case, in their order."""
-        _check_function(function, workers=self.workers, cached=self.cache is not None)
+        _check_function(function, self._workers, cached=self.cache is not None)
         cases = check.items("cases", cases, "dicts of arguments")
         for case in cases:
             if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
@@ -98,27 +129,20 @@ class Sweep:
         todo = [i for i in range(len(cases)) if i not in results]
         if todo and self.cache is not None:  # one that is complete may be read-only
             files.folder("cache", self.cache)
-        self._meter.advance(len(results), expect=len(cases))
-        if self.workers == 1:
-            for i in todo:
-                if self._over:
-                    raise RuntimeError("the sweep is over")
-                with _heeding_ctrl_c():
-                    results[i] = _compute(function, cases[i])
-                self._tell(_keep(entries[i], self.cache, results[i]))
-                self._meter.advance()
-            return [results[i] for i in range(len(cases))]
-        futures = {self._submit(function, entries[i], self.cache): i for i in todo}
-        try:
-            for future in as_completed(futures):
-                results[futures[future]], trouble = future.result()
+        self._advance(len(results), expect=len(cases), known=True)
+        pending = {i: entries[i] for i in todo}
+        with contextlib.closing(self._finished(function, pending)) as finished:
+            for i, result, trouble in finished:
+                results[i] = result
                 self._tell(trouble)
-                self._meter.advance()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+                self._advance()
         return [results[i] for i in range(len(cases))]
+
+    def _advance(self, count: int = 1, *, expect: int = 0, known: bool = False) -> None:
+        with self._lock:
+            self._known += count if known else 0
+            note = f"{self._known} from the cache" if self._known else ""
+        self._meter.advance(count, expect=expect, known=known, note=note)
 
     def _tell(self, trouble: str | None) -> None:
         """Warn, once, that results cannot be kept: no reason to stop what computes them."""
@@ -127,17 +151,80 @@ class Sweep:
         if trouble is not None and not told:
             warnings.warn(f"`cache` cannot keep results from now on: {trouble}", stacklevel=4)
 
-    def _submit(self, *what: Any) -> Future[tuple[Result, str | None]]:
-        with self._lock:
-            if self._pool is None:
-                self._pool = Processes(self.workers)
-            return self._pool.submit(_finish, sources.package_digest(), *what)
+    def _finished(
+        self, function: Callable[..., Result], entries: dict[int, Entry]
+    ) -> Generator[tuple[int, Result, str | None]]:
+        """Yield the cases as they are finished and kept, each with why it could not be kept."""
+        if self._workers is None:
+            for i, entry in entries.items():
+                self._go_on()
+                result = _compute(function, entry["case"])
+                yield i, result, _keep(entry, self.cache, result)
+            return
+        send = self._sender(function)
+        done: SimpleQueue[Future[Any]] = SimpleQueue()
+        futures: dict[Future[Any], int] = {}
+        try:
+            for i, entry in entries.items():
+                future = send(entry)
+                futures[future] = i
+                future.add_done_callback(done.put)
+                while not done.empty():  # submitting all of them may take long
+                    yield self._take(done.get(), futures, entries)
+            while futures:
+                try:
+                    future = done.get(timeout=_LOOK)
+                except Empty:
+                    self._go_on()
+                else:
+                    yield self._take(future, futures, entries)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for future in list(futures):  # nothing that was finished is lost
+                if future.done() and not future.cancelled() and not future.exception():
+                    with contextlib.suppress(Exception):
+                        self._take(future, futures, entries)
+            raise
+
+    def _go_on(self) -> None:
+        if self._over:
+            raise RuntimeError("the sweep is over")
+
+    def _sender(self, function: Callable[..., Result]) -> Callable[[Entry], Future[Any]]:
+        """Return how the case of an entry is given to a worker."""
+        workers, digest = self._workers, sources.package_digest()
+        assert workers is not None
+        if isinstance(workers, Processes):
+            return lambda entry: workers.submit(_finish, digest, function, entry, self.cache)
+        if workers.threads:
+            return lambda entry: workers.submit(_compute, function, entry["case"])
+        return functools.partial(
+            workers.submit, _finish_there, digest, os.environ.get(IMPORTS, ""),
+            workers.pack(function), name=getattr(function, "__qualname__", "case"),
+        )  # fmt: skip
+
+    def _take(
+        self, future: Future[Any], futures: dict[Future[Any], int], entries: dict[int, Entry]
+    ) -> tuple[int, Result, str | None]:
+        """Return a case that is done, its result, and why it could not be kept."""
+        i = futures[future]
+        assert self._workers is not None
+        try:
+            found = self._workers.result(future)
+        except ChildProcessError as error:
+            error.add_note(f"a worker had the case {json.dumps(entries[i]['case']):.200}")
+            raise
+        if isinstance(self._workers, Borrowed):
+            found = found, _keep(entries[i], self.cache, found)
+        del futures[future]
+        return i, *found
 
 
-def _check_function(function: Any, *, workers: int, cached: bool) -> None:
+def _check_function(function: Any, workers: Processes | Borrowed | None, *, cached: bool) -> None:
     """Refuse what cannot be called, what workers cannot import, and what a cache cannot know."""
     check.function("function", function)
-    if workers == 1 and not cached:
+    if not cached and not isinstance(workers, Processes):
         return
     found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
     for name in getattr(function, "__qualname__", "").split("."):
@@ -147,7 +234,7 @@ def _check_function(function: Any, *, workers: int, cached: bool) -> None:
             "`function` expects a function defined by name at the top level of a module, got "
             f"{check.show(function)}: define it there, or use workers=1 without a cache"
         )
-    if workers > 1 and sources.find_spec(function.__module__) is None:
+    if isinstance(workers, Processes) and sources.find_spec(function.__module__) is None:
         raise ValueError(
             "`function` expects a function in a file that worker processes can import, got "
             f"`{function.__qualname__}` of an interactive session: put it in a module, or use "
@@ -181,7 +268,7 @@ def _plain(value: Any, expects: str, where: str = "") -> Any:
 
 def _entries(
     function: Callable[..., Result], cases: Sequence[Case], cache: Path | None
-) -> list[dict[str, Any]]:
+) -> list[Entry]:
     """Return what the cache knows every case by: the function, its sources and its arguments."""
     if cache is None:
         return [{"case": case} for case in cases]
@@ -198,7 +285,7 @@ def _entries(
     return [what | {"case": case} for case in cases]
 
 
-def _name(entry: dict[str, Any]) -> str:
+def _name(entry: Entry) -> str:
     """Return the name of an entry's file in the cache."""
     return f"{_digest([entry[key] for key in ('function', 'sources', 'case')])}.json"
 
@@ -223,22 +310,62 @@ def _read(path: Path) -> Result | None:
 
 
 def _finish(
-    digest: str, function: Callable[..., Result], entry: dict[str, Any], cache: Path | None
+    digest: str, function: Callable[..., Result], entry: Entry, cache: Path | None
 ) -> tuple[Result, str | None]:
     """Compute a case and keep it; in the worker, so that nothing is lost with the parent.
 
     digest: of replan's sources as the parent has them.
     """
-    if sources.package_digest() != digest:
-        raise ChildProcessError("replan was edited after the sweep began: start it again")
+    _check_replan(digest)
     result = _compute(function, entry["case"])
     return result, _keep(entry, cache, result)
+
+
+def _finish_there(digest: str, imports: str, packed: bytes, entry: Entry) -> Result:
+    """Compute a case on a worker of an executor, perhaps on another machine; the parent keeps it.
+
+    digest: of replan's sources as the parent has them; imports: its REPLAN_IMPORT.
+    """
+    _check_replan(digest)
+    if os.environ.get(IMPORTS, "") != imports:
+        os.environ[IMPORTS] = imports
+    try:
+        function = pickle.loads(packed)
+    except Exception as error:
+        raise ChildProcessError(
+            f"a worker of the executor cannot import `function` ({type(error).__name__}: {error}): "
+            "put its module where the workers find it"
+        ) from error
+    script = function.__module__ in ("__main__", "__mp_main__")  # which is sent, not imported
+    if "sources" in entry and not script and _sources(function, imports) != entry["sources"]:
+        raise ChildProcessError(
+            f"a worker of the executor has other sources of `{function.__module__}`, or of what it "
+            "imports, than this process: a cache could not tell their results apart; install the "
+            "same there, and start the workers again"
+        )
+    return _compute(function, entry["case"])
+
+
+@functools.cache
+def _sources(function: Callable[..., Result], imports: str) -> str:
+    """Return what a cache knows the sources of a function by here, with REPLAN_IMPORT as given."""
+    found = sources.reachable_sources(function, model_modules())
+    return f"{found.digest} {sources.package_digest()}"
+
+
+def _check_replan(digest: str) -> None:
+    if sources.package_digest() != digest:
+        raise ChildProcessError(
+            "a worker has other sources of replan than this process: install the same version in "
+            "both; if replan was edited after the sweep began, start it again"
+        )
 
 
 def _compute(function: Callable[..., Result], case: Case) -> Result:
     """Return the result of a case, the same from here as from the cache."""
     try:
-        result = function(**case)
+        with _heeding_ctrl_c():
+            result = function(**case)
         if not isinstance(result, dict):
             raise ValueError(f"`function` expects a dict as its result, got {check.show(result)}")
         plain: Result = _plain(result, "`function` expects a result of JSON types")
@@ -248,7 +375,7 @@ def _compute(function: Callable[..., Result], case: Case) -> Result:
     return plain
 
 
-def _keep(entry: dict[str, Any], cache: Path | None, result: Result) -> str | None:
+def _keep(entry: Entry, cache: Path | None, result: Result) -> str | None:
     """Put a result in the cache, if there is one; return why it cannot be."""
     if cache is not None:
         path = cache / _name(entry)
@@ -264,7 +391,7 @@ def _keep(entry: dict[str, Any], cache: Path | None, result: Result) -> str | No
 def _heeding_ctrl_c() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end if Ctrl-C came, even if what it stopped gave a result.
 
-    `solve` and `simulate` return the best they have by then, which is no finished case.
+    `solve` and `simulate` return the best they have by then, which is not a finished case.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -12,10 +12,13 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files, memory
 from replan._common.check import Floats, Ints
+from replan._common.naming import knob_label
 from replan.curves import Curves
 from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, require
+from replan.dynamics._dynamics import with_ends
 from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
 from replan.problem import Problem
+from replan.problem._ends import best_ends
 from replan.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -31,9 +34,10 @@ class Trajectory:
     """Learning curves of one protocol on one problem.
 
     times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
-    states. losses: (n, T). errors: (n, T) estimated discretisation errors of the losses. substeps:
-    (n − 1,) integration steps taken between the times. average_losses, average_errors: (T,) over
-    the time covered. status: "ok", or "diverged" or "inaccurate", where `advice` says when and what
+    states. losses: (n, L). errors: (n, L) estimated discretisation errors of the losses. substeps:
+    (n − 1,) integration steps taken between the times. average_losses, average_errors: (L,) over
+    the time covered. ends: (E,) the best values of the model's end knobs, which the losses are
+    with. status: "ok", or "diverged" or "inaccurate", where `advice` says when and what
     to try; a diverged trajectory ends before its divergence.
     """
 
@@ -46,6 +50,7 @@ class Trajectory:
     substeps: Ints
     average_losses: Floats
     average_errors: Floats
+    ends: Floats
     rtol: float
     status: Status
     advice: str
@@ -68,7 +73,7 @@ class Trajectory:
 
     @property
     def final_losses(self) -> Floats:
-        """The final loss of every task (T,)."""
+        """The final losses (L,), in most models one for each task."""
         self._require_ok()
         return self.losses[-1]
 
@@ -93,7 +98,7 @@ class Trajectory:
     @cached_property
     def curves(self) -> Curves:
         """The losses as curves of a single run."""
-        return Curves(self.times, self.losses[None])
+        return Curves(self.times, self.losses[None], names=self.problem.model.loss_names)
 
     @property
     def unpacked(self) -> Any:
@@ -111,7 +116,7 @@ class Trajectory:
         return require(self.problem.model, HasOverlaps, "cosines").cosines(self.overlaps)
 
     def losses_at(self, times: ArrayLike) -> Floats:
-        """Return the losses (m, T) at any times (m,), integrated there rather than interpolated."""
+        """Return the losses (m, L) at any times (m,), integrated there rather than interpolated."""
         wanted = check.array("times", times, ("m",))
         end = self.times[-1]
         wanted[np.abs(wanted - end) <= 1e-9 * end] = end
@@ -130,15 +135,19 @@ class Trajectory:
         step = self.protocol.step_at([(time + self.times[i]) / 2])
         piece = Pieces(
             self.protocol.shares[step],
-            self.protocol.lr_by_task[step],
+            self.problem.knob_rows(self.protocol)[step],
             np.array([time - self.times[i]]),
             self.substeps[i : i + 1],
         )
-        return self.problem.model.losses(self.problem.model.roll_out(self.states[i], piece)[-1])
+        return self._losses_of(self.problem.model.roll_out(self.states[i], piece)[-1])
+
+    def _losses_of(self, states: Floats) -> Floats:
+        """Return the losses (…, L) at states (…, n)."""
+        return self.problem.model.losses(with_ends(states, self.ends))
 
     @cached_property
     def sampled(self) -> tuple[Floats, Floats]:
-        """Times (m,) and losses (m, T) close enough for a smooth curve, the edges among them.
+        """Times (m,) and losses (m, L) close enough for a smooth curve, the edges among them.
 
         Long steps are integrated again, cut into parts. Where the model is not available, these
         are the edges alone.
@@ -153,12 +162,18 @@ class Trajectory:
         step = self.protocol.step_at((times[1:] + times[:-1]) / 2)
         pieces = Pieces(
             self.protocol.shares[step],
-            self.protocol.lr_by_task[step],
+            self.problem.knob_rows(self.protocol)[step],
             np.diff(times),
             np.repeat(-(-self.substeps // parts), parts),
         )
         states = self.problem.model.roll_out(self.states[0], pieces)
-        return times[: len(states)], self.problem.model.losses(states)
+        return times[: len(states)], self._losses_of(states)
+
+    @property
+    def best_ends(self) -> dict[str, float]:
+        """The values of the model's end knobs with which the objective is smallest, by name."""
+        names = [knob.name for knob in self.problem.model.end_knobs]
+        return dict(zip(names, self.ends.tolist(), strict=True))
 
     def _require_ok(self) -> None:
         if self.status != "ok":
@@ -170,9 +185,11 @@ class Trajectory:
         return {
             "value": self.loss if ok else None,
             "losses": self.final_losses.tolist() if ok else None,
+            "loss_names": list(self.problem.model.loss_names),
             "error": self.error if ok and np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
             "average_losses": self.average_losses.tolist(),
+            "ends": self.best_ends,
             "status": self.status,
             "advice": self.advice,
             **self.protocol.to_dict(),
@@ -200,23 +217,26 @@ class Trajectory:
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
     ) -> Figure | None:
-        """Draw the losses under the colour bar of the protocol, and a learning rate that varies.
+        """Draw the losses under the colour bar of the protocol, and every knob that varies.
 
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing: one for the losses, two for the colour bar and the losses, or
-        three for these and the learning rate; `legend()` of the losses' axes names the lines.
+        one more for each knob; `legend()` of the losses' axes names the lines.
         """
         from replan._common import plotting
 
-        names = ("colour bar", "losses", "learning rate")
+        knobs = tuple(self.protocol.knobs)
+        names = ("colour bar", "losses", *knobs)
         if axes is not None:
-            self._draw(plotting.panels(path, axes, names[1:2], names[:2], names))
+            choices = [names[: 2 + count] for count in range(len(knobs) + 1)]
+            self._draw(plotting.panels(path, axes, names[1:2], *choices))
             return None
-        varies = bool(np.ptp(self.protocol.lr) > 0)
-        heights = [1, 11, 5] if varies else [1, 11]
-        with plotting.figure(path, width=6.4, height=4.6 if varies else 3.6) as figure:
+        names = (*names[:2], *self.protocol.varied)
+        extra = len(names) - 2
+        heights = [1, 11, *[5] * extra]
+        with plotting.figure(path, width=6.4, height=3.6 + 1.0 * extra) as figure:
             parts = figure.subplots(len(heights), sharex=True, height_ratios=heights)
-            self._draw(dict(zip(names, parts, strict=False)))
+            self._draw(dict(zip(names, parts, strict=True)))
             plotting.legend_beside(figure, parts[1])
         return figure
 
@@ -227,8 +247,9 @@ class Trajectory:
             plotting.draw_protocol(panels["colour bar"], self.protocol)
             panels["colour bar"].tick_params(bottom=False, labelbottom=False)
         plotting.draw_losses(panels["losses"], self)
-        if "learning rate" in panels:
-            plotting.draw_lr(panels["learning rate"], self.protocol)
+        for knob in self.protocol.knobs:
+            if knob in panels:
+                plotting.draw_knob(panels[knob], self.protocol, knob)
         list(panels.values())[-1].set_xlabel("training time α")
 
     def _repr_html_(self) -> str:
@@ -249,8 +270,14 @@ class Trajectory:
     def __str__(self) -> str:
         if self.status != "ok":
             return f"Trajectory: {self.status}; {self.advice}"
-        parts = ", ".join(f"task {t + 1} {x:.6g}" for t, x in enumerate(self.final_losses))
-        return f"{self._loss_text()} ({parts})\n{self.protocol}"
+        return f"{self._loss_text()} ({self.losses_text})\n{self.protocol}"
+
+    @property
+    def losses_text(self) -> str:
+        """The final losses by name, and the end knobs that they are with."""
+        parts = zip(self.problem.model.loss_names, self.final_losses, strict=True)
+        ends = [f"with {knob_label(name)} {x:.4g}" for name, x in self.best_ends.items()]
+        return ", ".join([*(f"{name} {x:.6g}" for name, x in parts), *ends])
 
     def _loss_text(self) -> str:
         error = "unknown" if np.isnan(self.error) else f"{self.error:.1g}"
@@ -270,9 +297,9 @@ def simpson_weights(lengths: Floats) -> Floats:
 
 
 def _averages(losses: Floats, lengths: Floats) -> tuple[Floats, Floats]:
-    """Return averages and their errors (T,) of losses at the middles or quarters of n steps.
+    """Return averages and their errors (L,) of losses at the middles or quarters of n steps.
 
-    losses: (2n + 1, T), and then the errors are not known (NaN), or (4n + 1, T).
+    losses: (2n + 1, L), and then the errors are not known (NaN), or (4n + 1, L).
     """
     if lengths.size == 0:
         return losses[0], np.zeros(losses.shape[1])
@@ -307,14 +334,23 @@ def evaluate(
     check.boolean("throw", throw)
     steps = problem.accept(protocol).split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
-    parts = 4 if np.any(problem.running) else 2
+    parts = 4 if problem.averages_count else 2
     size = problem.state.size
     memory.require(
         f"{steps.steps} steps and a state of {size} numbers",
         memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
     )
-    pieces = Pieces.whole(steps.shares, steps.lr_by_task, steps.lengths).cut(parts)
+    pieces = Pieces.whole(steps.shares, problem.knob_rows(steps), steps.lengths).cut(parts)
+    ends = np.array([knob.default for knob in problem.model.end_knobs])
     run = integrate(problem.model, problem.state, pieces, rtol=rtol, max_steps=max_steps)
+    if ends.size and run.status == "ok":
+        averaging = np.zeros(len(run.states))
+        averaging[:: parts // 2] = simpson_weights(steps.lengths)
+        ends = best_ends(problem, run.states, averaging if problem.averages_count else None)
+        again = pieces._replace(substeps=run.substeps // 2)
+        run = integrate(
+            problem.model, problem.state, again, ends=ends, rtol=rtol, max_steps=max_steps
+        )
     if throw and run.status != "ok":
         raise IntegrationError(run.advice)
     last = (len(run.states) - 1) // parts + 1
@@ -330,6 +366,7 @@ def evaluate(
         substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
         average_losses=averages,
         average_errors=average_errors,
+        ends=ends,
         rtol=rtol,
         status=run.status,
         advice=run.advice,

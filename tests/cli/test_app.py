@@ -9,7 +9,18 @@ import pytest
 
 import replan
 
-HELP = ("", "new", "compare", "solve", "evaluate", "simulate", "figure", "data fetch", "train")
+HELP = (
+    "",
+    "new",
+    "compare",
+    "solve",
+    "evaluate",
+    "simulate",
+    "sweep",
+    "figure",
+    "data fetch",
+    "train",
+)
 
 
 @pytest.mark.parametrize("command", HELP)

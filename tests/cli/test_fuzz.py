@@ -60,6 +60,15 @@ STARTS = [
 PROTOCOL = {
     "duration": 1.0, "edges": [0.0, 0.5, 1.0], "shares": [[1.0, 0.0], [0.5, 0.5]], "lr": [0.5, 1.0]
 }  # fmt: skip
+STUDY = {
+    "model": {"hidden": 2, "similarity": {"from": 0.1, "to": 0.3, "count": 2}},
+    "start": {"fresh": {"seed": {"from": 0, "to": 1}}},
+    "training": {"duration": 1.0, "steps": 3, "lr": [0.5, 1.0]},
+    "objective": {"weights": {"values": [[0.5, 0.5]]}},
+    "sweep": {"strategies": ["no-replay", {"strategy": "one-task", "task": 2, "name": "x"}],
+              "simulate": {"dimension": 20, "seeds": 1, "seed": 0, "order": "random"},
+              "zip": [["model.similarity", "lr"]]},
+}  # fmt: skip
 CLAIM = {
     "statement": "s", "criterion": "c", "held": [True, None], "numbers": {"x": [1.0, None]},
     "over": "seed", "always": False, "verdict": "holds",
@@ -257,6 +266,10 @@ commands = st.one_of(
                 lambda pair: ["=".join(pair)])),
     options(st.just(["figure", "readout", "--quick", "--out", "made"]),
             maybe("--seeds", BAD), maybe("--workers", BAD), st.just(["--set", "similarities=2"])),
+    options(st.just(["sweep", "study.toml", "--workers", "1"]),
+            maybe("--x", st.sampled_from(["lr", "seed", "training.lr", ""])),
+            maybe("--y", st.sampled_from(["similarity", "seed", "x"]))),
+    options(st.just(["sweep"]), FILE, maybe("--workers", BAD), st.just(["--out", "pipe"])),
     options(st.just(["new"]), words.map(lambda name: [name.replace("/", "")])),
     options(st.just(["data", "fetch"]), words.map(lambda name: [f"x{name}"])),
     options(st.just(["train"]), maybe("--pairs", words), maybe("--seeds", small),
@@ -301,11 +314,13 @@ def run(folder, monkeypatch, capsys, words):
     print_blob=True,
 )
 @given(command=commands, problem=problem_files(), protocol=protocol_files(),
-       claims=mutated(CLAIMS).map(json.dumps).flatmap(spoiled))  # fmt: skip
-def test_any_input(folder, monkeypatch, capsys, counted, command, problem, protocol, claims):
+       claims=mutated(CLAIMS).map(json.dumps).flatmap(spoiled),
+       study=mutated(STUDY).map(problem_text).flatmap(spoiled))  # fmt: skip
+def test_any_input(folder, monkeypatch, capsys, counted, command, problem, protocol, claims, study):
     shutil.rmtree(folder)
     (folder / "made").mkdir(parents=True)
     (folder / "problem.toml").write_bytes(problem)
+    (folder / "study.toml").write_bytes(study)
     (folder / f"p{protocol[0]}").write_bytes(protocol[1])
     os.mkfifo(folder / "pipe")
     if claims:
@@ -314,7 +329,7 @@ def test_any_input(folder, monkeypatch, capsys, counted, command, problem, proto
     command = [f"p{protocol[0]}" if word == "p" else word for word in command]
     code, out, err = run(folder, monkeypatch, capsys, command)
     counted[code] = counted.get(code, 0) + 1
-    where = f"replan {command!r}: {code}\n{err}\n{problem!r}\n{protocol!r}\n{claims!r}"
+    where = f"replan {command!r}: {code}\n{err}\n{problem!r}\n{protocol!r}\n{claims!r}\n{study!r}"
     assert code in (0, 1, 2), where
     lines = err.splitlines()
     assert len(lines) <= 3, where

@@ -15,6 +15,7 @@ import pytest
 from llvmlite.binding.ffi import register_lock_callback, unregister_lock_callback
 
 import replan
+from mounted import can_mount, with_mounts
 from replan._common import compiled, sources
 
 LOSS = (
@@ -31,12 +32,13 @@ def checkout(tmp_path):
     return tmp_path / "src"
 
 
-def start(checkout, program, *, before=(), size=-1, **environment):
-    """Run a program that can write files of a size (bytes) at most, by a command before it."""
+def start(checkout, program, *, before=(), size=-1, folder=None, **environment):
+    """Run a program in a folder, by a command before it, with files of a size (bytes) at most."""
     kept = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     return subprocess.run(
         [*before, sys.executable, "-c", program],
         env=kept | {"PYTHONPATH": str(checkout)} | environment,
+        cwd=folder,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
@@ -196,15 +198,6 @@ def test_broken_code_is_compiled_again(checkout, pattern, content):
     assert all(path.read_bytes() != content for path in broken)
 
 
-def can_mount():
-    """Return whether this user may mount in a name space of its own."""
-    program = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    try:
-        return subprocess.run(program, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(not can_mount(), reason="no mounts in a name space of its own")
 @pytest.mark.parametrize(
     ("home", "private", "told"),
@@ -222,22 +215,25 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
     (places["package"] / "__pycache__").mkdir()
     for place in ("home", "temporary"):
         places[place].mkdir()
+    here = tmp_path / "here"
+    here.mkdir()
     if not private:
         (places["temporary"] / "replan-0").mkdir()
         (places["temporary"] / "replan-0").chmod(0o777)
     script = (
         "mount --bind {package} {package} && mount -o remount,bind,ro {package} && "
-        f"mount -t tmpfs -o {home} none {{home}} && {{fill}} && "
-        'exec "$@"'
+        f"mount -t tmpfs -o {home} none {{home}} && {{fill}}"
     ).format(**places, fill="head -c 4096 /dev/zero > $HOME/full" if home == "size=4k" else "true")
     done = start(
         checkout,
         SMALL.format(between=""),
-        before=["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
+        before=with_mounts(script),
         HOME=str(places["home"]),
         TMPDIR=str(places["temporary"]),
+        folder=here,
         XDG_CACHE_HOME="",
     )
+    assert list(here.iterdir()) == []  # numba would keep code in a folder of its own
     assert done.stdout == f"{FOLLOWED}\n"
     [line] = done.stderr.splitlines()
     assert line.startswith("replan: compiled code " + told.format(**places))

@@ -70,7 +70,7 @@ def test_a_loop_that_cannot_go_on_ends(monkeypatch):
 def test_the_same_states_and_gradients_in_one_call_and_in_many(problem):
     """Bit by bit: pieces are cut in their middle, gradients at their edges."""
     model, rows = problem.model, np.tile([0.3, 0.7], (7, 1))
-    pieces = Pieces(rows, np.ones_like(rows), np.linspace(0.1, 0.4, 7), np.arange(1, 8))
+    pieces = Pieces(rows, np.ones((7, 6)), np.linspace(0.1, 0.4, 7), np.arange(1, 8))
     weights = np.ones((8, 2))
     found = []
     for most in (10**6, 1, 3):
@@ -132,8 +132,9 @@ def test_a_model_is_minimised_in_short_calls(monkeypatch):
     def function(x):
         return float(sizes @ (x - target) ** 2), 2 * sizes * (x - target)
 
+    nothing = np.zeros((0, 0)), np.zeros(0), np.zeros(0)
     descent = _quasi_newton.QuasiNewton(
-        function, Domain(20, np.zeros(2), np.full(2, 0.6)), np.full(40, 0.5)
+        function, Domain(20, np.zeros(2), np.full(2, 0.6), *nothing), np.full(40, 0.5)
     )
     for _ in range(5):
         descent.step()
@@ -203,9 +204,9 @@ def test_runs_of_sgd_advance_by_little(problem, monkeypatch):
     calls = []
     advance = Reduced.advance
 
-    def watched(self, tasks, lr):
+    def watched(self, tasks, knobs):
         calls.append(len(tasks))
-        return advance(self, tasks, lr)
+        return advance(self, tasks, knobs)
 
     monkeypatch.setattr(Reduced, "advance", watched)
     monkeypatch.setattr(_simulate, "_AT_ONCE", 600)
@@ -222,15 +223,16 @@ def test_automatic_models_run_in_short_calls(monkeypatch):
     rows = np.tile([0.3, 0.7], (5, 1))
     pieces = Pieces(rows, np.ones_like(rows), np.full(5, 0.3), np.array([1, 4, 2, 3, 1]))
     start, sizes, found = np.array([0.5, 0.2]), [], []
-    forward = model._forward
-    model._forward = lambda x, *rows: (sizes.append(len(rows[2])), forward(x, *rows))[1]
+    compiled = model._program.compiled
+    forward = compiled["forward"]
+    compiled["forward"] = lambda p, count, *rest: (sizes.append(count), forward(p, count, *rest))[1]
     for most in (4096, 4):
         monkeypatch.setattr(auto, "_AT_ONCE", most)
         states = model.roll_out(start, pieces)
         found.append([states, *model.pull_back(states, np.ones_like(states), pieces)])
     for one, another in zip(*found, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-13)
-    assert sizes == [16, 16, 4, 4, 4, 4, 4, 4]
+    assert sizes == [11, 11, 4, 4, 3, 4, 4, 3]
 
 
 def test_networks_are_trained_in_short_calls(images, monkeypatch):

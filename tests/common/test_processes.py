@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from replan._common.processes import Processes, _Worker
+from swept import unlucky
 
 BIG = 10**7  # bytes: far more than a pipe holds
-
-
-class TwoWordsError(Exception):
-    """An error that cannot be read back: its arguments are not those of its constructor."""
-
-    def __init__(self, first, second):
-        super().__init__(f"{first} {second}")
 
 
 class Closed:
@@ -28,10 +22,6 @@ class Closed:
 
 def large():
     return bytes(BIG)
-
-
-def fail():
-    raise TwoWordsError("no", "luck")
 
 
 def divide(x):
@@ -53,12 +43,21 @@ def blocked_signals():
     return int(status.partition("SigBlk:")[2].split()[0], 16)
 
 
-def leave_a_child_behind(path):
+def make_a_child(path):
     child = os.fork()
     if child == 0:
         for_ever()
     Path(path).write_text(str(child))
+
+
+def leave_a_child_behind(path):
+    make_a_child(path)
     end(signal.SIGKILL)
+
+
+def large_with_a_child(path):
+    make_a_child(path)
+    return large()
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_errors_come_back_with_the_place_they_came_from(workers):
         workers.submit(divide, 0).result()
     assert "return 1 / x" in str(error.value.__cause__)
     with pytest.raises(RuntimeError, match="TwoWordsError: no luck"):
-        workers.submit(fail).result()
+        workers.submit(unlucky, 1).result()
     with pytest.raises(TypeError, match="cannot be sent"):
         workers.submit(Closed).result()
     assert workers.submit(divide, 1).result() == 1
@@ -123,6 +122,20 @@ def test_half_a_message_ends():
         worker.process.kill()
         with pytest.raises((EOFError, OSError)):
             worker._pipe.recv_bytes()
+    finally:
+        worker.process.kill()
+        worker.dismiss()
+
+
+def test_half_a_message_ends_though_a_child_lives_on(tmp_path):
+    worker = _Worker()
+    try:
+        worker._pipe.send_bytes(pickle.dumps((large_with_a_child, (str(tmp_path / "child"),))))
+        assert worker._pipe.poll(None)
+        worker.process.kill()
+        with pytest.raises((EOFError, OSError)):
+            worker._pipe.recv_bytes()
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
     finally:
         worker.process.kill()
         worker.dismiss()

@@ -123,6 +123,7 @@ def test_a_package_installed_under_another_name_has_its_version():
     ("text", "unseen"),
     [
         ("import importlib\nnumpy = importlib.import_module('num' + 'py')\n", "`import_module`"),
+        ("from importlib import import_module as get\nget('num' + 'py')\n", "`import_module`"),
         ("def f():\n    return __import__('.other', 'package')\n", "`__import__`"),
         ("exec('a = 1')\n", "`exec`"),
         ("from runpy import run_path\ndef f():\n    run_path('x.py')\n", "`run_path`"),

@@ -64,11 +64,11 @@ def test_solvers_over_the_library(known, name):
     if name in ("relax", "tight"):
         assert found.relaxed_value <= plan.loss
         assert found.integrality_gap == plan.loss - found.relaxed_value
-        assert plan.relaxed.lr_by_task.shape == (problem.steps, problem.model.tasks)
+        assert plan.relaxed.by_task("lr").shape == (problem.steps, problem.model.tasks)
         mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
         assert found.relaxed_value == min(mixed, plan.loss)
         if known.relaxed is not None:
-            assert found.relaxed_value == pytest.approx(known.relaxed, rel=1e-4)
+            assert found.relaxed_value == pytest.approx(known.relaxed, rel=2e-4)
     else:
         assert found.relaxed_value is None
         assert found.integrality_gap is None

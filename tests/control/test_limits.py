@@ -84,12 +84,13 @@ def test_projection_within_budgets(tasks):
     rows = rng.normal(size=(50, tasks))
     low, high = np.zeros(tasks), np.ones(tasks)
     low[0], high[-1] = 0.4, 0.2
-    found = project(rows.ravel(), Domain(50, low, high)).reshape(50, tasks)
+    domain = Domain(50, low, high, np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+    found = project(rows.ravel(), domain).reshape(50, tasks)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     assert np.all(found.mean(axis=0) >= low - 1e-9)
     assert np.all(found.mean(axis=0) <= high + 1e-9)
     for _ in range(200):  # the projection's obtuse angles with all other points of the set
-        other = project(rng.normal(size=50 * tasks), Domain(50, low, high)).reshape(50, tasks)
+        other = project(rng.normal(size=50 * tasks), domain).reshape(50, tasks)
         assert np.sum((rows - found) * (other - found)) < 1e-6
 
 

@@ -60,16 +60,16 @@ def test_gradients_against_differences(parts, settings):
     problem = make(parts, steps=10, control=Control(lr=(0.0, 2.0)), **settings)
     objective = Objective(problem, 10)
     rng = np.random.default_rng(0)
-    controls = Controls(rng.dirichlet(np.ones(2), size=10), rng.uniform(0.5, 1.5, (10, 2)))
+    controls = Controls(rng.dirichlet(np.ones(2), size=10), rng.uniform(0.5, 1.5, (10, 6)))
     found = objective.gradient(controls)
     assert found.value == objective.value(controls)
     for _ in range(5):
-        way = Controls(rng.normal(size=(10, 2)), rng.normal(size=(10, 2)))
+        way = Controls(rng.normal(size=(10, 2)), rng.normal(size=(10, 6)))
         ahead, behind = (
             objective.value(Controls(*(a + h * b for a, b in zip(controls, way, strict=True))))
             for h in (1e-5, -1e-5)
         )
-        slope = np.sum(found.by_shares * way.shares) + np.sum(found.by_lr * way.lr)
+        slope = np.sum(found.by_shares * way.shares) + np.sum(found.by_knobs * way.knobs)
         assert (ahead - behind) / 2e-5 == pytest.approx(slope, rel=1e-6, abs=1e-9)
 
 

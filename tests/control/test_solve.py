@@ -37,8 +37,8 @@ def test_every_random_start_alone_gets_there(reference, seed):
     problem = reference_problem(reference)
     objective = Objective(problem, problem.steps, counts=Counts(max_gradients=200))
     rng = np.random.default_rng(seed)
-    start = Controls(rng.dirichlet(np.ones(2), size=250), np.ones((250, 2)))
-    relaxed = RelaxedDescent(objective, start, free_tasks=True, free_lr=False)
+    start = Controls(rng.dirichlet(np.ones(2), size=250), np.ones((250, 6)))
+    relaxed = RelaxedDescent(objective, start, free_tasks=True, free_knobs=False)
     best = reference["best_known_mean_loss"]
     for _ in range(60):
         if relaxed.value > best["relaxed"] * (1 + 1e-4):
@@ -74,7 +74,7 @@ def test_no_plan_is_worse_than_a_strategy(solver):
     for name, strategy in replan.strategies.STRATEGIES.items():
         if not strategy.turns:
             protocol = strategy(problem)
-            controls = on_grid(protocol, 60)
+            controls = on_grid(problem, protocol, 60)
             tasks = sum_up(controls.shares, np.full(60, 25 / 60))
             rounded = Protocol.from_sequence(tasks, 2, 25.0)
             assert plan.loss <= evaluate(problem, rounded).loss * (1 + 1e-6), name
@@ -107,8 +107,8 @@ def test_the_rounding_gap_falls_with_the_step(reference):
 def test_the_undamped_sweep_cycles_and_says_so(reference):
     problem = reference_problem(reference)
     objective = Objective(problem, problem.steps, counts=Counts(max_gradients=100))
-    start = on_grid(replan.strategies.interleaved(problem), 250)
-    sweep = ForwardBackwardDescent(objective, start, free_tasks=True, free_lr=False, damping=1.0)
+    start = on_grid(problem, replan.strategies.interleaved(problem), 250)
+    sweep = ForwardBackwardDescent(objective, start, free_tasks=True, damping=1.0)
     while not sweep.terminate():
         sweep.step()
     assert sweep.cycled
@@ -189,7 +189,7 @@ def test_hamiltonians_pick_the_task_in_the_bang_phases(reference):
 def test_projection_on_the_simplex():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(200, 4)) * 3
-    domain = Domain(200, np.zeros(4), np.ones(4))
+    domain = Domain(200, np.zeros(4), np.ones(4), np.zeros((0, 0)), np.zeros(0), np.zeros(0))
     found = project(points.ravel(), domain).reshape(200, 4)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     assert found.min() >= 0

@@ -1,5 +1,7 @@
 """When a search ends: relative to what the controls can change, and not below the rounding."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from replan import (
     Exhaustive,
     Flips,
     ForwardBackward,
+    Plan,
     Problem,
     Relax,
     SolveError,
@@ -41,6 +44,19 @@ def test_a_plan_that_the_integrator_limits_says_so(learnt, monkeypatch):
     with pytest.raises(SolveError, match="inaccurate: the integrator") as caught:
         solve(problem, throw=True)
     assert caught.value.plan.loss == plan.loss
+
+
+def test_a_plan_is_kept_where_the_integrator_cannot_reach_its_accuracy(
+    learnt, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("replan.control._certify.evaluate", partial(evaluate, max_steps=300))
+    problem = Problem(*learnt, duration=5.0, steps=10)
+    plan = solve(problem)
+    assert plan.trajectory.rtol == 1e-5
+    assert (plan.status, plan.trajectory.status) == ("inaccurate", "ok")
+    assert plan.certificate.discretisation_error >= plan.trajectory.error
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").trajectory.rtol == 1e-5
 
 
 def test_losses_at_the_rounding_are_not_worth_a_search(learnt):

@@ -17,7 +17,7 @@ SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K
 def tilted_rate(model):
     """The equations a third time, in JAX, with the tilts as in DESIGN: E[Δ g′ λ], E[Δ² g′ g′]."""
     S, A = jnp.array(model.teacher_overlaps), jnp.array(model.teacher_heads)
-    K = model.hidden
+    K, trained = model.hidden, jnp.array(model.train_heads, float)
 
     def tilt(cov, k):
         return cov - jnp.outer(cov[:, k], cov[k]) / (1 + cov[k, k])
@@ -26,7 +26,8 @@ def tilted_rate(model):
         norm = 1 / jnp.sqrt(1 + jnp.diag(cov))
         return 2 / jnp.pi * jnp.arcsin(cov * norm[:, None] * norm)
 
-    def rate(state, task, lr):
+    def rate(state, task, lr, feature_lr, head_lr):
+        eta = lr * feature_lr
         Q = (state["Q"] + state["Q"].T) / 2
         M, V = state["M"], state["V"]
         v = V[task]
@@ -43,10 +44,10 @@ def tilted_rate(model):
 
         units = jnp.arange(K)
         drift, square = jax.vmap(unit)(units)  # loops would take minutes to compile
-        first = lr * v[:, None] * drift
-        dQ = -first[:, :K] - first[:, :K].T + lr**2 * jnp.outer(v, v) * square
-        head = model.head_lr if model.train_heads[task] else 0.0
-        dV = jnp.zeros_like(V).at[task].set(-lr * head * (i2(cov) @ w)[:K])
+        first = eta * v[:, None] * drift
+        dQ = -first[:, :K] - first[:, :K].T + eta**2 * jnp.outer(v, v) * square
+        head = lr * head_lr * trained[task]
+        dV = jnp.zeros_like(V).at[task].set(-head * (i2(cov) @ w)[:K])
         return {"Q": dQ, "M": -first[:, K:], "V": dV}
 
     def losses(state):
@@ -66,9 +67,9 @@ def instance(shape):
     rng = np.random.default_rng(5)
     shares = rng.dirichlet(np.ones(T), size=4)
     shares[1] = np.eye(T)[T - 1]
-    lr = 0.3 + rng.random((4, T))
+    knobs = 0.3 + rng.random((4, 3 * T))  # rates, factors of the features and of the heads
     lengths, substeps = 0.05 + 0.3 * rng.random(4), np.array([1, 2, 3, 1])
-    controls = Pieces(shares, lr, lengths, substeps)
+    controls = Pieces(shares, knobs, lengths, substeps)
     cotangents = rng.normal(size=(5, K * K + K * P + T * K))
     symmetric = cotangents[:, : K * K].reshape(5, K, K)
     symmetric += np.swapaxes(symmetric, 1, 2).copy()
@@ -81,8 +82,9 @@ def test_hand_written_gradients_match_autodiff(shape):
     K = model.hidden
     rate, losses = tilted_rate(model)
     auto = AutoDynamics(
-        rate, losses, tasks=model.tasks, like={"M": start.M, "Q": start.Q, "V": start.V}
-    )
+        rate, losses, tasks=model.tasks, like={"M": start.M, "Q": start.Q, "V": start.V},
+        knobs=model.knobs,
+    )  # fmt: skip
 
     def to_auto(states):  # JAX keeps the keys of a dict sorted: M, Q, V
         x = model.unpack(states)
@@ -108,37 +110,40 @@ def test_hand_written_gradients_match_autodiff(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hand_written_gradients_match_finite_differences(shape):
     model, start, controls, cotangents = instance(shape)
-    shares, lr, *grid = controls
+    shares, knobs, *grid = controls
     x = model.pack(start)
     K = model.hidden
 
-    def value(x, shares, lr):
-        return np.sum(model.roll_out(x, Pieces(shares, lr, *grid)) * cotangents)
+    def value(x, shares, knobs):
+        return np.sum(model.roll_out(x, Pieces(shares, knobs, *grid)) * cotangents)
 
     states = model.roll_out(x, controls)
-    by_state, by_shares, by_lr = model.pull_back(states, cotangents, controls)
+    by_state, by_shares, by_knobs = model.pull_back(states, cotangents, controls)
     step = 1e-6
 
-    def difference(dx, dshares, dlr):
-        up = value(x + step * dx, shares + step * dshares, lr + step * dlr)
-        down = value(x - step * dx, shares - step * dshares, lr - step * dlr)
+    def difference(dx, dshares, dknobs):
+        up = value(x + step * dx, shares + step * dshares, knobs + step * dknobs)
+        down = value(x - step * dx, shares - step * dshares, knobs - step * dknobs)
         return (up - down) / (2 * step)
 
-    none, nothing = np.zeros_like(x), np.zeros_like(shares)
+    none, nothing, still = np.zeros_like(x), np.zeros_like(shares), np.zeros_like(knobs)
     for i in range(len(x)):
         direction = none.copy()
         direction[i] = 1.0
         if i < K * K:  # Q stays symmetric
             direction[i % K * K + i // K] = 1.0
-        expected = difference(direction, nothing, nothing)
+        expected = difference(direction, nothing, still)
         assert by_state[0] @ direction == pytest.approx(expected, rel=1e-6, abs=1e-7)
     for index in np.ndindex(shares.shape):
         unit = nothing.copy()
         unit[index] = 1.0
-        expected = difference(none, unit, nothing)
+        expected = difference(none, unit, still)
         assert by_shares[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    for index in np.ndindex(knobs.shape):
+        unit = still.copy()
+        unit[index] = 1.0
         expected = difference(none, nothing, unit)
-        assert by_lr[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+        assert by_knobs[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
 def test_a_head_of_exactly_zero_has_a_derivative():

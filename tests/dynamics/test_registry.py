@@ -82,12 +82,17 @@ def doubled(state, task, lr):
         (lambda model: "auto", r"`model` expects the plan's model itself, got 'auto'"),
         (lambda model: TeacherStudent.similar(0.3), r"`model` .* with kind = 'auto', got .* 'teac"),
         (
-            lambda model: AutoDynamics(doubled, model._losses, tasks=2, like={"x": np.ones(2)}),
+            lambda model: AutoDynamics(
+                doubled, model._program.losses, tasks=2, like={"x": np.ones(2)}
+            ),
             r"`model` expects the plan's model, with rate = 'rate', got one with rate = 'doubled'",
         ),
         (
             lambda model: AutoDynamics(
-                model._rate, lambda s: 2 * model._losses(s), tasks=2, like={"x": np.ones(2)}
+                model._program.rate,
+                lambda s: 2 * model._program.losses(s),
+                tasks=2,
+                like={"x": np.ones(2)},
             ),
             r"`model` expects the plan's model, with which its value is .*, got one with which it",
         ),
@@ -183,7 +188,7 @@ def test_the_error_of_a_roll_out_that_ignores_its_substeps_is_not_known(tmp_path
         ),
         (
             {"losses": lambda self, states: states.sum(axis=-1)},
-            r"`losses` expects to return shape \(17, 2\) for states .*, got shape \(17,\)",
+            r"`losses` expects to return 2 numbers for a state, got shape \(\)",
         ),
         ({"tasks": property()}, r"`model` expects a dynamics with `tasks`, got a Wrong without"),
     ],

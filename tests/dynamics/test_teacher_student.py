@@ -56,7 +56,8 @@ def test_mixed_shares_add_up_the_tasks(shape):
     shares, lr = rng.dirichlet(np.ones(model.tasks)), rng.random(model.tasks) * 2
     state = model.pack(x)
     mixed = np.empty_like(state)
-    rate(make_work(model.parameters), state, shares, lr, mixed)
+    [knobs] = model.panel.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
+    rate(make_work(model.parameters), state, shares, knobs, mixed)
     parts = [model.rate(x, t, lr[t]) for t in range(model.tasks)]
     total = sum(
         share * np.concatenate([p.Q.ravel(), p.M.ravel(), p.V.ravel()])

@@ -21,7 +21,7 @@ def slowest_mode(similarity):
     S = model.teacher_overlaps
     x = np.concatenate([S.ravel(), S.ravel(), np.eye(2).ravel()])
     work = make_work(model.parameters)
-    ones, shares = np.ones(2), np.array([1.0, 0.0])
+    ones, shares = np.ones(model.panel.size), np.array([1.0, 0.0])
 
     def rate(x):
         out = np.empty_like(x)

@@ -204,7 +204,7 @@ def test_a_saved_problem_is_loaded_again(tmp_path):
         ),
         (MODEL + START + TRAINING + "steps = 2000000\n", r"`training\.steps` .* got 2000000"),
         (
-            MODEL + START + TRAINING + "[control]\nlr = { min = 2.0, max = 3.0 }\n",
+            MODEL + START + TRAINING + "lr = 1.0\n[control]\nlr = { min = 2.0, max = 3.0 }\n",
             r"`training\.lr` expects a rate within `control.lr`, 2 to 3, got 1",
         ),
         (

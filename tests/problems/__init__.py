@@ -100,12 +100,12 @@ def _values(model, start: bytes, duration: float, steps: int, weights: bytes, ru
     """Return every sequence of tasks (n, steps) and its value (n,), on halves of the steps."""
     tasks, parts = model.tasks, 2
     w, r = np.frombuffer(weights), np.frombuffer(running)
-    lr = np.ones((steps, tasks))
+    knobs = np.ones((steps, model.panel.size))
     simpson = np.tile([1.0, 4.0, 1.0], (steps * parts // 2, 1)) / 3 / (steps * parts)
     sequences = np.array(list(product(range(tasks), repeat=steps)))
     values = []
     for sequence in sequences:
-        whole = Pieces.whole(np.eye(tasks)[sequence], lr, np.full(steps, duration / steps))
+        whole = Pieces.whole(np.eye(tasks)[sequence], knobs, np.full(steps, duration / steps))
         losses = model.losses(model.roll_out(np.frombuffer(start), whole.cut(parts)))
         triples = np.stack([losses[:-2:2], losses[1:-1:2], losses[2::2]], axis=1)
         values.append(losses[-1] @ w + np.einsum("ij,ijt,t->", simpson, triples, r))

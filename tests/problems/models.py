@@ -198,6 +198,7 @@ class Shifted(Vectors, DifferentiableDynamics):
 
     def __init__(self, model, constant):
         self.model, self.constant, self.tasks = model, constant, model.tasks
+        self.knobs = model.knobs
 
     def pack(self, start):
         return self.model.pack(start)

@@ -256,7 +256,7 @@ def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
 )
 def test_learning_rates_in_words(lr, text):
     protocol = Protocol([[0.5, 0.5]] * 3, 3.0, lr)
-    assert protocol.lr_text() == text
+    assert protocol.knob_text("lr") == text
     assert f"learning rate {text}\n" in str(protocol)
 
 

@@ -57,8 +57,6 @@ def distance(a, b):
 
 def ends(problem, engine, dimension, seeds, seed=0, **settings):
     protocol = strategies.interleaved(problem)
-    if engine == "full":  # many short calls of numpy, for which threads only wait for each other
-        settings = {"threads": 1} | settings
     return simulate(
         problem, protocol, dimension=dimension, seeds=seeds, seed=seed, engine=engine,
         times=[problem.duration], **settings,

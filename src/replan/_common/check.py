@@ -90,6 +90,13 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
+def word(name: str, value: Any) -> str:
+    """Return `value` if it is text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"`{name}` expects a word, got {show(value)}")
+    return value
+
+
 def instance(name: str, value: Any, kind: type[_T], expects: str) -> _T:
     """Return `value` if it is of a class; `expects` says which, in words."""
     if not isinstance(value, kind):
@@ -194,7 +201,7 @@ def array(
 
 
 def _real(value: Any) -> NDArray[Any] | None:
-    """Return a value as an array, of numbers or of objects that are numbers; None if it is none."""
+    """Return a value as an array, of numbers or of objects that are numbers; None if it is not."""
     try:
         made = hasattr(value, "__array__")
         given = np.asarray(value) if made else np.array(value, dtype=object)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast, overload
 
 import numba
 from numba import njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.errors import NumbaError as NumbaError
 
 from replan._common import sources
@@ -31,7 +31,8 @@ from replan._common.interrupt import heard
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _config: Any = numba.config  # its settings have no types
-_FunctionCache: Any = FunctionCache  # nor has this
+_FunctionCache: Any = FunctionCache  # nor have these
+_CompileResultCacheImpl: Any = CompileResultCacheImpl
 _USER = os.getuid() if hasattr(os, "getuid") else 0
 _PRIVATE = f"replan-{_USER}"
 _told = False
@@ -85,17 +86,24 @@ def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> 
 
 def _keep_code(dispatcher: Any, folder: Path) -> None:
     """Make a compiled function keep its code in a folder, and nowhere else."""
-    try:
+    with contextlib.suppress(RuntimeError):  # numba finds no place
         kept = _Cache(dispatcher.py_func)
-    except RuntimeError as error:  # numba finds no place
-        return _tell(f"compiled code stays in memory ({error})")
-    if Path(kept.cache_path).parent != folder:  # a place of numba's, where code may be too old
-        return _tell(f"compiled code stays in memory ({folder} cannot be written)")
-    dispatcher._cache = kept
+        if Path(kept.cache_path).parent == folder:  # not a place that numba's settings name
+            dispatcher._cache = kept
+            return
+    _tell(f"compiled code stays in memory ({folder} cannot be written)")
+
+
+class _Place(_CompileResultCacheImpl):  # type: ignore[misc]
+    """Where numba keeps code: the folder it is given, none of the others that it would try next."""
+
+    _locator_classes = _CompileResultCacheImpl._locator_classes[:1]
 
 
 class _Cache(_FunctionCache):  # type: ignore[misc]
     """numba's cache of a function, where a disk that fails only costs the time to compile."""
+
+    _impl_class = _Place
 
     def load_overload(self, *args: Any) -> Any:
         """Return compiled code from the disk; None if there is none that can be read."""
@@ -149,6 +157,14 @@ def _folder_of(modules: Sequence[str]) -> Path | None:
     return _folder(owner, digest) if len(versions) == 1 else None
 
 
+def folder_for(name: str) -> Path | None:
+    """Return a folder for code that another library compiles; None where none can be written."""
+    for parent in chain(_parents(), _private()):
+        if _writable(parent / name):
+            return parent / name
+    return None
+
+
 @cache
 def _folder(owner: Path, digest: str) -> Path | None:
     """Return the folder of the code of a file or package with these sources; remove older ones."""
@@ -189,14 +205,14 @@ def _writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))  # nothing is not refused by a full disk
+            file.write(bytes(4096))  # a full disk still takes an empty file
         return True
     except OSError:
         return False
 
 
 def _tell(what: str) -> None:
-    """Say once where compiled code is, on stderr; what is so in a worker is so in its parent."""
+    """Say once, on stderr, where compiled code is; workers are silent, as their parent says it."""
     global _told
     if not _told and multiprocessing.parent_process() is None:
         print(f"replan: {what}", file=sys.stderr)

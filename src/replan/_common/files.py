@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FilePath = str | os.PathLike[str]
 VERSION = version("replan")
-LARGEST = 100_000_000  # bytes of a file that is read: more is no protocol, but a mistake
-_BLOCK = 4096  # bytes: what a file takes of a disk at least
+LARGEST = 100_000_000  # bytes of a file that is read: a larger one is a mistake, not a protocol
+_BLOCK = 4096  # bytes: the least that a file takes up on a disk
 _DAY = 86_400.0  # seconds
 
 
@@ -196,7 +196,7 @@ def write(path: FilePath, data: bytes) -> None:
 
 
 def replace(path: FilePath, data: bytes) -> None:
-    """Write a file at once: who reads it finds all of the old one or all of the new one."""
+    """Write a file in one go: whoever reads it finds all of the old one or all of the new one."""
     target = Path(path)
     _check_target(target)
     with _part(target, data) as part:
@@ -204,7 +204,7 @@ def replace(path: FilePath, data: bytes) -> None:
 
 
 def create(path: FilePath, data: bytes) -> None:
-    """Write a new file at once; raise FileExistsError where there is one, even one just made."""
+    """Write a new file in one go; raise FileExistsError if there is one, even one just made."""
     target = Path(path)
     with _part(target, data) as part:
         try:
@@ -233,7 +233,7 @@ def _rescue(ending: str, data: bytes) -> str:
 
 @contextmanager
 def _part(target: Path, data: bytes) -> Iterator[Path]:
-    """Give a file with the data beside a target, to be renamed; else it is removed at the end.
+    """Yield a file with the data beside a target, to be renamed; else it is removed at the end.
 
     Errors name the target.
     """
@@ -246,7 +246,7 @@ def _part(target: Path, data: bytes) -> Iterator[Path]:
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform == "win32":
-                    file.close()  # no open file can be renamed there
+                    file.close()  # an open file cannot be renamed there
                 yield part
             finally:
                 with suppress(OSError):  # it has been renamed
@@ -297,13 +297,13 @@ def locked(path: FilePath) -> Iterator[None]:
     while True:
         with lock.open("ab") as file:
             _lock(file.fileno())
-            if not os.fstat(file.fileno()).st_nlink:  # removed by who had it before
+            if not os.fstat(file.fileno()).st_nlink:  # removed by its previous holder
                 continue
             try:
                 yield
                 return
             finally:
-                with suppress(OSError):  # Windows removes no open file
+                with suppress(OSError):  # Windows cannot remove an open file
                     lock.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in compiled code: told from an error, and heard while the code runs.
+"""Ctrl-C in compiled code: distinguished from errors, and heard while the code runs.
 
 Python hears a signal only in its main thread, between two of its own instructions: a compiled call
 there is deaf. Long work is therefore done in calls of a tenth of a second (`Pace`), and what cannot

@@ -1,4 +1,4 @@
-"""Mistakes under the names that people know: keys of a file, options of a command."""
+"""The names that people know: of knobs, and in mistakes, of keys of a file or options."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def named(names: Mapping[str, str]) -> Iterator[None]:
         if found is None or found[1] not in names:
             raise
         raise ValueError(f"`{names[found[1]]}`{str(error)[found.end() :]}") from error
+
+
+def knob_label(name: str) -> str:
+    """Return what a knob is called in print and in pictures."""
+    return "learning rate" if name == "lr" else name.replace("_", " ")

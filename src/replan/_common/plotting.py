@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
+from replan._common.naming import knob_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,29 +177,30 @@ def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
 
 def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
     """Draw the loss of every task and the objective against time, on a log scale."""
-    times, losses = trajectory.sampled
+    (times, losses), names = trajectory.sampled, trajectory.problem.model.loss_names
     for t in range(losses.shape[1]):
         line = TASK_LINES[t % len(TASK_LINES)]
-        axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=f"task {t + 1}")
-    weighted = losses @ np.asarray(trajectory.problem.weights)
-    axes.plot(times, weighted, color="black", linestyle=":", label="weighted")
-    draw_targets(axes, np.asarray(trajectory.problem.targets))
+        axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
+    if len(names) > 1:
+        weighted = losses @ np.asarray(trajectory.problem.weights)
+        axes.plot(times, weighted, color="black", linestyle=":", label="weighted")
+    draw_targets(axes, np.asarray(trajectory.problem.targets), names)
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
 
 
-def draw_targets(axes: Axes, targets: Floats) -> None:
-    """Draw the targets (T,) of the tasks; those that look equal take turns along one line."""
+def draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
+    """Draw the targets (L,) of the losses; those that look equal take turns along one line."""
     heights = {t: f"{target:.2g}" for t, target in enumerate(targets) if target < np.inf}
     for t, height in heights.items():
         same = [other for other in heights if heights[other] == height]
         dashes = (5 * same.index(t), (5, 5 * (len(same) - 1))) if len(same) > 1 else "-"
         look: dict[str, Any] = {"color": task_colour(t), "linewidth": 0.8}
         axes.axhline(targets[t], linestyle=dashes, **look)
-        axes.plot([], label=f"target {t + 1}", **look)  # solid in a legend
+        axes.plot([], label=f"target of {names[t]}", **look)  # solid in a legend
 
 
 def draw_curves(axes: Axes, curves: Curves) -> None:
-    """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %."""
+    """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
     mean, (low, high) = curves.mean, curves.quantiles([0.1, 0.9])
     for t in range(curves.tasks):
         colour = task_colour(t)
@@ -207,7 +209,7 @@ def draw_curves(axes: Axes, curves: Curves) -> None:
                 curves.times, low[:, t], high[:, t], color=colour, alpha=0.25, linewidth=0
             )
         line = TASK_LINES[t % len(TASK_LINES)]
-        axes.plot(curves.times, mean[:, t], color=colour, linestyle=line, label=f"task {t + 1}")
+        axes.plot(curves.times, mean[:, t], color=colour, linestyle=line, label=curves.names[t])
     axes.set(yscale="log", ylabel="loss")
 
 
@@ -227,21 +229,23 @@ def draw_simulation(axes: Axes, simulation: Simulation) -> None:
             simulation.curves.mean[some, t],
             "x",
             color=colour,
-            label=f"task {t + 1}",
+            label=simulation.curves.names[t],
             clip_on=False,
         )
     axes.set(yscale="log", ylabel="loss", xlim=(0, simulation.problem.duration))
 
 
-def draw_final_losses(axes: Axes, rows: Ints, losses: Floats, objective: Floats) -> None:
-    """Draw final losses (n, T) as markers at the heights `rows` (n,), and objectives (n,) as bars.
+def draw_final_losses(
+    axes: Axes, rows: Ints, losses: Floats, objective: Floats, names: Sequence[str]
+) -> None:
+    """Draw final losses (n, L) as markers at the heights `rows` (n,), and objectives (n,) as bars.
 
-    The tasks' markers lie one above the other, so that none hides another. What a log scale cannot
+    The losses' markers lie one above the other, so that none hides another. What a log scale cannot
     show stands at its left end, which then says 0.
     """
     zero = _log_scale(axes, np.column_stack([losses, objective]))
     shown = np.where(losses > 0, losses, zero)
-    tasks = losses.shape[1]
+    tasks = losses.shape[1]  # one loss each, in most models
     for t, up in enumerate(np.linspace(-0.22, 0.22, tasks) if tasks > 1 else [0.0]):
         axes.plot(
             shown[:, t],
@@ -250,7 +254,7 @@ def draw_final_losses(axes: Axes, rows: Ints, losses: Floats, objective: Floats)
             marker="osDv^<>"[t % 7],
             markersize=5 if tasks < 7 else 4,
             color=task_colour(t),
-            label=f"task {t + 1}",
+            label=names[t],
             clip_on=False,
         )
     axes.vlines(
@@ -292,18 +296,21 @@ def write_beside(axes: Axes, y: float, text: str) -> None:
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
 
 
-def draw_lr(axes: Axes, protocol: Protocol) -> None:
-    """Draw the learning rate in the colour of its task, black where mixed tasks share it."""
+def draw_knob(axes: Axes, protocol: Protocol, knob: str) -> None:
+    """Draw the values of a knob in the colour of their task, black where mixed tasks share them."""
+    values = protocol.by_task(knob)
+    own = protocol.is_discrete or protocol.knobs[knob].ndim == 2
     for t in range(protocol.tasks):
         trained = protocol.shares[:, t] > 0
         axes.hlines(
-            protocol.lr_by_task[trained, t],
+            values[trained, t],
             protocol.edges[:-1][trained],
             protocol.edges[1:][trained],
-            color=task_colour(t) if protocol.is_discrete or protocol.lr.ndim == 2 else "black",
+            color=task_colour(t) if own and protocol.tasks > 1 else "black",
             linewidth=2.2,
         )
-    axes.set(ylabel="learning rate", ylim=(0, 1.05 * protocol.lr.max()))
+    low, high = min(0.0, 1.05 * values.min()), max(0.0, 1.05 * values.max())
+    axes.set(ylabel=knob_label(knob), ylim=(low, high))
 
 
 def draw_median(
@@ -317,11 +324,12 @@ def draw_median(
     axes.plot(middle.index, middle, markersize=4.5, **look)
 
 
-def plain_ticks(axes: Axes) -> None:
-    """Label a logarithmic y axis with plain numbers, as many as it has room for."""
-    low, high = axes.get_ylim()
+def plain_ticks(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Label a logarithmic axis with plain numbers, as many as it has room for."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    low, high = axis.get_view_interval()
     steps = (1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     ticks = [step * 10.0**power for power in range(-6, 7) for step in steps]
-    axes.set_yticks([x for x in ticks if low <= x <= high])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    axis.set_ticks([x for x in ticks if low <= x <= high])
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")

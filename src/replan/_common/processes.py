@@ -37,6 +37,10 @@ class Processes:
         """Have a worker compute function(*args); all of it can be pickled."""
         return self._threads.submit(self._run, (function, args))
 
+    def result(self, future: Future[Any]) -> Any:
+        """Return the result of a call that is done, or raise its error."""
+        return future.result()
+
     def close(self) -> None:
         """Wait until all is done, and let the workers go."""
         self._threads.shutdown()
@@ -72,8 +76,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
-        resource_tracker.ensure_running()  # the first start would do it, and let Ctrl-C through
-        with theirs, _without_ctrl_c():
+        with theirs, without_ctrl_c():
             self.process.start()
 
     def run(self, task: tuple[Any, ...]) -> Any:
@@ -83,13 +86,11 @@ class _Worker:
             while not self._pipe.poll(_LOOK):  # a child of the worker may hold the pipe open
                 if not self.process.is_alive():
                     raise EOFError
-            result, error, where = pickle.loads(self._pipe.recv_bytes())
+            answer = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self.process.join()
             raise ChildProcessError(_why(self.process.exitcode)) from None
-        if error is not None:
-            raise error from RuntimeError(f"in a worker process:\n{where}")
-        return result
+        return received(answer)
 
     def dismiss(self) -> None:
         self._pipe.close()
@@ -110,9 +111,11 @@ def _why(exit_code: int | None) -> str:
 def _serve(pipe: Connection) -> None:
     """Compute what comes through the pipe until it is closed; end with the parent at the latest."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    if hasattr(os, "register_at_fork"):  # whose end of the pipe would keep half a message open
+        os.register_at_fork(after_in_child=pipe.close)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            pipe.send_bytes(_outcome(pipe.recv_bytes()))
+            pipe.send_bytes(outcome(pipe.recv_bytes()))
 
 
 def _leave_with_parent() -> None:
@@ -122,8 +125,8 @@ def _leave_with_parent() -> None:
     os._exit(1)
 
 
-def _outcome(data: bytes) -> bytes:
-    """Return what a task gave as pickled (result, error, where the error came from)."""
+def outcome(data: bytes) -> bytes:
+    """Return what a pickled (function, args) gave, pickled: (result, error, where it came from)."""
     try:
         function, args = pickle.loads(data)
         return pickle.dumps((function(*args), None, ""))
@@ -136,12 +139,21 @@ def _outcome(data: bytes) -> bytes:
         return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), where))
 
 
+def received(data: bytes) -> Any:
+    """Return the result in an `outcome`, or raise the error."""
+    result, error, where = pickle.loads(data)
+    if error is not None:
+        raise error from RuntimeError(f"in a worker process:\n{where}")
+    return result
+
+
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Hold Ctrl-C back from this thread, and for good from processes that it starts."""
+def without_ctrl_c() -> Iterator[None]:
+    """Hold Ctrl-C back from this thread, and for good from threads and processes that it starts."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # else the first process starts it, and lets Ctrl-C through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -36,15 +36,21 @@ class Meter:
                 "`progress` expects True, False or a function of a Progress, "
                 f"got {check.show(watch)}"
             )
-        self.what, self.done, self.total = what, 0, total
+        self.what, self.done, self.total, self._known = what, 0, total, 0
         self._bar = _bar(what, total) if watch is True else None
         self._tell = watch if callable(watch) else None
         self._lock = threading.Lock()
 
-    def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
-        """Count `count` more as done, and add `expect` to the total."""
+    def advance(
+        self, count: int = 1, *, expect: int = 0, known: bool = False, note: str = ""
+    ) -> None:
+        """Count `count` more as done, and add `expect` to the total.
+
+        known: they were there before and took no time, from which the time left could be told.
+        """
         with self._lock:
             self.done += count
+            self._known += count if known else 0
             if expect:
                 self.total = (self.total or 0) + expect
             if self._bar is not None:
@@ -61,6 +67,7 @@ class Meter:
         start = bar.start_t
         bar.reset(self.total)
         bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
+        bar.initial = self._known
         bar.refresh()
 
     def __enter__(self) -> Meter:

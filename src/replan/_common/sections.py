@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -69,13 +69,18 @@ def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
     """Return function(**content), where the keys of a section are the function's arguments."""
     check.instance(name, content, Mapping, "a table of keys")
     known = inspect.signature(function).parameters
-    for key in content:
-        if key not in known:
-            raise ValueError(_unknown(f"{name}.{key}", key, list(known)))
+    check_keys(content, known, name)
     for key, parameter in known.items():
         if key not in content and parameter.default is parameter.empty:
             raise ValueError(f"`{name}.{key}` is missing")
     return function(**content)
+
+
+def check_keys(content: Iterable[str], known: Iterable[str], name: str) -> None:
+    """Refuse keys of a section that are not known; name the nearest that is."""
+    for key in content:
+        if key not in known:
+            raise ValueError(_unknown(f"{name}.{key}", key, list(known)))
 
 
 def paths(content: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Digests of source code, by which results of older code are told from new ones."""
+"""Digests of source code, which distinguish results of older code from new ones."""
 
 from __future__ import annotations
 
@@ -179,6 +179,8 @@ def _parse(content: bytes, package: str, *, is_package: bool) -> _Module:
                 module = "." * node.level + (node.module or "")
                 dot = "." if node.module else ""
                 names |= {module, *(module + dot + alias.name for alias in node.names)}
+                hidden = {alias.name for alias in node.names if alias.asname}  # calls are not seen
+                unseen |= {f"runs code by `{name}`" for name in hidden & RUNS_CODE}
             case ast.Assign(targets=[ast.Name(id="__all__")]) if is_package:
                 parts = (p.value for p in ast.walk(node.value) if isinstance(p, ast.Constant))
                 names |= {f".{part}" for part in parts if isinstance(part, str)}  # for import *

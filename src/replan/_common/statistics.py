@@ -1,13 +1,16 @@
-"""Confidence intervals of means, computed in one place."""
+"""Confidence intervals of means, and quantiles, computed in one place."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common.check import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Interval(NamedTuple):
@@ -37,3 +40,10 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
         return Interval(mean, np.full_like(mean, -np.inf), np.full_like(mean, np.inf))
     error = t.ppf((1 + level) / 2, count - 1) * runs.std(axis=0, ddof=1) / np.sqrt(count)
     return Interval(mean, mean - error, mean + error)
+
+
+def quantile(values: pd.Series, level: float) -> float:
+    """Return a quantile of values; those that are missing count as larger than any."""
+    if values.isna().any():
+        return float(values.fillna(np.inf).quantile(level, interpolation="higher"))
+    return float(values.quantile(level))

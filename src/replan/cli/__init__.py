@@ -4,9 +4,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it in one line, also while Python imports."""
+    """Run the command line; Ctrl-C ends it with one line, even while Python imports."""
     try:
-        from replan.cli._app import run  # here, so that Ctrl-C is heeded from the first import on
+        from replan.cli._app import run  # here, so that Ctrl-C is handled from the first import on
 
         code = run()
     except KeyboardInterrupt:

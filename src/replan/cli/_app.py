@@ -9,7 +9,7 @@ from contextlib import suppress
 import click
 
 from replan._common.interrupt import interrupted
-from replan.cli import compare, data, evaluate, figure, new, simulate, solve, train
+from replan.cli import compare, data, evaluate, figure, new, simulate, solve, sweep, train
 
 _LONGEST = 450  # characters of a message
 
@@ -61,6 +61,7 @@ for command in (
     new.command,
     simulate.command,
     solve.command,
+    sweep.command,
     train.command,
 ):
     app.add_command(command)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import click
 
@@ -167,6 +166,7 @@ def chosen_protocol(
 ) -> replan.Protocol:
     """Return the protocol that the options ask for."""
     from replan._common import check
+    from replan.strategies._arguments import arguments, settings_of
 
     given = None if protocol is None else load_protocol(protocol)
     if strategy is None:
@@ -177,74 +177,18 @@ def chosen_protocol(
         return given
     known = replan.strategies.STRATEGIES
     recipe = known[check.one_of("--strategy", strategy, known)]
-    parameters = _parameters(recipe)
-    if given is not None and "protocol" not in parameters:
+    if given is not None and "protocol" not in inspect.signature(recipe).parameters:
         raise ValueError(
             f"`--protocol` does not go with `--strategy {strategy}`: expects one of them"
         )
-    keys = [name for name in parameters if name not in ("problem", "protocol", "progress")]
-    chosen: dict[str, Any] = {} if given is None else {"protocol": given}
+    keys = settings_of(recipe)
     with named({name: f"--set {name}" for name in keys}):
-        for name, value in parse_settings(settings).items():
+        values = parse_settings(settings)
+        for name in values:
             if name not in keys:
                 raise ValueError(
                     f"`--set` expects KEY=VALUE with a key of {strategy} ({', '.join(keys)}), "
                     f"got the key {name!r}"
                 )
-            chosen[name] = _argument(name, value, parameters[name], problem.model.tasks)
-        return recipe(problem, **chosen)
-
-
-def _parameters(recipe: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a strategy, their annotations evaluated where that is possible."""
-    with suppress(Exception):  # such as names that are imported for type checkers only
-        return inspect.signature(recipe, eval_str=True).parameters
-    return inspect.signature(recipe).parameters
-
-
-_SCALARS = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
-
-
-def _argument(name: str, value: Any, parameter: inspect.Parameter, tasks: int) -> Any:
-    """Return a value as its parameter asks: a word, a number, a list; tasks from 0.
-
-    The annotation says what that is, or else the type of the default; a default of None that has
-    no annotation says nothing, and the value stays as it is.
-    """
-    from replan._common import check
-    from replan._common.sections import task_from_one
-
-    def task(one: Any) -> int:
-        return task_from_one(name, check.integer(name, one, at_least=1), tasks)
-
-    annotation, default = parameter.annotation, parameter.default
-    if (
-        annotation is parameter.empty
-        or isinstance(annotation, str)
-        or get_origin(annotation) is Literal
-    ):
-        annotation = Any if default is None else type(default)
-    union = get_origin(annotation) in (Union, UnionType)
-    kinds = get_args(annotation) if union else (annotation,)
-    if annotation is Any or (value is None and (NoneType in kinds or default is None)):
-        return value
-    if check.Task in kinds:
-        return task(value)
-    if set(kinds) <= {*_SCALARS, NoneType}:
-        return _scalar(name, value, [kind for kind in kinds if kind is not NoneType])
-    if isinstance(value, str):
-        raise ValueError(f"`{name}` expects numbers separated by commas, got {value!r}")
-    values = value if isinstance(value, list) else [value]
-    return [task(one) for one in values] if Sequence[check.Task] in kinds else values
-
-
-def _scalar(name: str, value: Any, kinds: list[type]) -> Any:
-    """Return a value of one of the kinds; an integer is a number, too."""
-    from replan._common import check
-
-    if type(value) in kinds and type(value) is not float:
-        return value
-    if float in kinds and type(value) in (int, float):
-        return check.number(name, value)
-    expects = " or ".join(_SCALARS[kind] for kind in kinds)
-    raise ValueError(f"`{name}` expects {expects}, got {check.show(value)}")
+        chosen = arguments(recipe, values, problem.model.tasks)
+        return recipe(problem, **chosen, **({} if given is None else {"protocol": given}))

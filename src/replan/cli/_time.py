@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import replan
 
+if TYPE_CHECKING:
+    from replan.studies._design import Design
+
 # RK4 steps for each step of the protocol, as counted on problems like the paper's.
 EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
-SOLVE_RATES = 5000  # where learning rates are free, too
+SOLVE_RATES = 5000  # where learning rates are free as well
+_SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds
 _QUICK = 1.0  # seconds that may be spent to measure
@@ -38,41 +43,74 @@ def tell_if_simulation_is_long(
 
     What cannot be simulated is for `simulate` to refuse.
     """
+    runs = _simulation(problem, dimension, seeds, engine)
+    if runs > 0:
+        together = min(max(seeds, 1), os.cpu_count() or 1)
+        _tell(runs / together + _integration(problem, EVALUATE))
+
+
+def tell_if_study_is_long(design: Design, workers: int | None) -> None:
+    """Say so if a study takes long, judged by its first problem; starts are not counted."""
+    with suppress(Exception):  # what fails here is told again, as a case
+        _tell(_study(design) / (workers or os.cpu_count() or 1))
+
+
+def _study(design: Design) -> float:
+    """Return how many seconds a study takes, one case after the other."""
+    problem = design.sketch()
+    solve = SOLVE_RATES if problem.control.ranges else SOLVE
+    steps = [
+        solve if run.what == "solver" else _SEARCH if run.searches else EVALUATE
+        for run in design.runs
+    ]
+    seconds = _integration(problem, sum(steps))
+    if design.simulate is not None:
+        settings = {key: design.simulate[key] for key in ("dimension", "seeds", "engine")}
+        seconds += len(steps) * _simulation(problem, **settings)
+    return seconds * len(design.problems)
+
+
+def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str | None) -> float:
+    """Return how many seconds runs of SGD take one after the other, 0 where that is not known."""
     import numpy as np
 
     model = problem.model
     if not isinstance(model, replan.dynamics.Simulable):
-        return
+        return 0.0
     if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
-        return
+        return 0.0
     engine = engine or model.engines[0]
     if engine not in model.engines:
-        return
+        return 0.0
     less = max(1, model.chain_size(engine, dimension) / _CHAIN)
     tried = max(model.least_dimension, int(dimension / less))
     chain = model.begin_chain(engine, problem.state, tried, None)
     chain = chain.resume(np.random.default_rng(0))
-    few = np.zeros(10, np.int64), np.full(10, problem.lr)
+    few = np.zeros(10, np.int64), np.tile(list(problem.knob_values.values()), (10, 1))
     each = less * _measure(lambda: chain.advance(*few)) / 10
-    runs = each * problem.duration * dimension * seeds / min(seeds, os.cpu_count() or 1)
-    _tell(runs + _integration(problem, EVALUATE))
+    return each * problem.duration * dimension * seeds
 
 
 def _integration(problem: replan.Problem, steps: int) -> float:
     """Return how many seconds `steps` RK4 steps for each step of the problem take, about."""
     import numpy as np
 
-    tasks = problem.model.tasks
-    length, rates = problem.duration / problem.steps, np.full((1, tasks), problem.lr)
+    tasks, length = problem.model.tasks, problem.duration / problem.steps
+    knobs = problem.model.panel.rows(problem.knob_values, 1)
 
     def step(shares: Any) -> float:
-        piece = replan.dynamics.Pieces.whole(shares, rates, np.array([length]))
+        piece = replan.dynamics.Pieces.whole(shares, knobs, np.array([length]))
         return _measure(lambda: problem.model.roll_out(problem.state, piece))
 
     each = tasks * step(np.eye(1, tasks))  # one task first: all of them may take minutes
     if each < _QUICK:
         each = step(np.full((1, tasks), 1 / tasks))
-    _, highest = problem.control.lr or (0.0, 0.0)  # the largest rate that is tried
+    rates = [
+        high
+        for name, (_, high) in problem.control.ranges.items()
+        if problem.model.panel.knobs[name].rate
+    ]
+    highest = max(rates, default=0.0)  # the largest rate that is tried
     finer = min(max(highest * length / _STABLE, 1), _FINEST)
     return each * steps * finer * problem.steps
 

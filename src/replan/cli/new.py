@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._options import Command
+from replan.cli._options import Command, OneOf
 
 
 @click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-@click.option("--kind", help="The kind of model.  [default: teacher-student]")
+@click.option("--kind", cls=OneOf, words="replan.dynamics._registry:_KINDS")
 def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 

@@ -37,7 +37,7 @@ from replan.cli._time import tell_if_simulation_is_long
     words="replan.protocol._samples:ORDERS",
 )
 @click.option(
-    "--engine", metavar="NAME", help="For teachers and students: reduced (the default) or full."
+    "--engine", metavar="NAME", help="How to simulate, where the model knows several ways."
 )
 @json_output
 @csv_output

@@ -41,7 +41,7 @@ from replan.cli._time import SOLVE, SOLVE_RATES, tell_if_long
     "(relax, flips).  [default: 1e-4, flips 5e-7]",
 )
 @click.option(
-    "--max-gradients", default=5000, show_default=True, help="Gradients to spend at most."
+    "--max-gradients", default=5000, show_default=True, help="How many gradients may be computed."
 )
 @click.option(
     "--protocol",
@@ -78,7 +78,7 @@ def command(
             f"the {protocol.steps} steps of {start} are averaged over the problem's {problem.steps}"
         )
     solver = _solver(method, settings)
-    tell_if_long(problem, SOLVE if problem.control.lr is None else SOLVE_RATES)
+    tell_if_long(problem, SOLVE_RATES if problem.control.ranges else SOLVE)
     plan = replan.solve(
         problem,
         solver,

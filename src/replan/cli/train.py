@@ -12,13 +12,15 @@ from replan.cli._options import Command, say_written
 
 
 @click.command("train", cls=Command)
-@click.option("--pairs", default="01,23,45,67,89", show_default=True, help="Of classes, in order.")
+@click.option(
+    "--pairs", default="01,23,45,67,89", show_default=True, help="Pairs of classes, in order."
+)
 @click.option(
     "--strategies",
     metavar="NAME,…",
     default="no-replay,fixed-replay,focus-then-replay",
     show_default=True,
-    help="Of no-replay, interleaved, fixed-replay, focus-then-replay, focus-then-loss.",
+    help="Any of no-replay, interleaved, fixed-replay, focus-then-replay, focus-then-loss.",
 )
 @click.option(
     "--memory", type=int, help="Images kept of the earlier pairs, in all.  [default: 200]"
@@ -31,7 +33,9 @@ from replan.cli._options import Command, say_written
 )
 @click.option("--batch-size", type=int, help="Samples in a batch.  [default: 64]")
 @click.option(
-    "--lr", type=float, help="Learning rate; the default is tuned for nothing.  [default: 0.05]"
+    "--lr",
+    type=float,
+    help="Learning rate; the default is tuned for none of the strategies.  [default: 0.05]",
 )
 @click.option("--seeds", default=3, show_default=True, help="How many runs of each strategy.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first of them.")

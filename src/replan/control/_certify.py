@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from replan.control._objective import Controls, Gradient
-from replan.control._relaxed import budgets, least
-from replan.control._search import Search
+from replan.control._search import Search, as_protocol
 from replan.control._solver import Solver
+from replan.control._space import Space
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE
+from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.trajectory import evaluate
+from replan.trajectory import Trajectory, evaluate
 
+_LESS = (1e-5, 1e-3)  # accuracies that do where a learning rate is too large for a better one
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
@@ -24,7 +26,7 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
 
     - `solver`: a discretisation error far beyond its tolerance makes the plan "inaccurate"; its
       advice goes with the status.
-    - `statistics`: what the plan's are to hold besides the work done.
+    - `statistics`: what to add to those of the plan besides the work done.
     """
     problem, best = search.problem, search.best.controls
     statistics = statistics | {
@@ -34,28 +36,30 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
     }
     search.counts.max_gradients = search.counts.gradients + 1
     final = search.fine.gradient(best)
-    protocol = _protocol(problem, best)
-    trajectory = evaluate(problem, protocol)
+    protocol = as_protocol(problem, best, one_task=True)
+    trajectory = _evaluated(problem, protocol, RTOL)
     relaxed, relaxed_value, residual = protocol, None, _residual(search, best, final)
     if search.relaxed is not None:
         controls, _, residual = search.relaxed
-        relaxed = Protocol(controls.shares, problem.duration, controls.lr)
-        # the plan counts as a relaxed one too, should rounding errors make it the better one
-        relaxed_value = min(evaluate(problem, relaxed, rtol=1e-7).loss, trajectory.loss)
+        relaxed = as_protocol(problem, controls)
+        mixed = _evaluated(problem, relaxed, 1e-7)
+        if mixed.status == "ok":
+            # the plan counts as a relaxed one too, should rounding errors make it the better one
+            relaxed_value = min(mixed.loss, trajectory.loss)
     values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
     certificate = Certificate(
         value=trajectory.loss,
         relaxed_value=relaxed_value,
         integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
         pmp_residual=residual,
-        discretisation_error=abs(final.value - trajectory.loss),
+        discretisation_error=float(np.fmax(abs(final.value - trajectory.loss), trajectory.error)),
         switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
         multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
         scope=search.scope,
     )
     error = certificate.discretisation_error
     enough = search.enough(getattr(solver, "tolerance", TOLERANCE))
-    if status == "converged" and error > _INACCURATE * enough:
+    if status == "converged" and (error > _INACCURATE * enough or trajectory.rtol > RTOL):
         status = "inaccurate"
     words = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
     edges = slice(None, None, search.fine.pieces)
@@ -66,24 +70,18 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
     )  # fmt: skip
 
 
+def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
+    """Return the trajectory to `rtol`, or as accurately as the integrator can compute it."""
+    for accuracy in (rtol, *_LESS):
+        run = evaluate(problem, protocol, rtol=accuracy, throw=False)
+        if run.status != "inaccurate":
+            break
+    return run
+
+
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
-    """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
-    left, by_shares = 0.0, gradient.by_shares
-    if search.free_tasks:
-        domain = budgets(search.problem, len(by_shares))
-        left += float(np.sum(controls.shares * by_shares)) - least(by_shares, domain)
-    if search.free_lr and search.problem.control.lr is not None:
-        low, high = search.problem.control.lr
-        ends = np.minimum(
-            gradient.by_lr * (low - controls.lr), gradient.by_lr * (high - controls.lr)
-        )
-        left -= float(np.sum(ends))
-    return left
-
-
-def _protocol(problem: Problem, controls: Controls) -> Protocol:
-    """Return controls as a protocol, with one learning rate per step where one is enough."""
-    lr = controls.lr
-    if np.all(controls.shares.max(axis=1) == 1.0) or np.all(np.ptp(lr, axis=1) == 0):
-        lr = np.sum(controls.shares * lr, axis=1)
-    return Protocol(controls.shares, problem.duration, lr)
+    """First-order gain still possible, as of a relaxed plan: see `Space.residual`."""
+    space = Space(
+        search.problem, controls, free_tasks=search.free_tasks, free_knobs=search.free_knobs
+    )
+    return space.residual(space.join(controls), space.slopes(gradient))

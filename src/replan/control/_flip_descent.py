@@ -30,7 +30,8 @@ class FlipDescent(Descent):
     The change of the objective that the Hamiltonians predict, (Φ_t′ − Φ_t) × step, ranks the moves.
     While many of them pay off at once the best ones are made together, as many as a trust region
     allows; then moves are tried one by one, each kept only if the objective falls. A round ends
-    with `failures` in a row; the descent ends with a round that gains less than `enough`.
+    after `failures` moves in a row that fail; the descent, after a round that gains less than
+    `enough`.
     """
 
     def __init__(

@@ -24,11 +24,9 @@ class ForwardBackwardDescent(Descent):
         start: Controls,
         *,
         free_tasks: bool,
-        free_lr: bool,
         damping: float,
     ) -> None:
-        self.objective, self.damping = objective, damping
-        self.free_tasks, self.free_lr = free_tasks, free_lr
+        self.objective, self.damping, self.free_tasks = objective, damping, free_tasks
         self.controls, self.value = start, np.inf
         self.met = self.cycled = self.diverged = False
         self._current = start
@@ -51,7 +49,7 @@ class ForwardBackwardDescent(Descent):
             self.controls, self.value = now, found.value
         aim = self._least(found)
         self.met = all(np.allclose(a, b, atol=1e-6) for a, b in zip(aim, now, strict=True))
-        key = np.round(np.concatenate(now), 6).tobytes()
+        key = np.round(np.concatenate(now, axis=1), 6).tobytes()
         self._sweeps += 1
         # controls that hardly move any longer settle; those that come back do not
         self.cycled = not self.met and self._seen.get(key, self._sweeps) < self._sweeps - 1
@@ -59,50 +57,80 @@ class ForwardBackwardDescent(Descent):
         self._current = _mixed(now, aim, self.damping)
 
     def _least(self, found: Gradient) -> Controls:
-        """Return the controls that make the Hamiltonian smallest at every step."""
-        hamiltonians, lr = found.by_shares, self._current.lr
-        if self.free_lr:
-            hamiltonians, lr = self._least_over_lr(found)
-        chosen = np.argmin(hamiltonians, axis=1)
-        shares = np.eye(lr.shape[1])[chosen] if self.free_tasks else self._current.shares
-        return Controls(shares, lr)
+        """Return the controls that make the Hamiltonian smallest at every step.
 
-    def _least_over_lr(self, found: Gradient) -> tuple[Floats, Floats]:
-        """Return the smallest Hamiltonian of each task over its learning rates, and where it is.
-
-        Each is the change that one step makes to the objective through the adjoint after it. For
-        SGD it is a parabola a η² + b η + c (up to the order of the step), known from three rates;
-        its minimum is at −b/2a within the range where a > 0, else at one of the ends. (Paper's
-        optimal η, its sign and range corrected.)
+        Knobs are chosen one after another, each with the others as they are by then.
         """
+        hamiltonians, aim = found.by_shares, self._current
+        low, high = self.objective.problem.knob_ranges
+        for columns in self.objective.model.panel.columns.values():
+            if low[columns.start] < high[columns.start]:
+                hamiltonians, aim = self._least_over(found, aim, columns)
+        if self.free_tasks:
+            aim = aim.with_tasks(np.argmin(hamiltonians, axis=1))
+        return aim
+
+    def _least_over(
+        self, found: Gradient, controls: Controls, columns: slice
+    ) -> tuple[Floats, Controls]:
+        """Return the smallest Hamiltonian (steps, T) over one knob, and controls with that knob.
+
+        Each Hamiltonian is the change that one step makes to the objective through the adjoint
+        after it. For the learning rate of SGD it is a parabola a η² + b η + c (up to the order of
+        the step), known from three values; its minimum is at −b/2a within the range where a > 0,
+        else at one of the ends. (Paper's optimal η, its sign and range corrected.) For other knobs
+        the parabola is an approximation. A knob that all tasks share suits the shares in force.
+        """
+        low, high = (ends[columns.start] for ends in self.objective.problem.knob_ranges)
+        values = np.array([low, (low + high) / 2, high])
+        changes = np.stack([self._changes(found, controls, columns, value) for value in values])
+        one = columns.stop - columns.start == 1
+        parts = np.sum(controls.shares * changes, axis=2)[..., None] if one else changes
+        best = _bottom(*parts)
+        knobs = controls.knobs.copy()
+        knobs[:, columns] = low + (high - low) * best
+        return _at(best, *changes), Controls(controls.shares, knobs)
+
+    def _changes(self, found: Gradient, controls: Controls, columns: slice, value: float) -> Floats:
+        """Return what each step does to the objective (steps, T) with one task and one value."""
         problem, pieces = self.objective.problem, self.objective.pieces
-        assert problem.control.lr is not None
-        low, high = problem.control.lr
-        rates = np.array([low, (low + high) / 2, high])
-        steps, tasks = self._current.shares.shape
-        changes = np.empty((len(rates), steps, tasks))
-        for j, rate in enumerate(rates):
-            for t in range(tasks):
-                alone = Controls(np.eye(tasks)[np.full(steps, t)], np.full((steps, tasks), rate))
-                for i in range(steps):
-                    state, after = found.states[i * pieces], found.adjoints[(i + 1) * pieces]
-                    ends = self.objective.roll_out(alone, i, i + 1, state)
-                    if len(ends) <= pieces:
-                        changes[j, i, t] = np.inf
-                        continue
-                    changes[j, i, t] = after @ (ends[-1] - state)
-                    if pieces > 1:  # running costs at the middle of the step
-                        middle = problem.model.losses(ends[1]) @ np.asarray(problem.running)
-                        changes[j, i, t] += 4 / (6 * steps) * middle
-        first, middle, last = changes  # at 0, ½ and 1 of the range
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
-            best = np.where(a > 0, np.clip(-b / (2 * a), 0.0, 1.0), last < first)
-            least = first + b * best + a * best**2
-            known = np.isfinite(last)  # where the highest rate diverges, the better of the others
-            best = np.where(known, best, 0.5 * (middle < first))
-            least = np.where(known, least, np.minimum(first, middle))
-        return least, low + (high - low) * best
+        steps, tasks = controls.shares.shape
+        changes = np.empty((steps, tasks))
+        knobs = controls.knobs.copy()
+        knobs[:, columns] = value
+        for t in range(tasks):
+            alone = Controls(np.eye(tasks)[np.full(steps, t)], knobs)
+            for i in range(steps):
+                state, after = found.states[i * pieces], found.adjoints[(i + 1) * pieces]
+                ends = self.objective.roll_out(alone, i, i + 1, state)
+                if len(ends) <= pieces:
+                    changes[i, t] = np.inf
+                    continue
+                changes[i, t] = after @ (ends[-1] - state)
+                if pieces > 1:  # running costs at the middle of the step
+                    middle = self.objective.losses(ends[1]) @ np.asarray(problem.running)
+                    changes[i, t] += 4 / (6 * steps) * middle
+        return changes
+
+
+def _bottom(first: Floats, middle: Floats, last: Floats) -> Floats:
+    """Return where, from 0 to 1, the parabola through three values at 0, ½ and 1 is smallest.
+
+    Where the last one is infinite, the better of the other two.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
+        best = np.where(a > 0, np.clip(-b / (2 * a), 0.0, 1.0), last < first)
+        return np.where(np.isfinite(last), best, 0.5 * (middle < first))
+
+
+def _at(part: Floats, first: Floats, middle: Floats, last: Floats) -> Floats:
+    """Return the values of the parabola at a part of the range."""
+    with np.errstate(invalid="ignore"):
+        a, b = 2 * (first + last - 2 * middle), 4 * middle - 3 * first - last
+        return np.where(
+            np.isfinite(last), first + b * part + a * part**2, np.minimum(first, middle)
+        )
 
 
 def _mixed(now: Controls, aim: Controls, part: float) -> Controls:

@@ -10,21 +10,23 @@ import numpy as np
 from replan._common import check
 from replan._common.check import Floats, Ints
 from replan.dynamics import DifferentiableDynamics, Pieces
+from replan.dynamics._dynamics import with_ends
 from replan.problem import Problem
+from replan.problem._ends import best_ends
 from replan.trajectory import simpson_weights
 
 _MOST_SUBSTEPS = 128
 
 
 class Controls(NamedTuple):
-    """Shares and learning rates of every step, (steps, T) each."""
+    """Shares (steps, T) and knobs (steps, C) of every step."""
 
     shares: Floats
-    lr: Floats
+    knobs: Floats
 
     def with_tasks(self, sequence: Ints) -> Controls:
-        """Return controls that train on one task per step, with the same learning rates."""
-        return Controls(np.eye(self.shares.shape[1])[sequence], self.lr)
+        """Return controls that train on one task per step, with the same knobs."""
+        return Controls(np.eye(self.shares.shape[1])[sequence], self.knobs)
 
     @property
     def sequence(self) -> Ints:
@@ -37,7 +39,7 @@ class Gradient(NamedTuple):
 
     value: float
     by_shares: Floats
-    by_lr: Floats
+    by_knobs: Floats
     states: Floats
     adjoints: Floats
 
@@ -55,13 +57,23 @@ class LimitError(Exception):
     """The allowed number of gradients is used up."""
 
 
+def check_differentiable(problem: Problem) -> DifferentiableDynamics:
+    """Return a problem's model; refuse one without gradients."""
+    if not isinstance(problem.model, DifferentiableDynamics):
+        raise ValueError(
+            "`problem` expects a model that can be differentiated, got one of kind "
+            f"{check.show(problem.model.kind)}, which only rolls out"
+        )
+    return problem.model
+
+
 class Objective:
     """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
 
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
-    gradient is exact (discretise, then optimise). Mixed training and each task alone, at the
-    highest learning rate, are accurate to `accuracy` × what training changes. Where average losses
-    count, every step is two pieces.
+    gradient is exact (discretise, then optimise). Mixed training and each task alone, with the
+    highest values of all knobs, are accurate to `accuracy` × what training changes. Where average
+    losses count, every step is two pieces.
 
     counts: the work done, which objectives of one search share. untrained: the objective if the
     losses stayed as they are at the start.
@@ -74,24 +86,19 @@ class Objective:
         accuracy: float = 1e-7,
         counts: Counts | None = None,
     ) -> None:
-        if not isinstance(problem.model, DifferentiableDynamics):
-            raise ValueError(
-                "`problem` expects a model that can be differentiated, got one of kind "
-                f"{check.show(problem.model.kind)}, which only rolls out"
-            )
+        self.model = check_differentiable(problem)
         self.problem, self.steps = problem, steps
-        self.model = problem.model
         self.lengths = np.full(steps, problem.duration / steps)
-        self.pieces = 2 if np.any(problem.running) else 1
+        self.pieces = 2 if problem.averages_count else 1
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
-        first = problem.model.losses(problem.state)
+        first = self._final_losses(problem.state[None])
         self.untrained = problem.objective(first, first)
         tasks = problem.model.tasks
-        highest = problem.lr if problem.control.lr is None else problem.control.lr[1]
+        _, highest = problem.knob_ranges
         for row in (np.full(tasks, 1 / tasks), *np.eye(tasks)):
-            rates = np.full((steps, tasks), highest)
-            self.resolve(Controls(np.tile(row, (steps, 1)), rates), accuracy)
+            controls = Controls(np.tile(row, (steps, 1)), np.tile(highest, (steps, 1)))
+            self.resolve(controls, accuracy)
 
     def resolve(self, controls: Controls, accuracy: float = 0.0, error: float = 0.0) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
@@ -112,7 +119,7 @@ class Objective:
         """Return the pieces of some steps."""
         lengths = self.lengths[first:last]
         substeps = np.full(len(lengths), self.substeps)
-        whole = Pieces(controls.shares[first:last], controls.lr[first:last], lengths, substeps)
+        whole = Pieces(controls.shares[first:last], controls.knobs[first:last], lengths, substeps)
         return whole if self.pieces == 1 else whole.cut(self.pieces)
 
     def roll_out(
@@ -149,10 +156,22 @@ class Objective:
     def _value_of_finite(self, states: Floats) -> float:
         with np.errstate(invalid="ignore"):
             if self.pieces == 1:
-                final = self.problem.model.losses(states[-1])
+                final = self._final_losses(states)
                 return self.problem.objective(final, final)
-            losses = self.problem.model.losses(states)
+            losses = self.model.losses(with_ends(states, self._ends(states)))
             return self.problem.objective(losses[-1], simpson_weights(self.lengths) @ losses)
+
+    def _final_losses(self, states: Floats) -> Floats:
+        return self.model.losses(with_ends(states[-1], self._ends(states)))
+
+    def losses(self, state: Floats) -> Floats:
+        """Return the losses (L,) of a state."""
+        return self._final_losses(state[None])
+
+    def _ends(self, states: Floats) -> Floats:
+        """Return the best values (E,) of the end knobs for the states of a roll-out."""
+        averaging = None if self.pieces == 1 else simpson_weights(self.lengths)
+        return best_ends(self.problem, states, averaging)
 
     def gradient(self, controls: Controls) -> Gradient:
         """Return value and gradients; the value is infinite where the training diverges."""
@@ -163,15 +182,16 @@ class Objective:
         states = self.roll_out(controls)
         value = self.value_of(states)
         if value == np.inf:
-            nothing = np.zeros_like(controls.shares)
-            return Gradient(value, nothing, nothing, states, np.zeros_like(states))
-        cotangents = np.zeros_like(states)
-        slopes = self.problem.slopes(model.losses(states[-1]))
-        cotangents[-1] = model.pull_losses(states[-1], slopes)
+            shares, knobs = np.zeros_like(controls.shares), np.zeros_like(controls.knobs)
+            return Gradient(value, shares, knobs, states, np.zeros_like(states))
+        cotangents, size = np.zeros_like(states), states.shape[1]
+        whole = with_ends(states, self._ends(states))
+        slopes = self.problem.slopes(model.losses(whole[-1]))
+        cotangents[-1] = model.pull_losses(whole[-1], slopes)[:size]
         if self.pieces > 1:
             running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
-            cotangents += model.pull_losses(states, running)
+            cotangents += model.pull_losses(whole, running)[:, :size]
         pieces = self._pieces(controls, 0, self.steps)
         adjoints, *by = model.pull_back(states, cotangents, pieces)
-        by_shares, by_lr = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
-        return Gradient(value, by_shares, by_lr, states, adjoints)
+        by_shares, by_knobs = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
+        return Gradient(value, by_shares, by_knobs, states, adjoints)

@@ -1,4 +1,4 @@
-"""Compiled projection onto the relaxed controls: rows in the simplex, budgets, a box."""
+"""Compiled projection onto the relaxed controls: rows in the simplex, a box, budgets of both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ _EXACT = 1e-13
 
 
 class Domain(NamedTuple):
-    """Vectors that hold `rows` rows of shares (T each) and then numbers between 0 and 1.
+    """Vectors that hold `rows` rows of shares (T each) and then m numbers between 0 and 1.
 
-    The mean share of task t over all rows lies between low[t] and high[t].
+    The mean share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the
+    mean weights[g] · x of each of G groups, which have none in common, lies between least[g] and
+    most[g]; weights are (G, m), positive on the group.
     """
 
     rows: int
     low: Floats
     high: Floats
+    weights: Floats
+    least: Floats
+    most: Floats
 
 
 @compiled
@@ -108,4 +113,41 @@ def project(x: Floats, domain: Domain) -> Floats:
             _project_with_budgets(rows, domain.low, domain.high, shares)
     for i in range(end, x.size):
         out[i] = min(max(x[i], 0.0), 1.0)
+    for g in range(domain.least.size):
+        _project_mean(x[end:], domain.weights[g], domain.least[g], domain.most[g], out[end:])
     return out
+
+
+@compiled
+def _project_mean(x: Floats, weights: Floats, least: float, most: float, out: Floats) -> None:
+    """Move a group within its box so that its mean is within bounds, to the nearest such point.
+
+    That lowers every number by its weight × one price, found by bisection. `out` holds the box's
+    nearest point.
+    """
+    mean = np.dot(weights, out)
+    if least <= mean <= most:
+        return
+    bound, sign = (most, 1.0) if mean > most else (least, -1.0)
+    near, far = 0.0, sign
+    while sign * (_shifted_mean(x, weights, far, out) - bound) > 0.0:
+        near, far = far, 2.0 * far
+    while abs(far - near) > _EXACT * abs(far):
+        middle = 0.5 * (near + far)
+        if middle in (near, far):
+            break
+        if sign * (_shifted_mean(x, weights, middle, out) - bound) > 0.0:
+            near = middle
+        else:
+            far = middle
+    _shifted_mean(x, weights, far, out)
+
+
+@compiled
+def _shifted_mean(x: Floats, weights: Floats, price: float, out: Floats) -> float:
+    mean = 0.0
+    for i in range(x.size):
+        if weights[i] > 0.0:
+            out[i] = min(max(x[i] - price * weights[i], 0.0), 1.0)
+            mean += weights[i] * out[i]
+    return mean

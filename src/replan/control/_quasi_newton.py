@@ -108,16 +108,18 @@ def _model(moves: Floats, changes: Floats) -> _Model:
     (Byrd, Nocedal & Schnabel 1994)
     """
     pairs, n = moves.shape
-    products = np.dot(moves, changes.T)
+    squares, products = np.dot(moves, moves.T), np.dot(moves, changes.T)
     scale = products[-1, -1]
     middle, sides = np.zeros((2 * pairs, 2 * pairs)), np.empty((2 * pairs, n))
-    middle[:pairs, :pairs] = scale * np.dot(moves, moves.T)
     for i in range(pairs):
+        for j in range(pairs):
+            middle[i, j] = scale * squares[i, j]
         middle[pairs + i, pairs + i] = -products[i, i]
         for j in range(i):
             middle[i, pairs + j] = middle[pairs + j, i] = products[i, j]
-    sides[:pairs] = scale * moves
-    sides[pairs:] = changes
+        for a in range(n):
+            sides[i, a] = scale * moves[i, a]
+            sides[pairs + i, a] = changes[i, a]
     return _Model(scale, sides, np.linalg.inv(middle))
 
 

@@ -12,15 +12,19 @@ import numpy as np
 from replan._common import memory
 from replan._common.check import Floats
 from replan._common.interrupt import interrupted
+from replan._common.naming import knob_label
 from replan._common.progress import Meter, Progress
 from replan.control._discrete import allows, nearest
 from replan.control._objective import Controls, Objective
+from replan.control._projection import project
 from replan.control._solver import Descent
+from replan.control._space import Space
 from replan.dynamics import IntegrationError
 from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
+from replan.problem._control import Range
 from replan.protocol import Protocol
-from replan.strategies import STRATEGIES, Strategy, interleaved
+from replan.strategies import STRATEGIES, Strategy, UnfitError, interleaved
 from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
@@ -49,10 +53,10 @@ class Start(NamedTuple):
 class Search:
     """What `solve` has found so far; a solver improves on it.
 
-    problem; free_tasks, free_lr: what may change. fine, coarse: the objective on the problem's
-    steps and on few. starts: where to begin, after `begin`. values: those reached from the starts.
-    best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global" if every
-    protocol was tried.
+    problem; free_tasks, free_knobs: whether these may change. fine, coarse: the objective on the
+    problem's steps and on few. starts: where to begin, after `begin`. values: those reached from
+    the starts. best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global"
+    if every protocol was tried.
     """
 
     def __init__(
@@ -60,8 +64,8 @@ class Search:
     ) -> None:
         self.problem, self.given, self.meter = problem, start, meter
         self.free_tasks = problem.control.tasks and problem.model.tasks > 1
-        lr = problem.control.lr
-        self.free_lr = lr is not None and lr[0] < lr[1]
+        low, high = problem.knob_ranges
+        self.free_knobs = bool(np.any(low < high))
         self._check_memory()
         self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
@@ -79,7 +83,8 @@ class Search:
     def _check_memory(self) -> None:
         """Refuse a problem for which there is no room."""
         steps, tasks, size = self.problem.steps, self.problem.model.tasks, self.problem.state.size
-        free = tasks * (self.free_tasks + self.free_lr)
+        low, high = self.problem.knob_ranges
+        free = tasks * self.free_tasks + int(np.sum(low < high))
         memory.require(
             f"`solve` with `steps` = {steps} and a state of {size} numbers",
             steps * (_STATES * size + _PAIRS * free + _MOVES * tasks * self.free_tasks),
@@ -94,18 +99,23 @@ class Search:
         """
         first = interleaved(self.problem) if self.given is None else self._accepted(self.given)
         for protocol, strategy in [(first, False)] if alone else self._protocols(starts, seed):
-            found = self.offer(self.rounded(on_grid(protocol, self.problem.steps)))
+            found = self.offer(self.rounded(on_grid(self.problem, protocol, self.problem.steps)))
             self.starts.append(Start(protocol, found, strategy))
-            self.meter.advance(0, note=f"{len(self.starts)} starts")
+            self.meter.advance(0, note=f"start {len(self.starts)}")
         if self._best is None:
             evaluate(self.problem, self.starts[0].protocol, throw=False)  # or a wrong model
-            raise IntegrationError(
-                f"every start diverges at learning rate {self.problem.lr:g}: try a smaller `lr`"
-            )
+            raise IntegrationError(self._all_diverge())
         values = [self.fine.value(controls) for controls in self._plain()]
         if self.free_tasks:  # else all starts are strategies that have searched for their rates
             values += [start.found.value for start in self.starts]
         self._references = np.array([value for value in values if np.isfinite(value)])
+
+    def _all_diverge(self) -> str:
+        panel, values = self.problem.model.panel, self.problem.knob_values
+        rates = [name for name, knob in panel.knobs.items() if knob.rate]
+        at = "".join(f" at {knob_label(name)} {values[name]:g}" for name in rates[:1])
+        advice = "".join(f"a smaller `{name}` or " for name in rates[:1])
+        return f"every start diverges{at}: try {advice}a shorter `duration`"
 
     def _protocols(self, count: int, seed: int) -> Iterator[tuple[Protocol, bool]]:
         """Yield all starts, and whether each is a strategy."""
@@ -116,26 +126,44 @@ class Search:
                 return
         if self.free_tasks:
             for strategy in STRATEGIES.values():
-                if self.free_lr or not strategy.turns:
+                if strategy.turned(problem) <= self._free.keys():
                     yield from self._made(strategy)
             rng = np.random.default_rng(seed)
             for _ in range(count):
                 rows = rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
-                yield Protocol(rows, problem.duration, problem.lr), False
+                yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
             return
         given = interleaved(problem) if self.given is None else self.given
         if self.given is None:
             yield given, True
         for strategy in STRATEGIES.values():
-            if self.free_lr and strategy.turns:
+            if strategy.turns and strategy.turned(problem) <= self._free.keys():
                 yield from self._made(strategy, protocol=given)
+        others = [name for name in self._free if not problem.model.panel.knobs[name].rate]
+        for name, part in product(others, (0.0, 0.5, 1.0)):
+            low, high = self._free[name]
+            yield given.with_knobs(**{name: low + part * (high - low)}), False
+
+    @property
+    def _free(self) -> dict[str, Range]:
+        """The ranges of the knobs that may change, by name."""
+        ranges = self.problem.control.ranges
+        return {name: (low, high) for name, (low, high) in ranges.items() if low < high}
+
+    def _random_knobs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Return knobs for a random start: rates as they are, others at random within ranges."""
+        values: dict[str, Any] = dict(self.problem.settings)
+        for name, (low, high) in self._free.items():
+            if not self.problem.model.panel.knobs[name].rate:
+                values[name] = rng.uniform(low, high, self.coarse.steps)
+        return values
 
     def _made(self, strategy: Strategy, **settings: Protocol) -> Iterator[tuple[Protocol, bool]]:
         """Yield the start that a strategy makes; one of the user's that fails is left out."""
         try:
             made = strategy(self.problem, **settings, **self._watched(strategy))
             yield self._accepted(made), True
-        except IntegrationError:  # its learning rate is too large: others may work
+        except (IntegrationError, UnfitError):  # too large a learning rate: others may work
             return
         except Exception as error:
             if interrupted(error) or not strategy.foreign:
@@ -156,31 +184,40 @@ class Search:
         return {"progress": tell}
 
     def _accepted(self, start: Protocol) -> Protocol:
-        """Return a given start; refuse one with learning rates that the problem does not allow."""
-        low, high = self.problem.control.lr or (self.problem.lr, self.problem.lr)
+        """Return a given start; refuse one with values of knobs that the problem does not allow."""
         self.problem.accept(start, "start")
-        if start.lr.min() < low * (1 - 1e-9) or start.lr.max() > high * (1 + 1e-9):
-            raise ValueError(
-                f"`start` expects learning rates from {low:g} to {high:g}, got {start.lr_text()}"
-            )
+        for name, values in start.knobs.items():
+            value = self.problem.knob_values[name]
+            low, high = self.problem.control.ranges.get(name, (value, value))
+            room = 1e-9 * max(abs(low), abs(high))
+            if values.min() < low - room or values.max() > high + room:
+                words = "learning rates" if name == "lr" else f"values of {knob_label(name)}"
+                raise ValueError(
+                    f"`start` expects {words} from {low:g} to {high:g}, got {start.knob_text(name)}"
+                )
         return start
 
     def _plain(self) -> Iterator[Controls]:
-        """Yield equal shares and each task alone, at the problem's rate and those of its range.
+        """Yield equal shares and each task alone, with constant knobs.
 
-        Where tasks are not free, their shares are the given ones.
+        These are the problem's own, and each free one also at the ends and in the middle of its
+        range. Where tasks are not free, their shares are the given ones.
         """
         steps, tasks = self.problem.steps, self.problem.model.tasks
         rows = [np.full(tasks, 1 / tasks), *np.eye(tasks)]
         shares = [np.tile(row, (steps, 1)) for row in rows]
         if not self.free_tasks:
             shares = [self.starts[0].found.controls.shares]
-        rates = {self.problem.lr}
-        if self.free_lr and self.problem.control.lr is not None:
-            low, high = self.problem.control.lr
-            rates |= {low, (low + high) / 2, high}
-        for each, rate in product(shares, sorted(rates)):
-            yield Controls(each, np.full((steps, tasks), rate))
+        values = self.problem.knob_values
+        choices = [values]
+        for name, (low, high) in self._free.items():
+            choices += [
+                values | {name: value}
+                for value in (low, (low + high) / 2, high)
+                if value != values[name]
+            ]
+        for each, choice in product(shares, choices):
+            yield Controls(each, self.problem.model.panel.rows(choice, steps))
 
     # Searching
 
@@ -225,7 +262,10 @@ class Search:
         return True
 
     def rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
-        """Return controls with one task per step within the limits, if tasks are free."""
+        """Return controls within the limits, with one task per step if tasks are free."""
+        if self.problem.limits.mean:
+            space = Space(self.problem, controls, free_tasks=False, free_knobs=True)
+            controls = space.split(np.asarray(project(space.join(controls), space.domain)))
         if not self.free_tasks:
             return controls
         return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
@@ -255,24 +295,34 @@ class Search:
                 note = f"best {min(self.best.value, descent.value):.6g}"
                 self.meter.advance(self.counts.gradients - self.meter.done, note=note)
         finally:  # an interrupt, or the limit on gradients, loses nothing
-            shares, lr = descent.controls
-            found = on_grid(Protocol(shares, self.problem.duration, lr), self.problem.steps)
-            self.offer(self.rounded(found))
+            found = as_protocol(self.problem, descent.controls)
+            self.offer(self.rounded(on_grid(self.problem, found, self.problem.steps)))
 
 
-def on_grid(protocol: Protocol, steps: int) -> Controls:
-    """Return the mean shares and learning rates of a protocol on equal steps."""
+def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
+    """Return the mean shares and knobs of a protocol on equal steps."""
     edges = np.linspace(0.0, protocol.duration, steps + 1)
+    knobs = problem.knob_rows(protocol)
     if protocol.steps == steps and np.allclose(protocol.edges, edges, rtol=1e-12):
-        return Controls(protocol.shares, protocol.lr_by_task)
+        return Controls(protocol.shares, knobs)
 
-    def means(rates: Floats) -> Floats:
-        sums = np.vstack(
-            [np.zeros(rates.shape[1]), np.cumsum(rates.T * protocol.lengths, axis=1).T]
-        )
+    def means(rows: Floats) -> Floats:
+        sums = np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows.T * protocol.lengths, axis=1).T])
         at = np.stack([np.interp(edges, protocol.edges, column) for column in sums.T], axis=1)
         found = np.diff(at, axis=0) / np.diff(edges)[:, None]
-        return np.where(np.ptp(rates, axis=0) == 0, rates[0], found)  # without rounding errors
+        return np.where(np.ptp(rows, axis=0) == 0, rows[0], found)  # without rounding errors
 
     shares = means(protocol.shares)
-    return Controls(shares / shares.sum(axis=1, keepdims=True), means(protocol.lr_by_task))
+    return Controls(shares / shares.sum(axis=1, keepdims=True), means(knobs))
+
+
+def as_protocol(problem: Problem, controls: Controls, *, one_task: bool = False) -> Protocol:
+    """Return controls on equal steps as a protocol.
+
+    A knob with a value for each task has one per step where that is enough: where all are equal
+    and, with `one_task`, where every step trains on one task.
+    """
+    shares = controls.shares if one_task else None
+    knobs = problem.model.panel.by_name(controls.knobs, shares)
+    own = {name: knobs[name] for name in problem.settings}
+    return Protocol(controls.shares, problem.duration, knobs=own)

@@ -9,7 +9,7 @@ from replan._common import check
 from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Watch
 from replan.control._certify import certified
-from replan.control._objective import LimitError
+from replan.control._objective import LimitError, check_differentiable
 from replan.control._search import Search
 from replan.control._solver import Solver
 from replan.control.exhaustive import Exhaustive
@@ -60,10 +60,7 @@ def solve(
     check.boolean("throw", throw)
     solver = _solver(solver, {"starts": starts, "seed": seed, "tolerance": tolerance})
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
-    if not problem.control.tasks and problem.control.lr is None:
-        raise ValueError(
-            "`problem` expects a control of tasks, of the learning rate, or both, got neither"
-        )
+    check_solvable(problem)
     begin = time.perf_counter()
     with Meter(progress, "gradients") as meter:
         search = Search(problem, start, max_gradients, meter)
@@ -91,6 +88,16 @@ def solve(
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan
+
+
+def check_solvable(problem: Problem) -> None:
+    """Refuse a problem with nothing to control, or whose model has no gradients."""
+    if not problem.control.tasks and not problem.control.ranges:
+        raise ValueError(
+            "`problem` expects a control of tasks, of the learning rate or another knob, or of "
+            "several, got none"
+        )
+    check_differentiable(problem)
 
 
 def _solver(solver: Solver | None, settings: dict[str, Any]) -> Solver:

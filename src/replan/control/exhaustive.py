@@ -19,7 +19,7 @@ class Exhaustive(Solver):
 
     def run(self, search: Search) -> Status:
         """Try every protocol."""
-        if not search.free_tasks or search.free_lr:
+        if not search.free_tasks or search.free_knobs:
             raise ValueError(
                 "`Exhaustive` expects a problem in which only the tasks are controlled"
             )

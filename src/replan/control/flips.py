@@ -36,7 +36,7 @@ class Flips(Solver):
 
     def run(self, search: Search) -> Status:
         """Polish every start."""
-        if not search.free_tasks or search.free_lr:
+        if not search.free_tasks or search.free_knobs:
             raise ValueError("`Flips` expects a problem in which only the tasks are controlled")
         search.begin(self.starts, self.seed)
         for start in search.starts:

@@ -37,10 +37,10 @@ class ForwardBackward(Solver):
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
         search.begin(alone=True)
-        start = on_grid(search.starts[0].protocol, search.problem.steps)
+        start = on_grid(search.problem, search.starts[0].protocol, search.problem.steps)
         descent = ForwardBackwardDescent(
             search.fine, start,
-            free_tasks=search.free_tasks, free_lr=search.free_lr, damping=self.damping,
+            free_tasks=search.free_tasks, damping=self.damping,
         )  # fmt: skip
         search.descend(descent, self.sweeps)
         if descent.met:

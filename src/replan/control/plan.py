@@ -13,6 +13,7 @@ from replan._common import check, files
 from replan._common.check import Floats
 from replan.dynamics import Dynamics
 from replan.dynamics._absent import Absent
+from replan.dynamics._knobs import Knob
 from replan.dynamics._registry import DEFAULT, known
 from replan.problem import Problem
 from replan.protocol import Protocol
@@ -36,7 +37,7 @@ ADVICE: dict[Status, str] = {
 }
 
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
-_FOCUS = "focus on task {}"
+_FOCUS, _ALONE = "focus on {}", "{} alone"
 _BLOCKS = 9  # most stays that are described one by one
 _SAME = 1e-6  # values that differ by more, relatively, are those of different models
 
@@ -103,42 +104,45 @@ class Plan:
     @property
     def learning_rates(self) -> Floats:
         """The learning-rate curve of every task (steps, T), NaN at steps that do not train it."""
-        return np.where(self.protocol.shares > 0, self.protocol.lr_by_task, np.nan)
+        return np.where(self.protocol.shares > 0, self.protocol.by_task("lr"), np.nan)
 
     @property
     def phases(self) -> list[str]:
         """The plan in words: its opening, its mixed part and its end."""
         shares, edges = self.protocol.shares, self.protocol.edges
+        names = self.problem.model.task_names
         changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
         if changes.size == 0:
-            return [f"{_mixture(shares[0])} for {self.protocol.duration:g}"]
+            return [f"{_mixture(shares[0], names)} for {self.protocol.duration:g}"]
         if changes.size < _BLOCKS:
             ends = [*edges[changes], edges[-1]]
             stays = zip([0, *changes], np.diff([0.0, *ends]), strict=True)
             return [
-                f"{_mixture(shares[i], 'task {} alone' if i else _FOCUS)} for {length:.4g}"
+                f"{_mixture(shares[i], names, _ALONE if i else _FOCUS)} for {length:.4g}"
                 for i, length in stays
             ]
         first, last = changes[0], changes[-1]
-        words = [f"{_mixture(shares[0], _FOCUS)} for {edges[first]:.4g}"]
+        words = [f"{_mixture(shares[0], names, _FOCUS)} for {edges[first]:.4g}"]
         if last > first:
             mean = np.average(shares[first:last], axis=0, weights=np.diff(edges[first : last + 1]))
-            words.append(f"revision for {edges[last] - edges[first]:.4g} ({_parts(mean)})")
-        words.append(f"{_mixture(shares[-1])} for {edges[-1] - edges[last]:.4g}")
+            words.append(f"revision for {edges[last] - edges[first]:.4g} ({_parts(mean, names)})")
+        words.append(f"{_mixture(shares[-1], names)} for {edges[-1] - edges[last]:.4g}")
         return words
 
     @property
     def targets(self) -> list[str]:
         """For every target, whether it was met."""
         return [
-            f"task {t + 1} ends at {loss:.4g}, target {target:.4g}: "
+            f"{name} ends at {loss:.4g}, target {target:.4g}: "
             f"{'met' if loss <= target else 'not met'}"
-            for t, (loss, target) in enumerate(self._targets())
+            for name, (loss, target) in zip(
+                self.problem.model.loss_names, self._targets(), strict=True
+            )
             if target < np.inf
         ]
 
     def _targets(self) -> list[tuple[float, float]]:
-        """Return the final loss and the target of every task."""
+        """Return every final loss and its target."""
         targets = np.asarray(self.problem.targets)
         return list(zip(self.trajectory.final_losses.tolist(), targets.tolist(), strict=True))
 
@@ -185,13 +189,12 @@ class Plan:
                     f"{path}: `model` expects the plan's model, with which its value is "
                     f"{value:.9g}, got one with which it is {found:.9g}"
                 )
-            relaxed = content["relaxed"]
             names = Certificate.__dataclass_fields__
             return cls(
                 trajectory.problem,
                 protocol,
                 trajectory,
-                Protocol(relaxed["shares"], lr=relaxed["lr"], edges=relaxed["edges"]),
+                Protocol.from_dict(content["relaxed"]),
                 np.array(content["hamiltonians"]),
                 np.array(content["adjoints"]),
                 Certificate(**{name: content[name] for name in names}),
@@ -213,7 +216,7 @@ class Plan:
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
     ) -> Figure | None:
-        """Draw the losses under the colour bar, and a learning rate that varies.
+        """Draw the losses under the colour bar, and every knob that varies.
 
         Return the figure, and write it if a `path` is given; `axes` as in `Trajectory.plot`.
         """
@@ -238,16 +241,17 @@ class Plan:
 
     def __str__(self) -> str:
         c, s = self.certificate, self.statistics
-        losses = ", ".join(
-            f"task {t + 1} {x:.6g}" for t, x in enumerate(self.trajectory.final_losses)
-        )
         lines = [
-            f"loss {c.value:.6g} ({losses})",
+            f"loss {c.value:.6g} ({self.trajectory.losses_text})",
             *self._parts_text(),
             f"phases: {'; '.join(self.phases)}",
             *self.targets,
-            f"learning rate {self.protocol.lr_text()}, {c.switches} "
-            f"switch{'' if c.switches == 1 else 'es'}",
+            ", ".join(
+                [
+                    *self.protocol.knob_texts,
+                    f"{c.switches} switch{'' if c.switches == 1 else 'es'}",
+                ]
+            ),
             "relaxed problem not solved"
             if c.relaxed_value is None or c.integrality_gap is None
             else f"relaxed loss {c.relaxed_value:.6g}, "
@@ -266,7 +270,7 @@ class Plan:
 
     def _parts_text(self) -> list[str]:
         parts = self.trajectory.parts
-        if not np.any(self.problem.running) and np.all(np.asarray(self.problem.targets) == np.inf):
+        if not self.problem.averages_count and np.all(np.asarray(self.problem.targets) == np.inf):
             return []
         return [
             f"made up of final losses {parts['final']:.4g}, running costs {parts['running']:.4g} "
@@ -308,8 +312,8 @@ def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | N
     section = content["problem"]["model"]
     if model is not None or known(section.get("kind", DEFAULT)):
         problem = Problem.from_dict(content["problem"], model=model)
-        return evaluate(problem, protocol)
-    problem = Problem.from_dict(content["problem"], model=Absent(section, protocol.tasks))
+        return evaluate(problem, protocol, rtol=content["rtol"])
+    problem = Problem.from_dict(content["problem"], model=_absent(content, protocol))
     times, losses = np.array(content["times"]), np.array(content["curves"])
     return _Saved(
         problem,
@@ -321,21 +325,33 @@ def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | N
         errors=np.full_like(losses, np.nan),
         substeps=np.ones(times.size - 1, np.int64),
         average_losses=np.array(content["average_losses"]),
-        average_errors=np.full(protocol.tasks, np.nan),
+        average_errors=np.full(losses.shape[1], np.nan),
+        ends=np.array(list(content["ends"].values())),
         rtol=content["rtol"],
         status="ok",
         advice="",
     )
 
 
-def _mixture(shares: Floats, alone: str = "task {} alone") -> str:
+def _absent(content: dict[str, Any], protocol: Protocol) -> Absent:
+    """Return what stands in for the model of a saved plan."""
+    knobs = [
+        Knob(name, -np.inf, np.inf, 0.0, per_task=values.ndim == 2)
+        for name, values in protocol.knobs.items()
+    ]
+    ends = [Knob(name, -np.inf, np.inf, 0.0) for name in content["ends"]]
+    section = content["problem"]["model"]
+    return Absent(section, protocol.tasks, knobs, content["loss_names"], ends)
+
+
+def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:
     """Return one row of shares in words."""
     task = int(np.argmax(shares))
-    return alone.format(task + 1) if shares[task] == 1 else f"mixture ({_parts(shares)})"
+    return alone.format(names[task]) if shares[task] == 1 else f"mixture ({_parts(shares, names)})"
 
 
-def _parts(shares: Floats) -> str:
-    return ", ".join(f"task {t + 1} {share:.0%}" for t, share in enumerate(shares))
+def _parts(shares: Floats, names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares, strict=True))
 
 
 def _part(amount: float, certificate: Certificate) -> str:

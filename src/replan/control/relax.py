@@ -14,10 +14,11 @@ from replan.control._relaxed import RelaxedDescent
 from replan.control._search import Found, Search, on_grid
 from replan.control._solver import Solver
 from replan.control.plan import Status
+from replan.problem import Problem
 
 TOLERANCE = 1e-4
 
-_ALIKE = 0.15  # starts that differ by less, in shares or in parts of the lr's range, count as one
+_ALIKE = 0.15  # starts that differ by less, in shares or in parts of knobs' ranges, count as one
 _DESCENTS = 3  # best strategies from which the relaxed problem is solved
 _ROUGH = 20.0  # times the tolerance: good enough on the coarse grid
 _SAME = 2.0  # times the tolerance: values closer than this are the same on the coarse grid
@@ -54,14 +55,14 @@ class Relax(Solver):
     def run(self, search: Search) -> Status:
         """Go through the stages; each improves on what has been found."""
         search.begin(self.starts, self.seed)
-        if not (search.free_tasks or search.free_lr):
+        if not (search.free_tasks or search.free_knobs):
             return "converged"  # nothing to choose
         relaxed = self._relax_on_coarse_grid(search)
         for _ in range(_ATTEMPTS):
             relaxed = self._relax_on_fine_grid(search, relaxed)
             self._round(search, relaxed)
             self._polish_tasks(search, relaxed)
-            self._polish_tasks_and_rates(search)
+            self._polish_tasks_and_knobs(search)
             if not search.resolve(self.tolerance):  # else once more, with smaller steps
                 break
         return self._relax_from_plan(search)
@@ -86,15 +87,15 @@ class Relax(Solver):
 
         Starts that are nearly the same there count once.
         """
-        low, high = search.problem.control.lr or (0.0, 0.0)
-        width = max(high - low, 1e-300) if search.free_lr else np.inf
+        low, high = search.problem.knob_ranges
+        width = np.where(low < high, high - low, np.inf)
         chosen: list[Controls] = []
         strategies = 0
         for start in sorted(search.starts, key=lambda start: (start.strategy, start.found.value)):
-            controls = on_grid(start.protocol, search.coarse.steps)
+            controls = on_grid(search.problem, start.protocol, search.coarse.steps)
             new = all(
                 np.abs(other.shares - controls.shares).max() > _ALIKE
-                or np.abs(other.lr - controls.lr).max() > _ALIKE * width
+                or np.any(np.abs(other.knobs - controls.knobs) > _ALIKE * width)
                 for other in chosen
             )
             if new and strategies < _DESCENTS:
@@ -107,7 +108,7 @@ class Relax(Solver):
         descent = self._descent(search, search.fine, start, enough)
         search.descend(descent, 300)
         search.relaxed = Found(descent.controls, descent.value, descent.residual)
-        return _fill_lr(descent.controls)
+        return _fill_knobs(search.problem, descent.controls)
 
     def _round(self, search: Search, relaxed: Controls) -> None:
         search.offer(search.rounded(relaxed))
@@ -124,15 +125,15 @@ class Relax(Solver):
             for controls in {begin.shares.tobytes(): begin for begin in begins}.values():
                 self._flip(search, controls, part=2e-3, failures=100)
 
-    def _polish_tasks_and_rates(self, search: Search) -> None:
-        """Improve learning rates and tasks alternately."""
-        for _ in range(5 * (search.free_lr and search.free_tasks)):
+    def _polish_tasks_and_knobs(self, search: Search) -> None:
+        """Improve knobs and tasks alternately."""
+        for _ in range(5 * (search.free_knobs and search.free_tasks)):
             before = search.best.value
             enough = search.enough(self.tolerance)
-            rates = RelaxedDescent(
-                search.fine, search.best.controls, free_tasks=False, free_lr=True, enough=enough
+            knobs = RelaxedDescent(
+                search.fine, search.best.controls, free_tasks=False, free_knobs=True, enough=enough
             )
-            search.descend(rates, 40)
+            search.descend(knobs, 40)
             self._flip(search, search.best.controls)
             if before - search.best.value <= 0.02 * enough:
                 return
@@ -151,7 +152,7 @@ class Relax(Solver):
         self, search: Search, grid: Objective, start: Controls, enough: float
     ) -> RelaxedDescent:
         return RelaxedDescent(
-            grid, start, free_tasks=search.free_tasks, free_lr=search.free_lr, enough=enough
+            grid, start, free_tasks=search.free_tasks, free_knobs=search.free_knobs, enough=enough
         )
 
     def _flip(
@@ -178,12 +179,16 @@ def _refined(controls: Controls, steps: int) -> Controls:
     )
 
 
-def _fill_lr(controls: Controls) -> Controls:
-    """Give tasks without a share at a step the learning rate of their nearest steps with one."""
-    lr = controls.lr.copy()
-    steps = np.arange(len(lr))
-    for t in range(lr.shape[1]):
-        used = controls.shares[:, t] > 1e-3
-        if used.any():
-            lr[:, t] = np.interp(steps, steps[used], lr[used, t])
-    return Controls(controls.shares, lr)
+def _fill_knobs(problem: Problem, controls: Controls) -> Controls:
+    """Give tasks without a share at a step the knobs of their nearest steps with one."""
+    knobs = controls.knobs.copy()
+    steps = np.arange(len(knobs))
+    for columns in problem.model.panel.columns.values():
+        if columns.stop - columns.start == 1:
+            continue
+        for t in range(problem.model.tasks):
+            used = controls.shares[:, t] > 1e-3
+            if used.any():
+                column = columns.start + t
+                knobs[:, column] = np.interp(steps, steps[used], knobs[used, column])
+    return Controls(controls.shares, knobs)

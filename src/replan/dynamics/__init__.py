@@ -8,26 +8,37 @@ from replan.dynamics._compiled_dynamics import CompiledDynamics
 from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, Pulled
 from replan.dynamics._integrate import Integration, IntegrationError, integrate
 from replan.dynamics._kernels import Kernels
+from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import find, register
+from replan.dynamics._sampled import Sampled
 from replan.dynamics.auto import AutoDynamics
+from replan.dynamics.curriculum import Curriculum
+from replan.dynamics.denoising import Denoising
+from replan.dynamics.dropout import Dropout
 from replan.dynamics.teacher_student import Overlaps, TeacherStudent
 
 if TYPE_CHECKING:
     from replan._common.compiled import compiled
 
 __all__ = [
+    "LR",
     "AutoDynamics",
     "Chain",
     "CompiledDynamics",
+    "Curriculum",
+    "Denoising",
     "DifferentiableDynamics",
+    "Dropout",
     "Dynamics",
     "HasOverlaps",
     "Integration",
     "IntegrationError",
     "Kernels",
+    "Knob",
     "Overlaps",
     "Pieces",
     "Pulled",
+    "Sampled",
     "Simulable",
     "TeacherStudent",
     "compiled",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,6 +10,11 @@ import numpy as np
 from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
+from replan.dynamics._knobs import Knob
+
+
+class AbsentError(ValueError):
+    """Something needs the model that is absent."""
 
 
 class Absent(DifferentiableDynamics):
@@ -18,12 +23,25 @@ class Absent(DifferentiableDynamics):
     Results that were saved with that model can be read, but nothing can be computed again.
     """
 
-    def __init__(self, section: Mapping[str, Any], tasks: int) -> None:
+    def __init__(
+        self,
+        section: Mapping[str, Any],
+        tasks: int,
+        knobs: Sequence[Knob],
+        losses: Sequence[str],
+        ends: Sequence[Knob],
+    ) -> None:
         self.section, self.tasks = dict(section), tasks
+        self.knobs, self.end_knobs, self._losses = knobs, ends, tuple(losses)
         self.kind = str(section.get("kind", "unknown"))  # type: ignore[misc]
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The names of the losses."""
+        return self._losses
+
     def _refuse(self) -> NoReturn:
-        raise ValueError(
+        raise AbsentError(
             "this result was loaded without its model, of kind "
             f"{check.show(self.kind)}: to compute anything anew, load it with `model=` given, or "
             "import the module that registers the kind"

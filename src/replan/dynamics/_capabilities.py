@@ -32,8 +32,10 @@ class Chain(ABC):
         """Return a copy that continues from here with its own random numbers."""
 
     @abstractmethod
-    def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done.
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, number); return how many were done.
+
+        A row of `knobs` holds the value of each of the model's knobs for the sample's task.
 
         These are fewer than all where the run diverged.
         """

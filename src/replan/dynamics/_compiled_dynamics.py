@@ -11,7 +11,7 @@ import numpy as np
 from replan._common import check
 from replan._common.check import Floats
 from replan._common.interrupt import Pace
-from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled
+from replan.dynamics._dynamics import DifferentiableDynamics, Pieces, Pulled, with_ends
 from replan.dynamics._kernels import Kernels
 
 if TYPE_CHECKING:
@@ -58,19 +58,21 @@ class CompiledDynamics(DifferentiableDynamics):
         return Loops(*(Pace(uneven) for _ in Loops._fields))
 
     def losses(self, states: Any) -> Floats:
-        """Return the loss of every task (…, T) at states (…, n), or at a user's start."""
-        x = states if isinstance(states, np.ndarray) else self.pack(states)
+        """Return all losses (…, L) at states (…, n), or at a user's start; see `Dynamics`."""
+        if not isinstance(states, np.ndarray):
+            states = with_ends(self.pack(states), [knob.default for knob in self.end_knobs])
+        x = states
         if x.dtype != np.float64 or x.ndim == 0:
             raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
         rows = x.reshape(-1, x.shape[-1])
-        out = np.empty((len(rows), self.tasks))
+        out = np.empty((len(rows), len(self.loss_names)))
         self._paces.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
-        return out.reshape(*x.shape[:-1], self.tasks)
+        return out.reshape(*x.shape[:-1], out.shape[1])
 
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients (…, n) of Σ_t cotangents[…, t] × loss of task t."""
+        """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
         rows = states.reshape(-1, states.shape[-1])
-        weights = cotangents.reshape(-1, self.tasks)
+        weights = cotangents.reshape(len(rows), -1)
         out = np.empty_like(rows)
         self._paces.pull_all_losses.run(
             self._loops.pull_all_losses, len(rows), self.parameters, rows, weights, out
@@ -79,6 +81,11 @@ class CompiledDynamics(DifferentiableDynamics):
 
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Dynamics.roll_out`."""
+        if pieces.knobs.shape[1:] != (self.panel.size,):  # compiled code does not look
+            raise ValueError(
+                f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
+                f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
+            )
         count = len(pieces.lengths)
         states = np.empty((count + 1, start.size))
         states[0] = start
@@ -89,8 +96,8 @@ class CompiledDynamics(DifferentiableDynamics):
 
     def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
         """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`."""
-        by_shares, by_lr = np.zeros_like(pieces.shares), np.zeros_like(pieces.shares)
-        found = Pulled(np.empty_like(states), by_shares, by_lr)
+        by_shares, by_knobs = np.zeros_like(pieces.shares), np.zeros_like(pieces.knobs)
+        found = Pulled(np.empty_like(states), by_shares, by_knobs)
         self._paces.pull_back.run(
             self._loops.pull_back, len(pieces.lengths),
             self.parameters, states, cotangents, pieces, *found,

@@ -1,12 +1,14 @@
 """What evolves in training: the interfaces of a model, and the pieces it is rolled out over.
 
-Notation: T tasks, a state is a vector of length n, a protocol is cut into pieces.
+Notation: T tasks, L losses, C columns of knobs, a state is a vector of length n, a protocol is cut
+into pieces.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,36 +16,39 @@ import numpy as np
 from replan._common import check
 from replan._common.check import Floats, Ints
 from replan._common.sections import from_keys
+from replan.dynamics._knobs import LR, Knob, Panel
 
 
 class Pieces(NamedTuple):
     """The steps of a protocol as an integrator sees them.
 
-    shares: (pieces, T) of the tasks. lr: (pieces, T) the learning rate of each task. lengths:
-    (pieces,) in time. substeps: (pieces,) how many integrator steps each piece is cut into, equal
-    ones. Twice the substeps must give a more accurate result: errors are estimated from that.
+    shares: (pieces, T) of the tasks. knobs: (pieces, C) the values of all knobs, in the columns of
+    the model's panel; of a model with the learning rate as its only knob, (pieces, T) its value for
+    each task. lengths: (pieces,) in time. substeps: (pieces,) how many integrator steps each piece
+    is cut into, equal ones. Twice the substeps must give a more accurate result: errors are
+    estimated from that.
     """
 
     shares: Floats
-    lr: Floats
+    knobs: Floats
     lengths: Floats
     substeps: Ints
 
     @classmethod
-    def whole(cls, shares: Floats, lr: Floats, lengths: Floats) -> Pieces:
+    def whole(cls, shares: Floats, knobs: Floats, lengths: Floats) -> Pieces:
         """Return pieces of one integrator step each."""
-        return cls(shares, lr, lengths, np.ones(len(lengths), np.int64))
+        return cls(shares, knobs, lengths, np.ones(len(lengths), np.int64))
 
     def only(self, first: int, last: int) -> Pieces:
         """Return the pieces from `first` up to the one before `last`."""
         some = slice(first, last)
-        return Pieces(self.shares[some], self.lr[some], self.lengths[some], self.substeps[some])
+        return Pieces(self.shares[some], self.knobs[some], self.lengths[some], self.substeps[some])
 
     def cut(self, parts: int) -> Pieces:
         """Return every piece cut into equal parts, each with the substeps of the whole."""
         rows = np.repeat(np.arange(len(self.lengths)), parts)
         return Pieces(
-            self.shares[rows], self.lr[rows], self.lengths[rows] / parts, self.substeps[rows]
+            self.shares[rows], self.knobs[rows], self.lengths[rows] / parts, self.substeps[rows]
         )
 
 
@@ -51,19 +56,21 @@ class Pulled(NamedTuple):
     """Gradients of a roll-out.
 
     adjoints: (pieces + 1, n) by the state at every edge, through all that follows from it.
-    by_shares, by_lr: (pieces, T).
+    by_shares: (pieces, T). by_knobs: (pieces, C).
     """
 
     adjoints: Floats
     by_shares: Floats
-    by_lr: Floats
+    by_knobs: Floats
 
 
 class Dynamics(ABC):
-    """A model of training that rolls out: x′ = Σ_t share_t f_t(x, lr_t).
+    """A model of training that rolls out: x′ = Σ_t share_t f_t(x, knobs of task t).
 
-    kind: the word that stands for the model in files. example: commented `[model]` and `[start]`
-    sections of a problem file to start from. tasks: T. `pack` makes a state from what a user
+    kind: the word that stands for the model in files. example: a commented problem file to start
+    from, or its `[model]` and `[start]` sections alone. tasks: T. knobs: what training may turn
+    over time, by default the learning rate alone. end_knobs: what is set once, at the end, so that
+    the objective is smallest, such as a factor at test time. `pack` makes a state from what a user
     writes; `unpack` does the reverse.
 
     A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
@@ -73,6 +80,23 @@ class Dynamics(ABC):
     kind: ClassVar[str]
     example: ClassVar[str] = ""
     tasks: int
+    knobs: Sequence[Knob] = (LR,)
+    end_knobs: Sequence[Knob] = ()
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """What people call the tasks (T,)."""
+        return tuple(f"task {t + 1}" for t in range(self.tasks))
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """What people call the losses (L,): by default there is one for each task."""
+        return self.task_names
+
+    @cached_property
+    def panel(self) -> Panel:
+        """Where each knob stands among the columns of `Pieces.knobs`."""
+        return Panel(self.knobs, self.tasks)
 
     def pack(self, start: Any) -> Floats:
         """Return a user's start, checked, as a state (n,)."""
@@ -84,7 +108,10 @@ class Dynamics(ABC):
 
     @abstractmethod
     def losses(self, states: Floats) -> Floats:
-        """Return the loss of every task (…, T) at states (…, n)."""
+        """Return all losses (…, L) at states (…, n).
+
+        Where the model has end knobs, their values follow each state.
+        """
 
     @abstractmethod
     def roll_out(self, start: Floats, pieces: Pieces) -> Floats:
@@ -117,24 +144,44 @@ class Dynamics(ABC):
 
         return from_keys(start, content, "start")
 
+    def sketch_start(self, content: Mapping[str, Any]) -> Any:
+        """Return a start of the form that the `[start]` section describes, without long work.
+
+        It finds the mistakes in the section, and costs are measured on it, before the work of many
+        problems begins. By default it is the start itself.
+        """
+        return self.start_from_dict(content)
+
     def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return a start as the `[start]` section of a problem file."""
         return {"state": self.pack(start).tolist()}
 
 
 def first_state(model: Dynamics, start: Any) -> Floats:
-    """Return a user's start as a state (n,); refuse one that, or whose losses, are not finite."""
+    """Return a user's start as a state (n,); refuse it unless it and its losses are finite."""
     state = check.array("start", model.pack(start), ("n",))
     if state.size == 0:  # of a model that is absent, and has no losses either
         return state
     with np.errstate(all="ignore"):
-        losses = model.losses(state)
+        losses = model.losses(with_ends(state, [knob.default for knob in model.end_knobs]))
+    if np.shape(losses) != (len(model.loss_names),):
+        raise ValueError(
+            f"`losses` expects to return {len(model.loss_names)} numbers for a state, "
+            f"got shape {np.shape(losses)}"
+        )
     if not np.all(np.isfinite(losses)):
         raise ValueError(
-            "`start` expects one at which the losses of all tasks are finite, "
-            f"got {check.show(losses.tolist())}"
+            f"`start` expects one at which all losses are finite, got {check.show(losses.tolist())}"
         )
     return state
+
+
+def with_ends(states: Floats, ends: Sequence[float] | Floats) -> Floats:
+    """Return states (…, n) with the values of the end knobs behind each: what losses are of."""
+    if len(ends) == 0:
+        return states
+    tail = np.broadcast_to(np.asarray(ends, dtype=np.float64), (*states.shape[:-1], len(ends)))
+    return np.concatenate([states, tail], axis=-1)
 
 
 class DifferentiableDynamics(Dynamics):
@@ -142,7 +189,7 @@ class DifferentiableDynamics(Dynamics):
 
     @abstractmethod
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients (…, n) by the states of Σ_t cotangents[…, t] × loss of task t."""
+        """Return the gradients by the states, of their shape, of Σ_l cotangents[…, l] × loss l."""
 
     @abstractmethod
     def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from replan._common import check
 from replan._common.check import Floats, Ints
-from replan.dynamics._dynamics import Dynamics, Pieces
+from replan._common.naming import knob_label
+from replan.dynamics._dynamics import Dynamics, Pieces, with_ends
 
 Status = Literal["ok", "diverged", "inaccurate"]
 
@@ -27,7 +29,7 @@ class IntegrationError(ArithmeticError):
 class Integration(NamedTuple):
     """A roll-out to a required accuracy.
 
-    states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, T). errors: the
+    states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, L). errors: the
     estimated discretisation error of each loss, NaN where it is not known. substeps: (pieces,)
     steps taken on each piece.
     """
@@ -45,10 +47,13 @@ def integrate(
     start: Floats,
     pieces: Pieces,
     *,
+    ends: Sequence[float] | Floats | None = None,
     rtol: float = RTOL,
     max_steps: int = MAX_STEPS,
 ) -> Integration:
     """Roll out with ever smaller steps until the losses and states are accurate to `rtol`.
+
+    `ends`: the values of the model's end knobs, if it has any, by default their default values.
 
     The error is estimated by comparing step with half step; it says how many times smaller the
     steps must be. After the first pair of runs, give up where the next would need more than
@@ -57,13 +62,14 @@ def integrate(
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
     max_steps = check.integer("max_steps", max_steps, at_least=1)
+    ends = [knob.default for knob in model.end_knobs] if ends is None else ends
     lengths, whole = pieces.lengths, pieces.lengths.size + 1
     first = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
     pieces = pieces._replace(substeps=np.maximum(pieces.substeps, first))
     while True:
-        coarse, coarse_losses = _finite_roll_out(model, start, pieces)
+        coarse, coarse_losses = _finite_roll_out(model, start, pieces, ends)
         fine = pieces._replace(substeps=2 * pieces.substeps)
-        states, losses = _finite_roll_out(model, start, fine)
+        states, losses = _finite_roll_out(model, start, fine, ends)
         errors = np.full_like(losses, np.inf)
         if len(states) == len(coarse) == whole:
             errors = np.abs(losses - coarse_losses) / _LEFT
@@ -76,35 +82,40 @@ def integrate(
                 errors = np.full_like(losses, np.nan)
             if excess <= 1.0:
                 return Integration(states, losses, errors, fine.substeps, "ok", "")
-            finer = _finer(model, states, pieces, excess)
-        else:  # the steps are too long from where numbers are no longer finite, if anywhere
-            broken = np.arange(lengths.size) >= min(len(states), len(coarse)) - 1
-            finer = np.where(broken, 2, 1)
+            finer = _finer(_own_errors(model, states, pieces), excess)
+        else:  # steps are too long where numbers are no longer finite, or before, where errors grew
+            own = _own_errors(model, states[: len(coarse)], pieces)
+            sizes = np.maximum(1.0, np.abs(states[1 : own.size + 1]).max(axis=1, initial=0.0))
+            good = np.pad(own <= rtol * sizes, (0, lengths.size - own.size))
+            finer = np.where(good, 1, 2)
         pieces = pieces._replace(substeps=pieces.substeps * finer)
         if 2 * pieces.substeps.sum() > max_steps:
             break
-    status, advice = _explain(model, states, fine, rtol)
+    status, advice = _explain(model, states, fine, ends, rtol)
     return Integration(states, losses, errors, fine.substeps, status, advice)
 
 
-def _finer(model: Dynamics, states: Floats, pieces: Pieces, excess: float) -> Ints:
-    """Return by what factor (pieces,) the substeps of each piece must grow.
+def _own_errors(model: Dynamics, states: Floats, pieces: Pieces) -> Floats:
+    """Return the errors that pieces make on their own, each from its start (len(states) − 1,).
 
-    `states` come from twice the substeps; each piece is run again on its own, from its start.
-    Steps are refined where errors are made, not where they show: dynamics that amplify errors show
-    them late.
+    `states` come from twice the substeps. Errors show where they have grown, which may be long
+    after they were made.
     """
+    ends = [model.roll_out(x, pieces.only(i, i + 1))[-1] for i, x in enumerate(states[:-1])]
+    return np.array([np.max(np.abs(end - x)) for end, x in zip(ends, states[1:], strict=True)])
+
+
+def _finer(own: Floats, excess: float) -> Ints:
+    """Return by what factor (pieces,) the substeps of each piece must grow, given their errors."""
     times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
-    ends = [
-        model.roll_out(states[i], pieces.only(i, i + 1))[-1] for i in range(pieces.lengths.size)
-    ]
-    local = np.max(np.abs(np.array(ends) - states[1:]), axis=1)
-    parts = local / max(local.max(), 1e-300)
+    parts = own / max(own.max(), 1e-300)
     finer = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
     return np.maximum(np.where(parts >= 0.01, np.maximum(finer, 2), finer), 1)
 
 
-def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Floats, Floats]:
+def _finite_roll_out(
+    model: Dynamics, start: Floats, pieces: Pieces, ends: Sequence[float] | Floats
+) -> tuple[Floats, Floats]:
     """Return states and losses up to the first that is not a finite number."""
     states = model.roll_out(start, pieces)
     most = pieces.lengths.size + 1
@@ -114,10 +125,11 @@ def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Fl
             f"where numbers are no longer finite, got shape {np.shape(states)}"
         )
     with np.errstate(invalid="ignore"):  # a step too large can leave the valid states
-        losses = model.losses(states)
-    if np.shape(losses) != (len(states), model.tasks):
+        losses = model.losses(with_ends(states, ends))
+    count = len(model.loss_names)
+    if np.shape(losses) != (len(states), count):
         raise ValueError(
-            f"`losses` expects to return shape ({len(states)}, {model.tasks}) for states of shape "
+            f"`losses` expects to return shape ({len(states)}, {count}) for states of shape "
             f"{states.shape}, got shape {np.shape(losses)}"
         )
     bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
@@ -125,7 +137,9 @@ def _finite_roll_out(model: Dynamics, start: Floats, pieces: Pieces) -> tuple[Fl
     return states[:end], losses[:end]
 
 
-def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tuple[Status, str]:
+def _explain(
+    model: Dynamics, states: Floats, pieces: Pieces, ends: Sequence[float] | Floats, rtol: float
+) -> tuple[Status, str]:
     """Return why a roll-out did not reach its accuracy, and what to try.
 
     One that becomes infinite diverges only if it still does so with much smaller steps, from
@@ -139,24 +153,44 @@ def _explain(model: Dynamics, states: Floats, pieces: Pieces, rtol: float) -> tu
         again = again._replace(
             substeps=np.maximum(8 * again.substeps, _AGAIN // again.lengths.size)
         )
-        ends, _ = _finite_roll_out(model, states[moderate], again)
-        if len(ends) <= again.lengths.size:
+        after, _ = _finite_roll_out(model, states[moderate], again, ends)
+        if len(after) <= again.lengths.size:
             _check_rate(model, states[moderate], pieces.only(moderate, moderate + 1))
-            lr, shares = pieces.lr[done], pieces.shares[done]
+            rates = _rates_in_force(model, pieces.only(done, done + 1))
             return "diverged", (
                 f"the trajectory diverged after time {pieces.lengths[:done].sum():g} of "
-                f"{pieces.lengths.sum():g} at learning rate {lr[shares > 0].max():g}: "
-                "try a smaller `lr` or a shorter `duration`"
+                f"{pieces.lengths.sum():g}{rates}: {_smaller_rates(model)}"
             )
     return "inaccurate", (
-        f"accuracy {rtol:g} was not reached with {steps} steps: "
-        "try a smaller `lr` or a shorter `duration`, or a larger `max_steps`"
+        f"accuracy {rtol:g} was not reached with {steps} steps: {_smaller_rates(model)}, or a "
+        "larger `max_steps`"
     )
+
+
+def _rates_in_force(model: Dynamics, piece: Pieces) -> str:
+    """Return the rates on a piece in words, the largest of those of the tasks that are trained."""
+    trained = np.flatnonzero(piece.shares[0] > 0)
+    values = model.panel.of_task(np.repeat(piece.knobs, trained.size, axis=0), trained)
+    words = [
+        f"{knob_label(knob.name)} {value:g}"
+        for knob, value in zip(model.knobs, values.max(axis=0), strict=True)
+        if knob.rate
+    ]
+    return f" at {', '.join(words)}" if words else ""
+
+
+def _smaller_rates(model: Dynamics) -> str:
+    rates = [f"a smaller `{knob.name}` or " for knob in model.knobs if knob.rate]
+    return f"try {''.join(rates[:1])}a shorter `duration`"
 
 
 def _check_rate(model: Dynamics, state: Floats, piece: Pieces) -> None:
     """Refuse a model whose rate is not finite at a state, however small the learning rate."""
-    short = piece._replace(lengths=1e-9 * piece.lengths, lr=np.minimum(piece.lr, 1e-3))
+    panel, knobs = model.panel, piece.knobs.copy()
+    for name, columns in panel.columns.items():
+        if panel.knobs[name].rate:
+            knobs[:, columns] = np.minimum(knobs[:, columns], 1e-3)
+    short = piece._replace(lengths=1e-9 * piece.lengths, knobs=knobs)
     if len(model.roll_out(state, short)) < 2:
         raise ValueError(
             "`model` expects a rate of finite numbers, got NaN or infinity at the state "

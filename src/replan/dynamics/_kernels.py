@@ -11,13 +11,16 @@ class Kernels(NamedTuple):
 
     - `parameters`: a NamedTuple class of numbers and arrays, all that the functions know about a
       model; the model's own, because the functions are found by it. `p` below is an instance.
-    - `rate(p, state, shares, lr, out)`: write Σ_t shares[t] f_t(state, lr[t]) to `out` (n,).
-    - `losses(p, state, out)`: write the loss of every task to `out` (T,).
-    - `pull_rate(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr)`: write the
-      gradient of cotangent · rate by the state to `by_state` (n,); add `scale` × those by shares
-      and by lr to `by_shares` and `by_lr` (T,).
-    - `pull_losses(p, state, cotangent, out)`: write the gradient (n,) of Σ_t cotangent[t] × loss of
-      task t to `out`.
+    - `rate(p, state, shares, knobs, out)`: write Σ_t shares[t] f_t(state, knobs of task t) to `out`
+      (n,). `knobs` (C,) are the values of the model's knobs in their order, T numbers for a knob
+      with a value for each task, else one; for the learning rate alone, that of each task.
+    - `losses(p, state, out)`: write all losses to `out` (L,). The values of the model's end knobs,
+      if it has any, stand behind the n numbers of the state.
+    - `pull_rate(p, state, cotangent, shares, knobs, scale, by_state, by_shares, by_knobs)`: write
+      the gradient of cotangent · rate by the state to `by_state` (n,); add `scale` × those by
+      shares and by knobs to `by_shares` (T,) and `by_knobs` (C,).
+    - `pull_losses(p, state, cotangent, out)`: write the gradient of Σ_l cotangent[l] × loss l by
+      the state, and by the end knobs behind it, to `out`.
     - `make_work(p)`, `make_pull_work(p)`: for functions that need scratch arrays; return what they
       get in place of `p`, made once per roll-out: for rate and losses, and for their reverses. Each
       is annotated with the NamedTuple class that it returns.

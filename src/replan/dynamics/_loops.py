@@ -26,9 +26,9 @@ from replan.dynamics._kernels import Kernels
 _KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
 
 _ARGUMENTS = {
-    "rate": "p, state, shares, lr, out",
+    "rate": "p, state, shares, knobs, out",
     "losses": "p, state, out",
-    "pull_rate": "p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr",
+    "pull_rate": "p, state, cotangent, shares, knobs, scale, by_state, by_shares, by_knobs",
     "pull_losses": "p, state, cotangent, out",
     "make_work": "p",
     "make_pull_work": "p",
@@ -83,7 +83,7 @@ def _check(kernels: Kernels) -> None:
 
 
 def _explained(loop: Any) -> Callable[..., Any]:
-    """Return the loop with errors of numba, which are pages long, told in one line.
+    """Return the loop with errors of numba, which are pages long, cut down to one line.
 
     Compiled code that fails was given a state of the wrong length: nothing else varies.
     """
@@ -162,21 +162,28 @@ _pull_losses = _by_type("pull_losses")
 
 
 @inlined
+def _copy(source: Floats, target: Floats) -> None:
+    """Copy (n,) numbers; numba takes seconds to compile what an assignment says of bad shapes."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@inlined
 def _stages(
-    work: Any, shares: Floats, lr: Floats, step: float, stages: Floats,
+    work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats,
     slope: Floats, total: Floats,
 ) -> None:  # fmt: skip
     """Fill in the states of the last three stages (4, n) and the sum k₁ + 2k₂ + 2k₃ of slopes."""
     n = total.size
-    _rate(work, stages[0], shares, lr, slope)
+    _rate(work, stages[0], shares, knobs, slope)
     for i in range(n):
         total[i] = slope[i]
         stages[1, i] = stages[0, i] + 0.5 * step * slope[i]
-    _rate(work, stages[1], shares, lr, slope)
+    _rate(work, stages[1], shares, knobs, slope)
     for i in range(n):
         total[i] += 2.0 * slope[i]
         stages[2, i] = stages[0, i] + 0.5 * step * slope[i]
-    _rate(work, stages[2], shares, lr, slope)
+    _rate(work, stages[2], shares, knobs, slope)
     for i in range(n):
         total[i] += 2.0 * slope[i]
         stages[3, i] = stages[0, i] + step * slope[i]
@@ -184,11 +191,11 @@ def _stages(
 
 @inlined
 def _finish(
-    work: Any, shares: Floats, lr: Floats, step: float, stages: Floats,
+    work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats,
     slope: Floats, total: Floats, end: Floats,
 ) -> None:  # fmt: skip
     """Write the end x + h/6 (k₁ + 2k₂ + 2k₃ + k₄) of a step whose stages are known."""
-    _rate(work, stages[3], shares, lr, slope)
+    _rate(work, stages[3], shares, knobs, slope)
     for i in range(total.size):
         end[i] = stages[0, i] + step / 6.0 * (total[i] + slope[i])
 
@@ -209,21 +216,21 @@ def _roll_out(
     count, n = pieces.lengths.size, states.shape[1]
     work = _make_work(p)
     stages, slope, total = np.empty((4, n)), np.empty(n), np.empty(n)
-    stages[0] = states[piece + 1] if part > 0 else states[piece]
+    _copy(states[piece + 1] if part > 0 else states[piece], stages[0])
     while piece < count:
         step = pieces.lengths[piece] / pieces.substeps[piece]
-        shares, lr = pieces.shares[piece], pieces.lr[piece]
+        shares, knobs = pieces.shares[piece], pieces.knobs[piece]
         last = min(pieces.substeps[piece], part + most)
         most -= last - part
         for _ in range(part, last):
-            _stages(work, shares, lr, step, stages, slope, total)
-            _finish(work, shares, lr, step, stages, slope, total, stages[0])
+            _stages(work, shares, knobs, step, stages, slope, total)
+            _finish(work, shares, knobs, step, stages, slope, total, stages[0])
             size = 0.0
             for i in range(n):
                 size += abs(stages[0, i])
             if not np.isfinite(size):
                 return piece, -1
-        states[piece + 1] = stages[0]
+        _copy(stages[0], states[piece + 1])
         if last < pieces.substeps[piece]:
             return piece, last
         piece, part = piece + 1, 0
@@ -234,13 +241,13 @@ def _roll_out(
 
 def _pull_back(
     p: Any, states: Floats, cotangents: Floats, pieces: Pieces,
-    adjoints: Floats, by_shares: Floats, by_lr: Floats, done: int, _: int, most: int,
+    adjoints: Floats, by_shares: Floats, by_knobs: Floats, done: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
     states, cotangents: (pieces + 1, n). Fills in the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and adds to those by shares and by lr (pieces, T). Goes on when the `done`
-    last pieces are done, by whole pieces.
+    state at each edge, and adds to those by shares (pieces, T) and by knobs (pieces, C). Goes on
+    when the `done` last pieces are done, by whole pieces.
     """
     count, n = pieces.lengths.size, states.shape[1]
     work, pull_work = _make_work(p), _make_pull_work(p)
@@ -251,20 +258,20 @@ def _pull_back(
     slope, total = np.empty(n), np.empty(n)
     back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n)
     if done == 0:
-        adjoints[count] = cotangents[count]
+        _copy(cotangents[count], adjoints[count])
     for piece in range(count - 1 - done, -1, -1):
         if most <= 0:
             return count - 1 - piece, 0
         substeps = pieces.substeps[piece]
         most -= substeps
         step = pieces.lengths[piece] / substeps
-        shares, lr = pieces.shares[piece], pieces.lr[piece]
-        stages[0, 0] = states[piece]
+        shares, knobs = pieces.shares[piece], pieces.knobs[piece]
+        _copy(states[piece], stages[0, 0])
         for sub in range(substeps):  # the stages again, going forwards
-            _stages(work, shares, lr, step, stages[sub], slope, total)
+            _stages(work, shares, knobs, step, stages[sub], slope, total)
             if sub + 1 < substeps:
-                _finish(work, shares, lr, step, stages[sub], slope, total, stages[sub + 1, 0])
-        back[:] = adjoints[piece + 1]
+                _finish(work, shares, knobs, step, stages[sub], slope, total, stages[sub + 1, 0])
+        _copy(adjoints[piece + 1], back)
         for sub in range(substeps - 1, -1, -1):
             # x⁺ = x + h/6 (k₁ + 2k₂ + 2k₃ + k₄): the cotangent of each kᵢ in turn, over h.
             for i in range(n):
@@ -272,8 +279,8 @@ def _pull_back(
                 total[i] = 0.0
             for j in range(3, -1, -1):
                 _pull_rate(
-                    pull_work, stages[sub, j], cotangent, shares, lr, step,
-                    pulled, by_shares[piece], by_lr[piece],
+                    pull_work, stages[sub, j], cotangent, shares, knobs, step,
+                    pulled, by_shares[piece], by_knobs[piece],
                 )  # fmt: skip
                 for i in range(n):
                     pulled[i] *= step
@@ -294,7 +301,7 @@ def _pull_back(
 def _all_losses(
     p: Any, states: Floats, out: Floats, row: int, _: int, most: int
 ) -> tuple[int, int]:
-    """Fill in the loss of every task (m, T) at states (m, n)."""
+    """Fill in all losses (m, L) at states (m, n), with the values of any end knobs behind."""
     work = _make_work(p)
     last = min(states.shape[0], row + most)
     for i in range(row, last):
@@ -305,7 +312,7 @@ def _all_losses(
 def _pull_all_losses(
     p: Any, states: Floats, cotangents: Floats, out: Floats, row: int, _: int, most: int
 ) -> tuple[int, int]:
-    """Reverse of `_all_losses`: fill in gradients (m, n) by states; cotangents are (m, T)."""
+    """Reverse of `_all_losses`: fill in gradients (m, n) by states; cotangents are (m, L)."""
     work = _make_pull_work(p)
     last = min(states.shape[0], row + most)
     for i in range(row, last):

@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled
+from replan._common.compiled import compiled, inlined
 
 TWO_OVER_PI = 2.0 / math.pi
 
@@ -51,6 +51,23 @@ def tilt(cov: Floats, k: int) -> Floats:
         for b in range(cov.shape[0]):
             out[a, b] = tilted(cov[a, b], cov[a, k], cov[b, k], inverse)
     return out
+
+
+@inlined
+def pull_tilt(bar: Floats, cov: Floats, k: int, inverse: float, out: Floats) -> None:
+    """Add to `out` the derivative by C of what depends on C^k through `bar`.
+
+    All are (n, n); inverse = 1 / (1 + C_kk).
+    """
+    total = 0.0
+    for n in range(cov.shape[0]):
+        row = 0.0
+        for m in range(cov.shape[0]):
+            out[n, m] += bar[n, m]
+            row += (bar[n, m] + bar[m, n]) * cov[m, k]
+        out[n, k] -= inverse * row
+        total += 0.5 * row * cov[n, k]
+    out[k, k] += inverse * inverse * total
 
 
 @compiled

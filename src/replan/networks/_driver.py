@@ -39,7 +39,7 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
 
 
 def strategy_policy(strategy: str, tasks: int, **settings: Any) -> FocusThenReplay:
-    """Return the policy of a strategy, to be told of each task that arrives."""
+    """Return the policy of a strategy; `begin` tells it of each task that arrives."""
     return FocusThenReplay(0, [], tasks=tasks, **POLICIES[strategy], **settings)
 
 

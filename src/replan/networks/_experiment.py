@@ -171,7 +171,7 @@ class Experiment:
         return row
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas table with a row for each strategy, run and time, as `Curves` has it."""
+        """Return a pandas table like that of `Curves`, a row for each strategy, run and time."""
         parts = [curves.to_frame().assign(strategy=name) for name, curves in self.curves.items()]
         table = pd.concat(parts, ignore_index=True)
         return table[["strategy", *table.columns.drop("strategy")]]

@@ -136,7 +136,7 @@ class PairNetwork(Network):
         self._sampler: ReplayBatchSampler
 
     def begin(self, task: int, policy: Policy) -> None:
-        """Let a pair arrive; of those before it the memory is left."""
+        """Let a pair arrive; of earlier pairs, only the memory is left."""
         options, sizes, parts = self.options, [0] * self.tasks, []
         if task > 0:
             self._trained += self._sampler.samples

@@ -54,6 +54,7 @@ def make(
     seeds: int | None = None,
     changes: dict[str, Any] | None = None,
     workers: int | None = None,
+    executor: Any = None,
     progress: bool = False,
 ) -> list[Made]:
     """Make figures in the folder `out`, and return what was made.
@@ -67,7 +68,8 @@ def make(
 
     - `quick`: a coarse version. `seeds`: how many initialisations, where a figure has any.
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
-    - `workers`: processes, by default one per core. `progress`: show a bar on a terminal.
+    - `workers`: processes, by default one per core; `executor`: another place to compute, as for
+      `replan.sweep`. `progress`: show a bar on a terminal.
     """
     return list(
         make_each(
@@ -77,6 +79,7 @@ def make(
             seeds=seeds,
             changes={} if changes is None else changes,
             workers=workers,
+            executor=executor,
             progress=progress,
         )
     )
@@ -90,6 +93,7 @@ def make_each(
     seeds: int | None,
     changes: dict[str, Any],
     workers: int | None,
+    executor: Any,
     progress: bool,
 ) -> Iterator[Made]:
     """Yield each figure of `make` as soon as it is made."""
@@ -113,12 +117,12 @@ def make_each(
     options += [f" --set {key}={json.dumps(value)}" for key, value in changes.items()]
     with (
         ThreadPoolExecutor(len(modules)) as threads,
-        Sweep(folder / "cache", workers, progress) as run,
+        Sweep(folder / "cache", workers=workers, executor=executor, progress=progress) as run,
     ):
         tables: dict[str, Callable[[], Tables]] = {
             name: partial(module.compute, run, **settings[name]) for name, module in modules.items()
         }
-        if run.workers > 1:  # else everything happens in this thread, which hears Ctrl-C
+        if not run.alone:  # else everything happens in this thread, which hears Ctrl-C
             # The threads only wait: the cases of all figures share the workers, while pictures are
             # drawn.
             tables = {name: threads.submit(compute).result for name, compute in tables.items()}

@@ -69,10 +69,10 @@ def losses_by_strategy(points: list[dict[str, Any]], results: list[dict[str, Any
 
 def protocol_rows(protocol: dict[str, Any]) -> pd.DataFrame:
     """Return a protocol, as `Protocol.to_dict` gives it, as a table with a row per step."""
-    made = Protocol(protocol["shares"], lr=protocol["lr"], edges=protocol["edges"])
+    made = Protocol.from_dict(protocol)
     columns = {"start": made.edges[:-1], "end": made.edges[1:]}
     columns |= {f"share_{t + 1}": made.shares[:, t] for t in range(made.tasks)}
-    columns |= {f"lr_{t + 1}": made.lr_by_task[:, t] for t in range(made.tasks)}
+    columns |= {f"lr_{t + 1}": made.by_task("lr")[:, t] for t in range(made.tasks)}
     return pd.DataFrame(columns)
 
 

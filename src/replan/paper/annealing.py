@@ -80,7 +80,7 @@ def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
 def _annealed(problem: Problem, base: Protocol, **grid: Any) -> float:
     """Return the smallest loss of a schedule over a grid, with the tasks of `base`."""
     schedule = strategies.power_law_lr if "exponent" in grid else strategies.exponential_lr
-    _, high = problem.control.lr or (0.0, problem.lr)
+    _, high = problem.control.lr or (0.0, 0.0)
     rates = high * np.geomspace(1 / 64, 1, 13)
     found = strategies.grid_search(problem, schedule, initial=rates, protocol=base, **grid)
     return evaluate(problem, found.protocol).loss

@@ -67,7 +67,7 @@ def draw(tables: Tables) -> plotting.Picture:
             plotting.draw_protocol(bar, protocol)
             bar.tick_params(bottom=False)
             bar.set_title(f"{name}, {losses[seed]:.2g}", fontsize=9)
-            plotting.draw_lr(curve, protocol)
+            plotting.draw_knob(curve, protocol, "lr")
             curve.set(xlabel="training time α", xlim=(0, protocol.duration))
         axes[1, 0].set(ylim=(0, 1.05 * _trained(protocols).max().max()))
         axes[1, 1].set_ylabel("")

@@ -24,7 +24,7 @@ class Follow(OpenLoop):
         check.instance("protocol", protocol, Protocol, "a Protocol")
         super().__init__(protocol.tasks, **settings)
         self.protocol, self.steps = protocol, check.integer("steps", steps, at_least=1)
-        self._rates = protocol.lr_by_task
+        self._rates = protocol.by_task("lr")
         # The protocol itself may be long, and a state is saved often.
         parts = (protocol.edges, protocol.shares, protocol.lr)
         digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from replan._common import check
+
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -12,17 +16,34 @@ class Control:
     """What may be controlled.
 
     tasks: whether the shares of the tasks are free. lr: the range (min, max) of the learning rate,
-    or None where it is fixed.
+    or None where it is fixed. knobs: the ranges of other knobs of the model, by name.
     """
 
     tasks: bool = True
-    lr: tuple[float, float] | None = None
+    lr: Range | None = None
+    knobs: Mapping[str, Range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", check.boolean("tasks", self.tasks))
+        given = check.instance("knobs", self.knobs, Mapping, "ranges by name")
+        ranges = {check.word("knobs", name): _range(name, value) for name, value in given.items()}
         if self.lr is not None:
-            low, high = check.array("lr", self.lr, (2,))
-            check.number("lr min", low, at_least=0)
-            if low > high:
-                raise ValueError(f"`lr` expects min ≤ max, got min {low:g} and max {high:g}")
-            object.__setattr__(self, "lr", (float(low), float(high)))
+            if "lr" in ranges:
+                raise ValueError("`lr` or `knobs`: expects the range of `lr` in one of the two")
+            ranges["lr"] = _range("lr", self.lr)
+        if "lr" in ranges:
+            check.number("lr min", ranges["lr"][0], at_least=0)
+        object.__setattr__(self, "lr", ranges.pop("lr", None))
+        object.__setattr__(self, "knobs", ranges)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges of all knobs that may be controlled, by name."""
+        return ({} if self.lr is None else {"lr": self.lr}) | dict(self.knobs)
+
+
+def _range(name: str, value: Any) -> Range:
+    low, high = check.array(name, value, (2,))
+    if low > high:
+        raise ValueError(f"`{name}` expects min ≤ max, got min {low:g} and max {high:g}")
+    return float(low), float(high)

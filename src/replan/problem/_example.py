@@ -35,4 +35,5 @@ def example(kind: str = DEFAULT) -> str:
     Where the model has no example, its own keys are left to fill in.
     """
     own = find(kind).example or f'[model]\nkind = "{kind}"\n\n[start]'
-    return f"{_HEAD}\n{own.strip()}\n\n{_EXAMPLE}"
+    rest = "" if "[training]" in own else f"\n{_EXAMPLE}"
+    return f"{_HEAD}\n{own.strip()}\n{rest}"

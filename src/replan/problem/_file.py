@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from replan._common import check, files
 from replan._common.naming import named
@@ -26,45 +26,59 @@ def _range_or_false(value: Any) -> Any:
     return None if value is False else value
 
 
-def _table_of_tasks(value: Any) -> Any:
+def _table_of_losses(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("a table such as { 1 = 0.01 }")
+    return value
+
+
+def _number_or_range(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | dict):
+        raise ValueError("a number or { min = …, max = … }")
     return value
 
 
 class _Training(Section):
     duration: float = Field(gt=0)
     steps: int | None = Field(None, ge=1)
-    lr: float | None = Field(None, ge=0)
 
 
-class _LrRange(Section):
-    min: float = Field(ge=0)
-    max: float = Field(ge=0)
+class _Range(Section):
+    min: float
+    max: float
+
+
+_Knob = Annotated[_Range | None, BeforeValidator(_range_or_false)]
 
 
 class _Control(Section):
     tasks: bool = True
-    lr: Annotated[_LrRange | None, BeforeValidator(_range_or_false)] = None
 
 
 class _Objective(Section):
     weights: list[float] | None = None
     running: list[float] | None = None
-    targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_tasks)] = None
+    targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_losses)] = None
 
-    def target_list(self, tasks: int) -> list[float | None] | None:
-        """Return the targets of all tasks; the file counts tasks from 1."""
+    def target_list(self, names: Sequence[str]) -> list[float | None] | None:
+        """Return the targets of all losses; the file has them by name, or by number from 1."""
         if self.targets is None:
             return None
-        listed: list[float | None] = [None] * tasks
+        listed: list[float | None] = [None] * len(names)
         for name, target in self.targets.items():
+            if name in names:
+                listed[names.index(name)] = target
+                continue
             if not name.isdecimal() or len(name) > 9:
                 raise ValueError(
-                    f"`objective.targets` expects tasks as keys, such as 1, got {toml(name)}"
+                    "`objective.targets` expects tasks as keys, such as 1, or names of losses, "
+                    f"got {toml(name)}"
                 )
-            listed[task_from_one("objective.targets", int(name), tasks)] = target
+            listed[task_from_one("objective.targets", int(name), len(names))] = target
         return listed
+
+
+_Mean = Annotated[float | _Range, BeforeValidator(_number_or_range)]
 
 
 class _Limits(Section):
@@ -72,14 +86,25 @@ class _Limits(Section):
     max_share: list[float] | None = None
     min_dwell: float = 0.0
     max_switches: int | None = None
+    mean: dict[str, _Mean] | None = None
+
+    def limits(self) -> Limits:
+        """Return the limits themselves."""
+        given = self.given()
+        if self.mean is not None:
+            given["mean"] = {
+                name: (mean.min, mean.max) if isinstance(mean, _Range) else mean
+                for name, mean in self.mean.items()
+            }
+        return Limits(**given)
 
 
 class _File(Section):
     model: dict[str, Any]
     start: dict[str, Any]
-    training: _Training
-    control: _Control = _Control()
-    objective: _Objective = _Objective()
+    training: dict[str, Any]
+    control: dict[str, Any] = Field(default_factory=dict)
+    objective: dict[str, Any] = Field(default_factory=dict)
     limits: _Limits = _Limits()
 
 
@@ -104,11 +129,16 @@ def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def problem_from(
-    problem: Callable[..., _P], content: Mapping[str, Any], model: Dynamics | None = None
+    problem: Callable[..., _P],
+    content: Mapping[str, Any],
+    model: Dynamics | None = None,
+    *,
+    sketch: bool = False,
 ) -> _P:
     """Return the problem that the sections describe, with `model` if given.
 
-    A mistake is a ValueError that names the key by its full path.
+    A mistake is a ValueError that names the key by its full path. sketch: with a start that costs
+    nothing (`Dynamics.sketch_start`), to find the mistakes.
     """
     check.instance("content", content, Mapping, "the sections of a problem file")
     file = read(_File, content)
@@ -122,21 +152,41 @@ def problem_from(
     check.instance("model", model, Dynamics, "a dynamics such as TeacherStudent")
     start_paths = paths(file.start, "start")
     with named(start_paths):
-        start = model.start_from_dict(file.start)
-    lr = file.control.lr
-    with named({"lr": "control.lr", "lr min": "control.lr.min"}):
-        control = Control(file.control.tasks, None if lr is None else (lr.min, lr.max))
-    own = {key: f"training.{key}" for key in _Training.model_fields}
+        start = (model.sketch_start if sketch else model.start_from_dict)(file.start)
+    names = list(model.panel.knobs)
+    settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
+    free = read(_with_knobs(_Control, names, _Knob), file.control, "control")
+    ranges = {name: getattr(free, name) for name in names}
+    with named({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
+        control = Control(
+            free.tasks, knobs={name: (x.min, x.max) for name, x in ranges.items() if x is not None}
+        )
+    objective = read(_by_name(file.objective), file.objective, "objective")
+    own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}
     own |= {key: f"objective.{key}" for key in _Objective.model_fields}
     own |= {key: f"limits.{key}" for key in _Limits.model_fields}
     with named(start_paths | own):
         return problem(
             model,
             start,
-            **file.training.given(),
-            weights=file.objective.weights,
-            running=file.objective.running,
-            targets=file.objective.target_list(model.tasks),
+            **{key: x for key, x in settings.items() if key in _Training.model_fields},
+            knobs={key: x for key, x in settings.items() if key in names},
+            weights=objective.weights,
+            running=objective.running,
+            targets=objective.target_list(model.loss_names),
             control=control,
-            limits=Limits(**file.limits.given()),
+            limits=file.limits.limits(),
         )
+
+
+def _by_name(content: Mapping[str, Any]) -> type[_Objective]:
+    """Return the section of the objective, with tables of numbers where it has these for lists."""
+    tables = [key for key in ("weights", "running") if isinstance(content.get(key), dict)]
+    keys: dict[str, Any] = dict.fromkeys(tables, (dict[str, float] | None, None))
+    return create_model("_Objective", __base__=_Objective, **keys)
+
+
+def _with_knobs(section: type[Section], names: Sequence[str], what: Any) -> Any:
+    """Return a section with a further key for every knob."""
+    keys: dict[str, Any] = dict.fromkeys(names, (what, None))
+    return create_model(section.__name__, __base__=section, **keys)

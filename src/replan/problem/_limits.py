@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,20 +36,27 @@ class StepLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the tasks of a protocol; those not given do not bind.
+    """Limits on the tasks and knobs of a protocol; those not given do not bind.
 
     - `min_share`, `max_share`: (T,) least and largest share of each task in the whole training;
       equal ones make an exact budget.
     - `min_dwell`: every stay on a task lasts at least this long.
     - `max_switches`: how often the task may change.
+    - `mean`: by name, what the mean of a controlled knob over the training must be: a number, or
+      the range (min, max) that it must lie in.
     """
 
     min_share: ArrayLike | None = None
     max_share: ArrayLike | None = None
     min_dwell: float = 0.0
     max_switches: int | None = None
+    mean: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        given = check.instance("mean", self.mean, Mapping, "means by the names of knobs")
+        for name in given:
+            check.word("mean", name)
+        object.__setattr__(self, "mean", {name: _mean(name, x) for name, x in given.items()})
         dwell = check.number("min_dwell", self.min_dwell, at_least=0)
         object.__setattr__(self, "min_dwell", dwell)
         if self.max_switches is not None:
@@ -109,9 +118,24 @@ class Limits:
         content = {
             name: np.asarray(value).tolist() if name.endswith("share") else value
             for name, value in asdict(self).items()
-            if value is not None
+            if value is not None and (name, value) not in (("min_dwell", 0), ("mean", {}))
         }
-        return {name: value for name, value in content.items() if (name, value) != ("min_dwell", 0)}
+        if "mean" in content:
+            content["mean"] = {
+                name: low if low == high else {"min": low, "max": high}
+                for name, (low, high) in content["mean"].items()
+            }
+        return content
+
+
+def _mean(name: str, value: Any) -> tuple[float, float]:
+    """Return the range of a knob's mean."""
+    if isinstance(value, Real):
+        value = (value, value)
+    low, high = check.array(f"mean of {name}", value, (2,))
+    if low > high:
+        raise ValueError(f"`mean` of {name} expects min ≤ max, got min {low:g} and max {high:g}")
+    return float(low), float(high)
 
 
 def _can_be_kept(limits: StepLimits) -> bool:

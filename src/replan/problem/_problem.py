@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ _MARGIN = 0.03  # the penalty sets in below the target by this fraction of it
 class Problem:
     """A training problem: from `start`, train for `duration` so that the objective is small.
 
-    The objective is Σ_t weights[t] × final loss of task t + Σ_t running[t] × its average over the
-    training, and a penalty for final losses above their targets.
+    The objective is Σ_l weights[l] × final loss l + Σ_l running[l] × its average over the training,
+    and a penalty for final losses above their targets. Most models have a loss for each task; what
+    there is for each loss is a list in their order, or a dict by the model's `loss_names`.
 
     **Main arguments**
 
@@ -43,23 +45,28 @@ class Problem:
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
-    - `weights`: (T,) of the final losses; by default their mean counts.
-    - `running`: (T,) of the average losses over the training; by default they do not count.
-    - `targets`: (T,) what the final loss of each task should not exceed, None for no target.
+    - `weights`: (L,) of the final losses; by default their mean counts.
+    - `running`: (L,) of the average losses over the training; by default they do not count.
+    - `targets`: (L,) what each final loss should not exceed, None for no target.
     - `control`: what may be controlled.
     - `limits`: what `solve` must keep to.
+    - `knobs`: values of the model's other knobs, by name, unless stated otherwise.
+
+    `knob_values` are those of all knobs of the model, by name.
     """
 
     model: Dynamics
     start: Any
     duration: float
-    lr: float = 1.0
+    lr: float | None = None
     steps: int = 250
-    weights: ArrayLike | None = None
-    running: ArrayLike | None = None
-    targets: Sequence[float | None] | None = None
+    weights: ArrayLike | Mapping[str, float] | None = None
+    running: ArrayLike | Mapping[str, float] | None = None
+    targets: Sequence[float | None] | Mapping[str, float] | None = None
     control: Control = field(default_factory=Control)
     limits: Limits = field(default_factory=Limits)
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    knob_values: dict[str, float] = field(init=False)
     state: Floats = field(init=False)
     step_limits: StepLimits = field(init=False)
 
@@ -73,20 +80,23 @@ class Problem:
                     f"`model` expects a dynamics with `{name}`, "
                     f"got a {type(self.model).__name__} without"
                 )
-        tasks = self.model.tasks
-        weights = self._weights("weights", np.full(tasks, 1 / tasks))
-        running = self._weights("running", np.zeros(tasks))
+        tasks, count = self.model.tasks, len(self.model.loss_names)
+        weights = self._weights("weights", np.full(count, 1 / count))
+        running = self._weights("running", np.zeros(count))
         if weights.max() == 0 and running.max() == 0:
             raise ValueError(
                 f"`weights` expects numbers not all 0, got {check.show(weights.tolist())}"
             )
+        values = self._knob_values()
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
-            "lr": self._lr(),
+            "lr": values.get("lr"),
+            "knobs": {name: values[name] for name in self.knobs if name != "lr"},
+            "knob_values": values,
             "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
             "weights": weights,
             "running": running,
-            "targets": self._targets(tasks),
+            "targets": self._targets(),
             "state": first_state(self.model, self.start),
         }.items():
             object.__setattr__(self, name, value)
@@ -102,18 +112,88 @@ class Problem:
                 f"got {check.show(self.limits)}"
             )
         object.__setattr__(self, "step_limits", limits)
+        self._check_means()
 
-    def _lr(self) -> float:
-        lr = check.number("lr", self.lr, at_least=0)
-        if self.control.lr is not None and not self.control.lr[0] <= lr <= self.control.lr[1]:
-            low, high = self.control.lr
-            raise ValueError(
-                f"`lr` expects a rate within `control.lr`, {low:g} to {high:g}, got {lr:g}"
-            )
-        return lr
+    def _knob_values(self) -> dict[str, float]:
+        """Return the values of all knobs, by name, each within its range if it is controlled."""
+        knobs = self.model.panel.knobs
+        given = dict(check.instance("knobs", self.knobs, Mapping, "values by name"))
+        if self.lr is not None:
+            check.number("lr", self.lr)
+            if given.get("lr", self.lr) != self.lr:
+                raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
+            given["lr"] = self.lr
+        for name in given:
+            check.one_of("lr" if name == "lr" else "knobs", name, knobs)
+        for name, (low, high) in self.control.ranges.items():
+            known = knobs[check.one_of("control", name, knobs)]
+            known.check(f"control.{name}", low)
+            known.check(f"control.{name}", high)
+        values = {}
+        for name, knob in knobs.items():
+            low, high = self.control.ranges.get(name, (-np.inf, np.inf))
+            default = min(max(knob.default, low), high)
+            values[name] = value = knob.check(name, given.get(name, default))
+            if not low <= value <= high:
+                raise ValueError(
+                    f"`{name}` expects a {'rate' if knob.rate else 'value'} within "
+                    f"`control.{name}`, {low:g} to {high:g}, got {value:g}"
+                )
+        return values
+
+    def _check_means(self) -> None:
+        """Refuse limits on the means of knobs that cannot be kept."""
+        for name, (least, most) in self.limits.mean.items():
+            check.one_of("mean", name, self.model.panel.knobs)
+            if name not in self.control.ranges:
+                raise ValueError(
+                    f"`mean` expects knobs that are controlled, got {name}, which is fixed"
+                )
+            low, high = self.control.ranges[name]
+            if most < low or least > high:
+                raise ValueError(
+                    f"`mean` of {name} expects a mean within `control.{name}`, {low:g} to "
+                    f"{high:g}, got {least:g}" + (f" to {most:g}" if most > least else "")
+                )
+            per_task = self.model.panel.knobs[name].per_task and self.model.tasks > 1
+            if per_task and self.control.tasks:
+                raise ValueError(
+                    f"`mean` of {name}, which has a value for each task, expects "
+                    "`control.tasks` to be false"
+                )
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The values of the knobs that protocols carry: `lr`, and those that are not by default."""
+        own = {"lr", *self.knobs, *self.control.ranges}
+        return {name: value for name, value in self.knob_values.items() if name in own}
+
+    def knob_rows(self, protocol: Protocol) -> Floats:
+        """Return the values of all knobs (steps, C) under a protocol, in the model's columns."""
+        return self.model.panel.rows(self.knob_values | protocol.knobs, protocol.steps)
+
+    @cached_property
+    def knob_ranges(self) -> tuple[Floats, Floats]:
+        """The least and largest values (C,) of the knobs in the model's columns.
+
+        They are equal where a knob is not controlled.
+        """
+        fixed = {name: (value, value) for name, value in self.knob_values.items()}
+        return self.model.panel.ends(fixed | self.control.ranges)
+
+    def _listed(self, name: str, given: Any, default: Any) -> Any:
+        """Return what is given for each loss, as a list in their order if it is by name."""
+        if not isinstance(given, Mapping):
+            return given
+        names = self.model.loss_names
+        if not given:
+            raise ValueError(f"`{name}` expects a number for at least one loss, got none")
+        for key in given:
+            check.one_of(name, key, names)
+        return [given.get(key, default) for key in names]
 
     def _weights(self, name: str, default: Floats) -> Floats:
-        given = getattr(self, name)
+        given = self._listed(name, getattr(self, name), 0.0)
         weights = check.array(name, default if given is None else given, default.shape)
         if weights.min() < 0:
             raise ValueError(
@@ -121,13 +201,14 @@ class Problem:
             )
         return weights
 
-    def _targets(self, tasks: int) -> Floats:
-        """Return the targets (T,), infinite where there is none."""
+    def _targets(self) -> Floats:
+        """Return the targets (L,), infinite where there is none."""
+        count = len(self.model.loss_names)
         if self.targets is None:
-            return np.full(tasks, np.inf)
-        expects = f"{tasks} numbers or None"
-        given = check.items("targets", self.targets, expects)
-        if len(given) != tasks:
+            return np.full(count, np.inf)
+        expects = f"{count} numbers or None"
+        given = check.items("targets", self._listed("targets", self.targets, None), expects)
+        if len(given) != count:
             raise ValueError(f"`targets` expects {expects}, got {len(given)}")
 
         def bound(x: Any) -> float:
@@ -137,22 +218,27 @@ class Problem:
         return np.array([bound(x) for x in given])
 
     def objective(self, final: Floats, average: Floats) -> float:
-        """Return the objective of final and average losses (T,)."""
+        """Return the objective of final and average losses (L,)."""
         return float(
             final @ np.asarray(self.weights)
             + average @ np.asarray(self.running)
             + self._penalties(final)[0]
         )
 
+    @property
+    def averages_count(self) -> bool:
+        """Whether average losses are part of the objective."""
+        return bool(np.any(np.asarray(self.running)))
+
     def slopes(self, final: Floats) -> Floats:
-        """Return the derivatives (T,) of the objective by the final losses.
+        """Return the derivatives (L,) of the objective by the final losses.
 
         Those by the average losses are `running`.
         """
         return np.asarray(self.weights) + self._penalties(final)[1]
 
     def _penalties(self, final: Floats) -> tuple[float, Floats]:
-        """Return what the targets add to the objective and its derivatives (T,)."""
+        """Return what the targets add to the objective and its derivatives (L,)."""
         targets, margin = np.asarray(self.targets), _MARGIN
         if np.all(targets == np.inf):
             return 0.0, np.zeros(targets.size)
@@ -164,7 +250,8 @@ class Problem:
         return float(scale * height @ lengths), scale * np.where(near, above / margin, 1.0)
 
     def __repr__(self) -> str:
-        return f"Problem({self.model!r}, duration={self.duration:g}, lr={self.lr:g})"
+        knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())
+        return f"Problem({self.model!r}, duration={self.duration:g}{knobs})"
 
     @property
     def edges(self) -> Floats:
@@ -184,6 +271,17 @@ class Problem:
                 f"`{name}` expects a protocol of duration {self.duration:g}, "
                 f"got {protocol.duration:g}"
             )
+        panel = self.model.panel
+        for knob, values in protocol.knobs.items():
+            check.one_of(f"knobs of {name}", knob, panel.knobs)
+            known = panel.knobs[knob]
+            if values.ndim == 2 and not known.per_task:
+                raise ValueError(
+                    f"`{name}` expects one value of {knob} per step for all tasks, got one for "
+                    "each task"
+                )
+            for value in (values.min(), values.max()):
+                known.check(f"{knob} of {name}", value)
         return protocol
 
     @classmethod
@@ -223,26 +321,27 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as a state."""
-        lr = self.control.lr
+        control: dict[str, Any] = {"tasks": self.control.tasks}
+        if "lr" in self.knob_values:
+            control["lr"] = False
+        for name, (low, high) in self.control.ranges.items():
+            control[name] = {"min": low, "max": high}
         return {
             "model": {"kind": self.model.kind} | self.model.to_dict(),
             "start": self.model.start_to_dict(self.start),
-            "training": {"duration": self.duration, "steps": self.steps, "lr": self.lr},
-            "control": {
-                "tasks": self.control.tasks,
-                "lr": False if lr is None else {"min": lr[0], "max": lr[1]},
-            },
+            "training": {"duration": self.duration, "steps": self.steps} | self.settings,
+            "control": control,
             "objective": self._objective_to_dict(),
             "limits": self.limits.to_dict(),
         }
 
     def _objective_to_dict(self) -> dict[str, Any]:
         content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}
-        if np.any(self.running):
+        if self.averages_count:
             content["running"] = np.asarray(self.running).tolist()
         targets = np.asarray(self.targets)
         if np.any(np.isfinite(targets)):
             content["targets"] = {
-                str(t + 1): x for t, x in enumerate(targets.tolist()) if x < np.inf
+                str(i + 1): x for i, x in enumerate(targets.tolist()) if x < np.inf
             }
         return content

@@ -1,10 +1,11 @@
-"""Protocol: how one trains, a piecewise-constant share of every task and a learning rate."""
+"""Protocol: how one trains, a piecewise-constant share of every task and value of every knob."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from replan._common import check, files
 from replan._common.check import Floats, Ints
+from replan._common.naming import knob_label
 from replan.protocol._samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
@@ -25,16 +27,19 @@ _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
 class Protocol:
-    """A share of every task and a learning rate, constant on each of a number of steps.
+    """A share of every task and values of knobs, constant on each of a number of steps.
 
     **Main arguments**
 
     - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
     - `duration`: the total time in units of samples per input dimension, in equal steps.
-    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one per task.
+    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one per task; by default 1.
 
     **Other arguments**
 
+    - `knobs`: by name, what else the protocol sets, in the same forms, such as {"keep": 0.5}; knobs
+      of a model that it does not set are those of the problem. A model without a learning rate
+      needs protocols without one, which have `knobs` and no `lr`.
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
     """
 
@@ -42,8 +47,9 @@ class Protocol:
         self,
         shares: ArrayLike,
         duration: float | None = None,
-        lr: ArrayLike = 1.0,
+        lr: ArrayLike | None = None,
         *,
+        knobs: Mapping[str, ArrayLike] | None = None,
         edges: ArrayLike | None = None,
     ) -> None:
         self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
@@ -67,30 +73,38 @@ class Protocol:
                     f"`edges` expects increasing times from 0, got {check.show(edges)}"
                 )
             check.number("edges", self.duration)
-        self.lr = _rates(lr, steps, tasks)
+        self.knobs = _knobs(lr, knobs, steps, tasks)
 
     @classmethod
     def from_sequence(
-        cls, sequence: Sequence[int] | Ints, tasks: int, duration: float, lr: ArrayLike = 1.0
+        cls,
+        sequence: Sequence[int] | Ints,
+        tasks: int,
+        duration: float,
+        lr: ArrayLike | None = None,
+        *,
+        knobs: Mapping[str, ArrayLike] | None = None,
     ) -> Protocol:
         """Return the protocol that trains on one task (from 0) per step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
         chosen = check.task_list("sequence", sequence, tasks)
         if chosen.size == 0:
             raise ValueError("`sequence` expects at least one step, got none")
-        return cls(np.eye(tasks)[chosen], duration, lr)
+        return cls(np.eye(tasks)[chosen], duration, lr, knobs=knobs)
 
     @classmethod
     def from_segments(
         cls,
         segments: Sequence[tuple[float, int | Sequence[float]]],
         tasks: int,
-        lr: ArrayLike = 1.0,
+        lr: ArrayLike | None = None,
+        *,
+        knobs: Mapping[str, ArrayLike] | None = None,
     ) -> Protocol:
         """Return the protocol made of (length, task or shares) segments.
 
         "Task 2 for 7, then half and half for 18" is `[(7.0, 1), (18.0, [0.5, 0.5])]`: tasks count
-        from 0. `lr` may hold one learning rate for each segment.
+        from 0. `lr` and `knobs` may hold a value for each segment.
         """
         tasks = check.integer("tasks", tasks, at_least=1)
         pairs = check.items("segments", segments, "(length, task or shares)")
@@ -107,7 +121,8 @@ class Protocol:
             else np.eye(tasks)[check.task("segments", what, tasks)]
             for _, what in pairs
         ]
-        return cls(rows, lr=lr, edges=np.concatenate([[0.0], np.cumsum(lengths)]))
+        edges = np.concatenate([[0.0], np.cumsum(lengths)])
+        return cls(rows, lr=lr, knobs=knobs, edges=edges)
 
     # What it says
 
@@ -132,10 +147,28 @@ class Protocol:
         return np.diff(self.edges)
 
     @property
-    def lr_by_task(self) -> Floats:
-        """Learning rate of every task (steps, T)."""
-        lr = self.lr if self.lr.ndim == 2 else self.lr[:, None]
-        return np.array(np.broadcast_to(lr, self.shares.shape))
+    def lr(self) -> Floats:
+        """The learning rate (steps,), or (steps, T) where tasks have their own."""
+        return self._knob("lr")
+
+    def _knob(self, name: str) -> Floats:
+        if name not in self.knobs:
+            raise ValueError(
+                f"`{check.show(name)[1:-1]}` expects a knob of the protocol, which has "
+                f"{', '.join(self.knobs) or 'none'}"
+            )
+        return self.knobs[name]
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The knobs that do not keep one value throughout."""
+        return tuple(name for name, values in self.knobs.items() if np.ptp(values) > 0)
+
+    def by_task(self, knob: str) -> Floats:
+        """Return the values of a knob for every task (steps, T)."""
+        values = self._knob(knob)
+        values = values if values.ndim == 2 else values[:, None]
+        return np.array(np.broadcast_to(values, self.shares.shape))
 
     @property
     def mean_shares(self) -> Floats:
@@ -183,11 +216,20 @@ class Protocol:
     def then(self, other: Protocol) -> Protocol:
         """Return this protocol followed by another."""
         self._check_other(other)
-        both_plain = self.lr.ndim == other.lr.ndim == 1
-        pair = (self.lr, other.lr) if both_plain else (self.lr_by_task, other.lr_by_task)
+        if self.knobs.keys() != other.knobs.keys():
+            raise ValueError(
+                f"`other` expects the knobs {', '.join(self.knobs)}, got {', '.join(other.knobs)}"
+            )
+        knobs = {}
+        for name, mine in self.knobs.items():
+            both_plain = mine.ndim == other.knobs[name].ndim == 1
+            pair = (mine, other.knobs[name])
+            knobs[name] = np.concatenate(
+                pair if both_plain else (self.by_task(name), other.by_task(name))
+            )
         return Protocol(
             np.concatenate([self.shares, other.shares]),
-            lr=np.concatenate(pair),
+            knobs=knobs,
             edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
         )
 
@@ -202,7 +244,7 @@ class Protocol:
         end = check.number("duration", duration, above=0)
         edges = self.edges * (end / self.duration)
         edges[-1] = end
-        return Protocol(self.shares, lr=self.lr, edges=edges)
+        return Protocol(self.shares, knobs=self.knobs, edges=edges)
 
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal steps."""
@@ -222,8 +264,16 @@ class Protocol:
 
     def _on(self, edges: Floats) -> Protocol:
         """Return the same protocol on finer edges."""
-        step = self.step_at((edges[1:] + edges[:-1]) / 2)
-        return Protocol(self.shares[step], lr=self.lr[step], edges=edges)
+        return self.select(self.step_at((edges[1:] + edges[:-1]) / 2), edges)
+
+    def select(self, steps: Ints, edges: Floats) -> Protocol:
+        """Return the protocol that has these of its steps (n,), in this order, at other edges."""
+        knobs = {name: values[steps] for name, values in self.knobs.items()}
+        return Protocol(self.shares[steps], knobs=knobs, edges=edges)
+
+    def with_knobs(self, **knobs: ArrayLike) -> Protocol:
+        """Return the same protocol with other values of some knobs."""
+        return Protocol(self.shares, knobs=self.knobs | knobs, edges=self.edges)
 
     def round(self) -> Protocol:
         """Return the protocol with one task per step that follows the shares most closely.
@@ -235,7 +285,7 @@ class Protocol:
         from replan.protocol._rounding import sum_up
 
         rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths)]
-        return Protocol(rows, lr=self.lr, edges=self.edges)
+        return Protocol(rows, knobs=self.knobs, edges=self.edges)
 
     def sample(
         self, dimension: int, *, order: Literal["spread", "random"] = "spread", seed: int = 0
@@ -253,24 +303,35 @@ class Protocol:
     # Files and pictures
 
     def to_dict(self) -> dict[str, Any]:
-        """Return `duration`, `edges`, `shares`, `lr` and, for one task per step, `tasks` from 1."""
-        content = {
+        """Return `duration`, `edges`, `shares`, `knobs` and, for one task per step, `tasks` from 1.
+
+        The learning rate is there as `lr`, too.
+        """
+        knobs = {name: values.tolist() for name, values in self.knobs.items()}
+        content: dict[str, Any] = {
             "duration": self.duration,
             "edges": self.edges.tolist(),
             "shares": self.shares.tolist(),
-            "lr": self.lr.tolist(),
+            "knobs": knobs,
         }
+        if "lr" in knobs:
+            content["lr"] = knobs["lr"]
         if self.is_discrete:
             content["tasks"] = (self.sequence + 1).tolist()
         return content
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per step: start, end, share_1, … and lr, or lr_1, … for each task."""
+        """Return a row per step: start, end, share_1, … and lr, or lr_1, … for each task.
+
+        Other knobs have columns of their names likewise.
+        """
         import pandas as pd
 
         header = ["start", "end", *(f"share_{t + 1}" for t in range(self.tasks))]
-        header += ["lr"] if self.lr.ndim == 1 else [f"lr_{t + 1}" for t in range(self.tasks)]
-        columns = [self.edges[:-1], self.edges[1:], self.shares, self.lr]
+        for name, values in self.knobs.items():
+            many = values.ndim == 2
+            header += [f"{name}_{t + 1}" for t in range(self.tasks)] if many else [name]
+        columns = [self.edges[:-1], self.edges[1:], self.shares, *self.knobs.values()]
         return pd.DataFrame(np.column_stack(columns), columns=header)
 
     def save(self, path: files.FilePath) -> None:
@@ -290,22 +351,29 @@ class Protocol:
             content = content.get("protocol", content)
             if not isinstance(content, dict):
                 raise ValueError(f"`protocol` expects a JSON object, got {check.show(content)}")
-            duration = check.number("duration", content["duration"], above=0)
-            edges = content.get("edges")
-            if edges is None:
-                return cls(content["shares"], duration, content["lr"])
-            protocol = cls(content["shares"], lr=content["lr"], edges=edges)
-            if abs(protocol.duration - duration) > _SAME * protocol.duration:
-                raise ValueError(
-                    f"`duration` expects the last of `edges`, {protocol.duration:g}, "
-                    f"got {duration:g}"
-                )
-            return protocol
+            return cls.from_dict(content)
         except KeyError as error:
             raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
         except ValueError as error:
             where = str(path)
             raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Protocol:
+        """Return the protocol that `to_dict` has described; `lr` alone will do for `knobs`."""
+        duration = check.number("duration", content["duration"], above=0)
+        edges = content.get("edges")
+        knobs = check.instance("knobs", content.get("knobs", {}), Mapping, "values by name")
+        if "lr" in content or not knobs:
+            knobs = {**knobs, "lr": content["lr"]}
+        if edges is None:
+            return cls(content["shares"], duration, knobs=knobs)
+        protocol = cls(content["shares"], knobs=knobs, edges=edges)
+        if abs(protocol.duration - duration) > _SAME * protocol.duration:
+            raise ValueError(
+                f"`duration` expects the last of `edges`, {protocol.duration:g}, got {duration:g}"
+            )
+        return protocol
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
@@ -318,8 +386,16 @@ class Protocol:
         (_, header), *rows = lines or [(0, [])]
         tasks = sum(name.startswith("share_") for name in header)
         shares = [f"share_{t + 1}" for t in range(max(1, tasks))]
-        rates = [f"lr_{t + 1}" for t in range(tasks)] if "lr_1" in header else ["lr"]
-        missing = [name for name in ("start", "end", *shares, *rates) if name not in header]
+        losses = [name for name in header if name.startswith("loss_")]  # as a plan's frame has
+        known = ("start", "end", *shares, *losses, "weighted")
+        own = [name for name in header if name not in known]
+        names = list(dict.fromkeys(re.sub(r"_\d+$", "", name) for name in own)) or ["lr"]
+        knobs = {
+            name: [f"{name}_{t + 1}" for t in range(tasks)] if f"{name}_1" in header else [name]
+            for name in names
+        }
+        needed = ["start", "end", *shares, *(name for some in knobs.values() for name in some)]
+        missing = [name for name in needed if name not in header]
         if missing or not rows:
             raise ValueError(
                 "expects the columns start, end, share_1, … and lr (or lr_1, …), and a row per "
@@ -327,12 +403,16 @@ class Protocol:
             )
         table = np.array([_cells(line, header, cells) for line, cells in rows])
         column = {name: table[:, i] for i, name in enumerate(header)}
-        lr = np.stack([column[name] for name in rates], axis=1)
         if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
             raise ValueError("expects steps that each start where the previous one ends, got a gap")
         return cls(
             np.stack([column[name] for name in shares], axis=1),
-            lr=lr[:, 0] if rates == ["lr"] else lr,
+            knobs={
+                name: column[name]
+                if some == [name]
+                else np.stack([column[x] for x in some], axis=1)
+                for name, some in knobs.items()
+            },
             edges=np.append(column["start"], column["end"][-1:]),
         )
 
@@ -364,34 +444,42 @@ class Protocol:
         from replan._common import html
 
         title = f"Protocol: {self.duration:g} units in {self.steps} steps"
-        return html.block(
-            html.text(f"{title}, learning rate {self.lr_text()}"), html.colour_bar(self)
-        )
+        return html.block(html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self))
 
     def __str__(self) -> str:
         shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))
         return (
-            f"Protocol: {self.duration:g} units in {self.steps} steps, {shares}, "
-            f"learning rate {self.lr_text()}\n" + "\n".join(self._phases())
+            f"Protocol: {self.duration:g} units in {self.steps} steps, "
+            + ", ".join([shares, *self.knob_texts])
+            + "\n"
+            + "\n".join(self._phases())
         )
 
-    def lr_text(self) -> str:
-        """Return the learning rate in a few words: one number, first and last, or a range."""
-        rates = self.lr if self.lr.ndim == 1 else self.lr.ravel()
-        if f"{rates.min():.3g}" == f"{rates.max():.3g}":
-            return f"{rates[0]:.3g}"
-        slope = np.diff(rates)
-        if self.lr.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
-            return f"{rates[0]:.3g} to {rates[-1]:.3g}"
-        return f"{rates.min():.3g} … {rates.max():.3g}"
+    def knob_text(self, knob: str) -> str:
+        """Return the values of a knob in a few words: one number, first and last, or a range."""
+        values = self._knob(knob)
+        if f"{values.min():.3g}" == f"{values.max():.3g}":
+            return f"{values.flat[0]:.3g}"
+        slope = np.diff(values.ravel())
+        if values.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
+            return f"{values[0]:.3g} to {values[-1]:.3g}"
+        return f"{values.min():.3g} … {values.max():.3g}"
+
+    @property
+    def knob_texts(self) -> list[str]:
+        """All knobs, each with its values in a few words."""
+        return [f"{knob_label(name)} {self.knob_text(name)}" for name in self.knobs]
 
     def __repr__(self) -> str:
         return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Protocol) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("edges", "shares", "lr")
+        return (
+            isinstance(other, Protocol)
+            and np.array_equal(self.edges, other.edges)
+            and np.array_equal(self.shares, other.shares)
+            and self.knobs.keys() == other.knobs.keys()
+            and all(np.array_equal(self.knobs[name], other.knobs[name]) for name in self.knobs)
         )
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
@@ -426,12 +514,28 @@ def _cells(line: int, header: list[str], cells: list[str]) -> list[float]:
     return numbers
 
 
-def _rates(lr: ArrayLike, steps: int, tasks: int) -> Floats:
-    """Return learning rates as (steps,) or (steps, T)."""
-    if isinstance(lr, Real):
-        return np.full(steps, check.number("lr", lr, at_least=0))
-    rates = check.array("lr", lr)
-    rates = check.array("lr", rates, (steps, tasks) if rates.ndim == 2 else (steps,))
-    if rates.min() < 0:
-        raise ValueError(f"`lr` expects learning rates of at least 0, got {rates.min():g}")
-    return rates
+def _knobs(
+    lr: ArrayLike | None, knobs: Mapping[str, ArrayLike] | None, steps: int, tasks: int
+) -> dict[str, Floats]:
+    """Return the values of all knobs, (steps,) or (steps, T) each."""
+    given = {} if knobs is None else check.instance("knobs", knobs, Mapping, "values by name")
+    if lr is None and knobs is None:
+        lr = 1.0
+    if lr is not None:
+        if "lr" in given:
+            raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
+        given = {"lr": lr, **given}
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ValueError(f"`knobs` expects names of knobs, got {check.show(name)}")
+        low = 0.0 if name == "lr" else None
+        if isinstance(value, Real):
+            found[name] = np.full(steps, check.number(name, value, at_least=low))
+            continue
+        values = check.array(name, value)
+        values = check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
+        if low is not None and values.min() < low:
+            raise ValueError(f"`lr` expects learning rates of at least 0, got {values.min():g}")
+        found[name] = values
+    return found

@@ -1,4 +1,4 @@
-"""Samples: the task and learning rate of every SGD sample under a protocol."""
+"""Samples: the task and the step of the protocol of every SGD sample."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Samples:
         self.taken = 0
         self._lag = np.zeros(protocol.tasks)
 
-    def take(self, count: int) -> tuple[Ints, Floats]:
-        """Return tasks (from 0) and learning rates (count,) of the next samples."""
+    def take(self, count: int) -> tuple[Ints, Ints]:
+        """Return tasks (from 0) and steps of the protocol (count,) of the next samples."""
         which = np.arange(self.taken, self.taken + count)
         self.taken += count
         step = self.protocol.step_at((which + 0.5) / self.dimension)
@@ -61,4 +61,4 @@ class Samples:
             tasks = self.order[which]
         else:
             tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag)
-        return tasks, self.protocol.lr_by_task[step, tasks]
+        return tasks, step

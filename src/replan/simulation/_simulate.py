@@ -70,16 +70,10 @@ def simulate(
     """
     check.instance("problem", problem, Problem, "a Problem")
     problem.accept(protocol)
-    model = require(problem.model, Simulable, "simulate")
-    engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
-    dimension = check.integer("dimension", dimension)
-    if dimension < model.least_dimension:
-        raise ValueError(
-            f"`dimension` expects at least {model.least_dimension}, room for all units, "
-            f"got {dimension}"
-        )
-    seeds = check.integer("seeds", seeds, at_least=1)
-    seed = check.integer("seed", seed)
+    model, engine = check_simulable(
+        problem, dimension=dimension, seeds=seeds, seed=seed, engine=engine
+    )
+    dimension, seeds, seed = int(dimension), int(seeds), int(seed)  # which may be numpy's
     threads = (os.cpu_count() or 1) if threads is None else threads
     threads = check.integer("threads", threads, at_least=1)
     samples = sample_count(protocol, dimension)
@@ -100,6 +94,7 @@ def simulate(
             raise IntegrationError(after.theory.advice)
         problem = replace(problem, start=problem.model.unpack(after.theory.states[-1]))
         begins = after.ends
+    rows = problem.knob_rows(protocol)
     phase = 0 if after is None else after.settings["phase"] + 1
     streams = np.random.SeedSequence([seed, phase]).spawn(seeds)
     stop = threading.Event()
@@ -109,7 +104,7 @@ def simulate(
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = begins[number].resume(noise)
         samples = Samples(protocol, dimension, tasks, choice)
-        return _run(chain, samples, looks, problem.state.size, at_once, meter, stop)
+        return _run(chain, samples, rows, problem, looks, at_once, meter, stop)
 
     meter = Meter(progress, "samples", samples * seeds)
     with meter, ThreadPoolExecutor(min(threads, seeds)) as pool:
@@ -141,6 +136,22 @@ def simulate(
     )
 
 
+def check_simulable(
+    problem: Problem, *, dimension: int, seeds: int, seed: int, engine: str | None
+) -> tuple[Simulable, str]:
+    """Return a problem's model and the name of the engine; refuse what cannot be simulated."""
+    model = require(problem.model, Simulable, "simulate")
+    engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
+    if check.integer("dimension", dimension) < model.least_dimension:
+        raise ValueError(
+            f"`dimension` expects at least {model.least_dimension}, room for all units, "
+            f"got {dimension}"
+        )
+    check.integer("seeds", seeds, at_least=1)
+    check.integer("seed", seed)
+    return model, engine
+
+
 class _Run(NamedTuple):
     states: Floats
     end: Any
@@ -150,20 +161,25 @@ class _Run(NamedTuple):
 def _run(
     chain: Chain,
     samples: Samples,
+    rows: Floats,
+    problem: Problem,
     looks: Ints,
-    size: int,
     at_once: int,
     meter: Meter,
     stop: threading.Event,
 ) -> _Run:
-    """Run a chain through all samples; record its overlaps (looks, size) where requested."""
-    states, done = np.full((len(looks), size), np.nan), 0
+    """Run a chain through all samples; record its state (looks, n) where requested.
+
+    rows: (steps, C) the knobs in every step of the protocol.
+    """
+    states, done = np.full((len(looks), problem.state.size), np.nan), 0
     for i, look in enumerate(looks.tolist()):
         while done < look:
             if stop.is_set():
                 return _Run(states, None, "stopped")
             last = min(look, done + at_once)
-            made = chain.advance(*samples.take(last - done))
+            tasks, steps = samples.take(last - done)
+            made = chain.advance(tasks, problem.model.panel.of_task(rows[steps], tasks))
             meter.advance(made)
             if made < last - done:
                 return _Run(states, None, _diverged(done + made + 1))

@@ -13,6 +13,7 @@ from replan._common import files
 from replan._common.check import Floats
 from replan.curves import Curves
 from replan.dynamics import HasOverlaps, require
+from replan.dynamics._dynamics import with_ends
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -43,13 +44,13 @@ class Simulation:
 
     @cached_property
     def losses(self) -> Floats:
-        """The loss of every task (seeds, m, T)."""
+        """All losses (seeds, m, L), with the end knobs that are best in theory."""
         with np.errstate(invalid="ignore"):
-            return self.problem.model.losses(self.states)
+            return self.problem.model.losses(with_ends(self.states, self.theory.ends))
 
     @property
     def final_losses(self) -> Floats:
-        """The final loss of every task (seeds, T)."""
+        """The final losses (seeds, L)."""
         return self.losses[:, -1]
 
     @property
@@ -60,7 +61,8 @@ class Simulation:
     @cached_property
     def curves(self) -> Curves:
         """The losses of all runs, with their mean, intervals and quantiles."""
-        return Curves(self.times, self.losses, failures=self.failures)
+        names = self.problem.model.loss_names
+        return Curves(self.times, self.losses, failures=self.failures, names=names)
 
     @cached_property
     def theory(self) -> Trajectory:
@@ -144,11 +146,13 @@ class Simulation:
 
     def __str__(self) -> str:
         rows = [
-            f"{t + 1:>4} {mean:>11.5g} {error:>9.1g} {theory:>11.5g} {worst:>30.3g}"
-            for t, (mean, error, theory, worst) in enumerate(self._results())
+            f"{name:<8} {mean:>11.5g} {error:>9.1g} {theory:>11.5g} {worst:>30.3g}"
+            for name, (mean, error, theory, worst) in zip(
+                self.problem.model.loss_names, self._results(), strict=True
+            )
         ]
         head = (
-            f"{'task':>4} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
+            f"{'':<8} {'final loss':>11} {'± s.e.':>9} {'theory':>11} "
             f"{'largest deviation at any time':>30}"
         )
         return "\n".join([self._title(), head, *rows, *self._notes()])
@@ -156,8 +160,9 @@ class Simulation:
     def _repr_html_(self) -> str:
         from replan._common import html
 
-        head = ["task", "final loss", "± s.e.", "theory", "largest deviation at any time"]
-        rows = [[t + 1, *row] for t, row in enumerate(self._results())]
+        head = ["", "final loss", "± s.e.", "theory", "largest deviation at any time"]
+        names = self.problem.model.loss_names
+        rows = [[name, *row] for name, row in zip(names, self._results(), strict=True)]
         return html.block(
             html.text(self._title()),
             html.colour_bar(self.protocol),

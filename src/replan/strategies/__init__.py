@@ -16,13 +16,14 @@ from replan.strategies._strategies import (
     sequential,
     shuffled,
 )
-from replan.strategies._strategy import STRATEGIES, Strategy, strategy
+from replan.strategies._strategy import STRATEGIES, Strategy, UnfitError, strategy
 
 __all__ = [
     "STRATEGIES",
     "GridSearch",
     "Strategy",
     "Task",
+    "UnfitError",
     "alternating",
     "constant_lr",
     "exponential_lr",

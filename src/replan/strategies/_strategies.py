@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
-from replan._common.check import Floats, Task
+from replan._common.check import Floats, Ints, Task
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.strategies._strategy import Strategy, strategy
+from replan.strategies._strategy import Strategy, UnfitError, main_rate, strategy
 from replan.trajectory import evaluate
 
 _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
@@ -51,7 +51,9 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
     """Change the task every step, cycling through `order` (by default all tasks)."""
     cycle = _order(problem, order)
     rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
-    return Protocol.from_sequence(rows, problem.model.tasks, problem.duration, problem.lr)
+    return Protocol.from_sequence(
+        rows, problem.model.tasks, problem.duration, knobs=problem.settings
+    )
 
 
 @strategy
@@ -60,7 +62,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
     rng = np.random.default_rng(check.integer("seed", seed))
     tasks = problem.model.tasks
     rows = rng.choice(tasks, size=problem.steps, p=_shares(problem, shares))
-    return Protocol.from_sequence(rows, tasks, problem.duration, problem.lr)
+    return _sequence(problem, rows)
 
 
 @strategy
@@ -85,6 +87,8 @@ def focus_then_replay(
     uses on real data.)
     """
     new = _new_task(problem, new_task)
+    if problem.model.loss_names != problem.model.task_names:
+        raise UnfitError("`problem` expects a model with a loss for each task")
     revision = _shares(problem, shares).tolist()
     if focus is None:
         focus = _meeting_time(problem, new)
@@ -102,7 +106,7 @@ def shuffled(
 ) -> Protocol:
     """Put the steps of a protocol (by default `focus_then_replay`) in random order.
 
-    Every step keeps its shares, learning rate and length. Steps that begin before `after` stay
+    Every step keeps its shares, knobs and length. Steps that begin before `after` stay
     where they are: an optimum with its focus phase kept is the paper's pseudo-optimal strategy
     (Fig. 3), here "optimal, revision shuffled".
     """
@@ -113,13 +117,13 @@ def shuffled(
     order = np.append(np.arange(first), first + rng.permutation(base.steps - first))
     edges = np.concatenate([[0.0], np.cumsum(base.lengths[order])])
     edges[-1] = base.duration
-    return Protocol(base.shares[order], lr=base.lr[order], edges=edges)
+    return base.select(order, edges)
 
 
 # Which learning rate
 
 
-@strategy(turns=("lr",))
+@strategy(turns=("rate",))
 def constant_lr(
     problem: Problem,
     *,
@@ -135,12 +139,12 @@ def constant_lr(
         return grid_search(
             problem, constant_lr, progress=progress, lr=_lr_grid(problem), protocol=protocol
         ).protocol
-    low, high = problem.control.lr or (0.0, None)
+    low, high = problem.control.ranges.get(_rate(problem), (0.0, None))
     lr = check.number("lr", lr, at_least=low, at_most=high)
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
-@strategy(turns=("lr",))
+@strategy(turns=("rate",))
 def exponential_lr(
     problem: Problem,
     *,
@@ -168,7 +172,7 @@ def exponential_lr(
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
 
 
-@strategy(turns=("lr",))
+@strategy(turns=("rate",))
 def power_law_lr(
     problem: Problem,
     *,
@@ -250,38 +254,58 @@ def grid_search(
 
 
 def _steady(problem: Problem, shares: Floats) -> Protocol:
-    return Protocol(np.tile(shares, (problem.steps, 1)), problem.duration, problem.lr)
+    rows = np.tile(shares, (problem.steps, 1))
+    return Protocol(rows, problem.duration, knobs=problem.settings)
+
+
+def _sequence(problem: Problem, tasks: Sequence[int] | Ints) -> Protocol:
+    return Protocol.from_sequence(
+        tasks, problem.model.tasks, problem.duration, knobs=problem.settings
+    )
 
 
 def _segments(
     problem: Problem, segments: Sequence[tuple[float, int | Sequence[float]]]
 ) -> Protocol:
     """Return segments on the problem's grid; their own ends are edges too."""
-    whole = Protocol.from_segments(segments, problem.model.tasks, problem.lr)
+    whole = Protocol.from_segments(segments, problem.model.tasks, knobs=problem.settings)
     edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
-    return Protocol(whole.shares, lr=whole.lr, edges=edges).split(problem.edges)
+    return Protocol(whole.shares, knobs=whole.knobs, edges=edges).split(problem.edges)
 
 
 def _with_lr(
     problem: Problem, protocol: Protocol | None, schedule: Callable[[Floats], Floats]
 ) -> Protocol:
-    """Return the protocol with the schedule's learning rate at the middle of every step.
+    """Return the protocol with the schedule's rate at the middle of every step.
 
-    Where the problem gives the learning rate a range, the schedule is clipped to it.
+    Where the problem gives the rate a range, the schedule is clipped to it.
     """
     base = interleaved(problem) if protocol is None else problem.accept(protocol)
-    lr = schedule((base.edges[1:] + base.edges[:-1]) / 2)
-    if problem.control.lr is not None:
-        lr = np.clip(lr, *problem.control.lr)
-    return Protocol(base.shares, lr=lr, edges=base.edges)
+    rate = _rate(problem)
+    values = schedule((base.edges[1:] + base.edges[:-1]) / 2)
+    if rate in problem.control.ranges:
+        values = np.clip(values, *problem.control.ranges[rate])
+    return base.with_knobs(**{rate: values})
+
+
+def _rate(problem: Problem) -> str:
+    """Return the name of the rate that strategies turn; refuse a model without one."""
+    rate = main_rate(problem)
+    if rate is None:
+        knobs = ", ".join(knob.name for knob in problem.model.knobs)
+        raise UnfitError(
+            f"`problem` expects a model with a learning rate, got one with the knobs {knobs}"
+        )
+    return rate
 
 
 def _lr_grid(problem: Problem) -> Floats:
     """Learning rates around the problem's, a factor √2 apart, or throughout its range."""
-    if problem.control.lr is not None and problem.control.lr[1] > 0:
-        low, high = problem.control.lr
+    rate = _rate(problem)
+    low, high = problem.control.ranges.get(rate, (0.0, 0.0))
+    if high > 0:
         return np.geomspace(max(low, high / 64), high, 13)
-    return (problem.lr or 1.0) * np.geomspace(1 / 4, 16, 13)
+    return (problem.knob_values[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
 
 
 @lru_cache(maxsize=8)

@@ -16,12 +16,16 @@ Recipe = Callable[..., Protocol]
 STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve` try
 
 
+class UnfitError(ValueError):
+    """The strategy means nothing for this problem, such as an order of tasks where there is one."""
+
+
 class Strategy:
     """A recipe that makes a protocol for a problem; called with a problem and its own settings.
 
-    name: its name on the command line. turns: the rates that it sets, such as ("lr",); the others
-    stay as the problem has them. A strategy that turns a rate has the arguments `protocol`, whose
-    tasks it keeps, and `progress`.
+    name: its name on the command line. turns: the knobs that it sets, such as ("lr",); the others
+    stay as the problem has them. "rate" stands for the first rate of the model. A strategy that
+    turns a knob has the arguments `protocol`, whose tasks it keeps, and `progress`.
     """
 
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
@@ -36,6 +40,10 @@ class Strategy:
         """Whether it is a user's own: a mistake in it is then no mistake of the model or replan."""
         return not self.recipe.__module__.startswith("replan.")
 
+    def turned(self, problem: Problem) -> set[str]:
+        """Return the names of the problem's knobs that it sets."""
+        return {main_rate(problem) or name if name == "rate" else name for name in self.turns}
+
     def __call__(self, problem: Any, **settings: Any) -> Protocol:
         """Return the protocol for a problem; refuse what the recipe makes if it does not fit."""
         check.instance("problem", problem, Problem, "a Problem")
@@ -43,6 +51,11 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"Strategy({self.name})"
+
+
+def main_rate(problem: Problem) -> str | None:
+    """Return the name of the first of the model's knobs that is a rate, if any is."""
+    return next((knob.name for knob in problem.model.knobs if knob.rate), None)
 
 
 @overload

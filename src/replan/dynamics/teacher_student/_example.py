@@ -12,6 +12,8 @@ activation = "erf"
 # noise = 0.0                     # standard deviation of the label noise
 # train_heads = true              # false: the student's heads stay fixed
 # head_lr = 1.0                   # the heads learn at this factor times lr
+# batch = 1                       # samples per step of SGD; time still counts samples
+# momentum = 0.0                  # the learning rate acts as lr / (batch (1 - momentum))
 
 [start]                           # one of three
 pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 1 }

@@ -35,6 +35,8 @@ class _Model(Section):
     noise: float | None = Field(None, ge=0)
     train_heads: Annotated[bool | list[bool] | None, BeforeValidator(_all_or_each)] = None
     head_lr: float | None = Field(None, ge=0)
+    batch: int | None = Field(None, ge=1)
+    momentum: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> _Model:

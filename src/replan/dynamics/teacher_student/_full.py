@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import sqrt
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erf
 
 from replan._common.check import Floats, Ints
+from replan._common.compiled import compiled
 from replan.dynamics._capabilities import Chain
 from replan.dynamics.teacher_student._reduced import LARGE, coordinates
 
@@ -52,32 +52,32 @@ class Full(Chain):
         """Return a copy that continues from here with its own random numbers."""
         return Full(self.model, self.weights, self.heads, self.teachers, rng)
 
-    def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done."""
-        N = self.weights.shape[1]
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
+        N, model = self.weights.shape[1], self.model
+        rates, head_rates = model.sample_rates(tasks, knobs)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
-            inputs = self.rng.standard_normal((min(block, len(tasks) - first), N))
-            for sample, x in enumerate(inputs, start=first):
-                if not self._train(x, int(tasks[sample]), lr[sample]):
-                    return sample
+            part = slice(first, first + block)
+            count = len(tasks[part])
+            inputs = self.rng.standard_normal((count, N))
+            noise = (
+                model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
+            )
+            done = _train(
+                self.weights,
+                self.heads,
+                inputs,
+                noise,
+                tasks[part],
+                rates[part],
+                head_rates[part],
+                self.teachers,
+                model.teacher_heads,
+            )
+            if done < count:
+                return first + int(done)
         return len(tasks)
-
-    def _train(self, x: Floats, t: int, lr: float) -> bool:
-        N = x.size
-        fields = self.weights @ x / sqrt(N)
-        activations = erf(fields / sqrt(2))
-        label = self.model.teacher_heads[t] @ erf(self.teachers @ x / sqrt(2 * N))
-        label += self.model.noise * self.rng.standard_normal() if self.model.noise else 0.0
-        error = self.heads[t] @ activations - label
-        pace = lr / N * error
-        if not max(abs(error), abs(pace)) < LARGE:
-            return False
-        slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
-        push = pace * sqrt(N) * self.heads[t] * slopes
-        self.heads[t] -= pace * self.model.head_rates[t] * activations
-        self.weights -= push[:, None] * x
-        return True
 
     def state(self) -> Floats:
         """Return the overlaps now, as a state."""
@@ -85,6 +85,51 @@ class Full(Chain):
         w, B = self.weights, self.teachers
         parts = (w @ w.T / N, w @ B.T / N, self.heads)
         return np.concatenate([np.ravel(part) for part in parts])
+
+
+@compiled
+def _train(
+    weights: Floats,
+    heads: Floats,
+    inputs: Floats,
+    noise: Floats,
+    tasks: Ints,
+    rates: Floats,
+    head_rates: Floats,
+    teachers: Floats,
+    teacher_heads: Floats,
+) -> int:
+    """Make one SGD step for every input (n, N), in place; return the number before a divergence."""
+    K, N = weights.shape
+    P = teachers.shape[0]
+    fields, activations = np.empty(K), np.empty(K)
+    for sample in range(tasks.size):
+        x, t = inputs[sample], tasks[sample]
+        error = -noise[sample]
+        for p in range(P):
+            error -= teacher_heads[t, p] * math.erf(_dot(teachers[p], x) / math.sqrt(2 * N))
+        for k in range(K):
+            fields[k] = _dot(weights[k], x) / math.sqrt(N)
+            activations[k] = math.erf(fields[k] / math.sqrt(2))
+            error += heads[t, k] * activations[k]
+        pace, head_pace = rates[sample] / N * error, head_rates[sample] / N * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
+            return sample
+        for k in range(K):
+            slope = math.sqrt(2 / math.pi) * math.exp(-(fields[k] ** 2) / 2)
+            push = pace * math.sqrt(N) * heads[t, k] * slope
+            heads[t, k] -= head_pace * activations[k]
+            for j in range(N):
+                weights[k, j] -= push * x[j]
+    return tasks.size
+
+
+@compiled(fastmath={"reassoc", "contract"})  # sums in any order run several times as fast
+def _dot(a: Floats, b: Floats) -> float:
+    total = 0.0
+    for j in range(a.size):
+        total += a[j] * b[j]
+    return total
 
 
 def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:

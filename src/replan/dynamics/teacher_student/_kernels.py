@@ -2,12 +2,12 @@
 
 Notation: K hidden units, P teacher units, T tasks, U = K + P units in all. The state is one
 vector [Q (K×K), M (K×P), V (T×K)]. Task t's error is Δ_t = Σ_n w_tn g(λ_n), w_t = (V_t, −A_t).
-With learning rate η, head factor ρ and label noise σ (paper, appendix A; I₃'s index order
-corrected):
+With learning rates η of the features and ρ of the heads, and label noise σ (paper, appendix A; I₃'s
+index order corrected):
 
     Q′_kh = −η V_tk E[Δ g′_k λ_h] − η V_th E[Δ g′_h λ_k] + η² V_tk V_th E[(Δ² + σ²) g′_k g′_h]
     M′_kp = −η V_tk E[Δ g′_k λ*_p]
-    V′_tk = −η ρ_t E[Δ g_k]
+    V′_tk = −ρ E[Δ g_k]
 
 Tasks mix linearly with their shares, so weights are mixed first and every special function is
 evaluated once for all tasks.
@@ -46,6 +46,16 @@ def _unpack(state: Floats, K: int, work: Work) -> None:
 
 
 @inlined
+def _set_rates(knobs: Floats, work: Work) -> None:
+    """Fill in the rates of features and heads on each task from the knobs [lr, factors of both]."""
+    T = work.rates.size
+    for t in range(T):
+        lr = work.pace * knobs[t]
+        work.rates[t] = lr * knobs[T + t]
+        work.head_rates[t] = lr * knobs[2 * T + t] * work.trained[t]
+
+
+@inlined
 def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
     """List the tasks that have a share and the units in their errors; return both counts."""
     T, U = work.weights.shape
@@ -67,16 +77,7 @@ def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
 
 
 @inlined
-def _add_head_rate(
-    shares: Floats,
-    lr: Floats,
-    head_lr: Floats,
-    K: int,
-    tasks: int,
-    units: int,
-    work: Work,
-    out: Floats,
-) -> None:
+def _add_head_rate(shares: Floats, K: int, tasks: int, units: int, work: Work, out: Floats) -> None:
     """Add V′ to `out`, the heads' part of the rate."""
     cov, weights, norms = work.cov, work.weights, work.norms
     heads = out.size - weights.shape[0] * K
@@ -86,7 +87,7 @@ def _add_head_rate(
             moment = i2(cov[k, n], norms[k], norms[n])
             for i in range(tasks):
                 t = work.active[i]
-                pace = shares[t] * lr[t] * head_lr[t] * moment
+                pace = shares[t] * work.head_rates[t] * moment
                 out[heads + t * K + k] -= pace * weights[t, n]
                 if k < n < K:
                     out[heads + t * K + n] -= pace * weights[t, k]
@@ -94,10 +95,10 @@ def _add_head_rate(
 
 @inlined
 def _add_drift(
-    shares: Floats, lr: Floats, k: int, K: int, tasks: int, units: int, work: Work, out: Floats
+    shares: Floats, k: int, K: int, tasks: int, units: int, work: Work, out: Floats
 ) -> None:
     """Add what hidden unit k's first-order step does to Q and M; needs C tilted by k."""
-    once, weights = work.once, work.weights
+    once, weights, rates = work.once, work.weights, work.rates
     U = once.shape[0]
     P = U - K
     scale = TWO_OVER_PI * work.norms[k]
@@ -106,7 +107,7 @@ def _add_drift(
         push = 0.0
         for i in range(tasks):
             t = work.active[i]
-            push += shares[t] * lr[t] * weights[t, k] * weights[t, n]
+            push += shares[t] * rates[t] * weights[t, k] * weights[t, n]
         work.push[j] = scale * push * work.norms_once[n]
     for h in range(U):
         drift = 0.0
@@ -121,25 +122,16 @@ def _add_drift(
 
 @inlined
 def _add_diffusion(
-    shares: Floats,
-    lr: Floats,
-    noise: float,
-    k: int,
-    h: int,
-    K: int,
-    tasks: int,
-    units: int,
-    work: Work,
-    out: Floats,
+    shares: Floats, k: int, h: int, K: int, tasks: int, units: int, work: Work, out: Floats
 ) -> None:
     """Add the second-order term of Q_kh; needs C tilted by k."""
-    once, weights, norms = work.once, work.weights, work.norms_twice
+    once, weights, norms, rates = work.once, work.weights, work.norms_twice, work.rates
     inverse = 1.0 / (1.0 + once[h, h])
     total = 0.0
     for i in range(tasks):
         t = work.active[i]
-        work.coefficients[i] = shares[t] * lr[t] * lr[t] * weights[t, k] * weights[t, h]
-        total += work.coefficients[i] * noise * noise
+        work.coefficients[i] = shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h]
+        total += work.coefficients[i] * work.noise * work.noise
     for j in range(units):
         n = work.units[j]
         norms[n] = norm(tilted(once[n, n], once[n, h], once[n, h], inverse))
@@ -164,13 +156,18 @@ def _add_diffusion(
 
 
 @compiled
-def rate(work: Work, state: Floats, shares: Floats, lr: Floats, out: Floats) -> None:
-    """Write Σ_t shares[t] f_t(state, lr[t]) to `out` (n,); shares and lr are (T,)."""
+def rate(work: Work, state: Floats, shares: Floats, knobs: Floats, out: Floats) -> None:
+    """Write Σ_t shares[t] f_t(state, knobs of task t) to `out` (n,).
+
+    shares: (T,). knobs: (3T,), the learning rate of each task, and the factors for its features and
+    for its head.
+    """
     K = work.K
     _unpack(state, K, work)
+    _set_rates(knobs, work)
     tasks, units = _select(shares, K, work)
     out[:] = 0.0
-    _add_head_rate(shares, lr, work.head_lr, K, tasks, units, work, out)
+    _add_head_rate(shares, K, tasks, units, work, out)
     cov, once = work.cov, work.once
     U = cov.shape[0]
     for k in range(K):
@@ -179,9 +176,9 @@ def rate(work: Work, state: Floats, shares: Floats, lr: Floats, out: Floats) -> 
             for b in range(a + 1):
                 once[a, b] = once[b, a] = tilted(cov[a, b], cov[a, k], cov[b, k], inverse)
             work.norms_once[a] = norm(once[a, a])
-        _add_drift(shares, lr, k, K, tasks, units, work, out)
+        _add_drift(shares, k, K, tasks, units, work, out)
         for h in range(k, K):
-            _add_diffusion(shares, lr, work.noise, k, h, K, tasks, units, work, out)
+            _add_diffusion(shares, k, h, K, tasks, units, work, out)
 
 
 @compiled

@@ -8,7 +8,7 @@ Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check, memory
-from replan._common.check import Floats
+from replan._common.check import Floats, Ints
 from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable
 from replan.dynamics._compiled_dynamics import CompiledDynamics
 from replan.dynamics._dynamics import Pieces, first_state
 from replan.dynamics._integrate import MAX_STEPS, RTOL, IntegrationError, integrate
 from replan.dynamics._kernels import Kernels
+from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import register
 from replan.dynamics.teacher_student._example import EXAMPLE
 
@@ -72,11 +73,16 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
       task of its own (A = 1).
     - `noise`: standard deviation σ of the label noise. Losses are those of noise-free labels.
     - `train_heads`: whether SGD trains the student's heads; one bool, or one per task.
-    - `head_lr`: the heads learn at `head_lr` × the learning rate.
+    - `head_lr`: the heads learn at `head_lr` × the learning rate, unless a protocol says otherwise.
+    - `batch`, `momentum`: of SGD that steps along the mean gradient of `batch` fresh samples, with
+      momentum β. Training time counts samples, and the learning rate acts as lr / (batch (1 − β)).
     - `activation`: "erf", g(z) = erf(z/√2), of student and teachers.
 
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
     in Goldt et al. 2019.
+
+    Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of
+    the heads are multiplied.
     """
 
     kind = "teacher-student"
@@ -92,6 +98,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         noise: float = 0.0,
         train_heads: bool | Sequence[bool] = True,
         head_lr: float = 1.0,
+        batch: int = 1,
+        momentum: float = 0.0,
         activation: str = "erf",
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
@@ -113,6 +121,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         self.noise = check.number("noise", noise, at_least=0)
         self.train_heads = _flags("train_heads", train_heads, self.tasks)
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
+        self.batch = check.integer("batch", batch, at_least=1)
+        self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
         self.activation = check.one_of("activation", activation, ["erf"])
 
     @classmethod
@@ -145,6 +155,17 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         return cls(np.eye(units), hidden=hidden, **(committee | settings))
 
     @property
+    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
+        """The learning rate and the factors for features and heads, each with a value per task."""
+        heads = replace(LR, name="head_lr", default=self.head_lr)
+        return LR, replace(LR, name="feature_lr"), heads
+
+    @property
+    def pace(self) -> float:
+        """The learning rate that a rate of 1 acts as: 1 / (batch (1 − momentum))."""
+        return 1 / (self.batch * (1 - self.momentum))
+
+    @property
     def teacher_units(self) -> int:
         """P."""
         return len(self.teacher_overlaps)
@@ -155,7 +176,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             f"tasks={self.tasks})"
         )
 
-    @property
+    @cached_property
     def teacher_frame(self) -> Floats:
         """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
         values, vectors = np.linalg.eigh(self.teacher_overlaps)
@@ -213,17 +234,21 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         """
         if seed is not None and start is not None:
             raise ValueError("`seed` or `start`: expects one of the two, got both")
-        task = check.task("task", task, self.tasks)
-        duration = check.number("duration", duration, above=0, at_most=1e9)
-        lr = check.number("lr", lr, at_least=0)
+        pieces = self._pretraining(task, duration, lr)
         x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
-        lengths = np.diff(_edges(duration))
-        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
-        pieces = Pieces.whole(shares, np.full_like(shares, lr), lengths)
         run = integrate(self, x, pieces, rtol=rtol, max_steps=max_steps)
         if run.status != "ok":
             raise IntegrationError(f"pretraining: {run.advice}")
         return self.unpack(run.states[-1])
+
+    def _pretraining(self, task: int, duration: float, lr: float) -> Pieces:
+        """Return the pieces of training on one task alone."""
+        task = check.task("task", task, self.tasks)
+        duration = check.number("duration", duration, above=0, at_most=1e9)
+        lr = check.number("lr", lr, at_least=0)
+        lengths = np.diff(_edges(duration))
+        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
+        return Pieces.whole(shares, self._knob_rows(lr, len(lengths)), lengths)
 
     def from_weights(
         self, weights: ArrayLike, heads: ArrayLike, teacher_weights: ArrayLike
@@ -289,22 +314,23 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         from replan.dynamics.teacher_student._work import Parameters
 
         S, A = self.teacher_overlaps, self.teacher_heads
-        return Parameters(S, A, self.noise, self.head_rates, self.hidden)
+        trained = np.where(self.train_heads, 1.0, 0.0)
+        return Parameters(S, A, self.noise, self.pace, trained, self.hidden)
 
-    @property
-    def head_rates(self) -> Floats:
-        """The heads' learning-rate factor (T,), zero where a head is fixed."""
-        return np.where(self.train_heads, self.head_lr, 0.0)
+    def _knob_rows(self, lr: float, steps: int) -> Floats:
+        """Return rows of knobs with a learning rate, and the other knobs at their defaults."""
+        values = {knob.name: knob.default for knob in self.knobs} | {"lr": lr}
+        return self.panel.rows(values, steps)
 
     def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
         """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
         check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
         kernels, x = self.kernels(), self.pack(overlaps)
         shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
-        rates = np.full(self.tasks, check.number("lr", lr, at_least=0))
+        [knobs] = self._knob_rows(check.number("lr", lr, at_least=0), 1)
         assert kernels.make_work is not None
         out = np.empty_like(x)
-        kernels.rate(kernels.make_work(self.parameters), x, shares, rates, out)
+        kernels.rate(kernels.make_work(self.parameters), x, shares, knobs, out)
         return self.unpack(out)
 
     def overlaps(self, states: Floats) -> Overlaps:
@@ -325,6 +351,11 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
     # Simulation at finite size
 
+    def sample_rates(self, tasks: Ints, knobs: Floats) -> tuple[Floats, Floats]:
+        """Return the rates (n,) of features and heads on samples of `tasks` with knobs (n, 3)."""
+        lr, features, heads = knobs.T
+        return lr * features, np.where(np.array(self.train_heads)[tasks], lr * heads, 0.0)
+
     @property
     def least_dimension(self) -> int:
         """K + P: room for all hidden units and teachers."""
@@ -337,7 +368,13 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
-        """Return a run of SGD at its start, by one of the `engines`."""
+        """Return a run of online SGD at its start, by one of the `engines`."""
+        if self.batch > 1 or self.momentum > 0:
+            raise ValueError(
+                "`simulate` expects a model with batch 1 and no momentum, got batch "
+                f"{self.batch} and momentum {self.momentum:g}: simulate the effective learning "
+                "rate, lr / (batch (1 - momentum))"
+            )
         if engine == "reduced":
             from replan.dynamics.teacher_student._reduced import Reduced
 
@@ -369,6 +406,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             "noise": self.noise,
             "train_heads": list(self.train_heads),
             "head_lr": self.head_lr,
+            "batch": self.batch,
+            "momentum": self.momentum,
             "activation": self.activation,
         }
 
@@ -381,6 +420,17 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             return Overlaps(**overlaps)
         start = self.fresh(**fresh)
         return start if pretrain is None else self.pretrain(start=start, **pretrain)
+
+    def sketch_start(self, content: Mapping[str, Any]) -> Overlaps:
+        """Return the start that the `[start]` section describes, but without pretraining."""
+        from replan.dynamics.teacher_student import _file
+
+        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        if overlaps is not None:
+            return Overlaps(**overlaps)
+        if pretrain is not None:
+            self._pretraining(**{"duration": 1.0, "lr": 1.0, **pretrain})  # the defaults are right
+        return self.fresh(**fresh)
 
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""

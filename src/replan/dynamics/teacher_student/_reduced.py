@@ -53,21 +53,22 @@ class Reduced(Chain):
         """Return a copy that continues from here with its own random numbers."""
         return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
 
-    def advance(self, tasks: Ints, lr: Floats) -> int:
-        """Train on samples of `tasks` (n,) with rates `lr` (n,); return how many were done."""
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
         K, r = self.along.shape
         model = self.model
+        rates, head_rates = model.sample_rates(tasks, knobs)
         return int(
             _advance(
                 self.along,
                 self.rest,
                 self.heads,
                 tasks,
-                lr,
+                rates,
+                head_rates,
                 self.frame,
                 model.teacher_heads,
                 model.noise,
-                model.head_rates,
                 self.dimension,
                 self.dimension - K - r,
                 self.rng,
@@ -96,11 +97,11 @@ def _advance(
     rest: Floats,
     heads: Floats,
     tasks: Ints,
-    lr: Floats,
+    rates: Floats,
+    head_rates: Floats,
     frame: Floats,
     teacher_heads: Floats,
     noise: float,
-    head_lr: Floats,
     dimension: int,
     freedom: int,
     rng: Any,
@@ -110,7 +111,9 @@ def _advance(
     P = frame.shape[0]
     inner, outer = np.empty(r), np.empty(K + 1)
     fields, push, wide = np.empty(K), np.empty(K), np.zeros((K, K + 1))
-    wide[:, :K] = rest
+    for k in range(K):
+        for j in range(K):
+            wide[k, j] = rest[k, j]
     done = tasks.size
     for sample in range(tasks.size):
         t = tasks[sample]
@@ -135,19 +138,22 @@ def _advance(
             fields[k] = field
             push[k] = math.erf(field * math.sqrt(0.5))  # holds the activation, for now
             error += heads[t, k] * push[k]
-        pace = lr[sample] / dimension * error
-        if not max(abs(error), abs(pace)) < LARGE:
+        pace = rates[sample] / dimension * error
+        head_pace = head_rates[sample] / dimension * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
             done = sample
             break
         for k in range(K):
             slope = _SLOPE * math.exp(-0.5 * fields[k] * fields[k])
             activation = push[k]
             push[k] = -pace * heads[t, k] * slope
-            heads[t, k] -= pace * head_lr[t] * activation
+            heads[t, k] -= head_pace * activation
             for j in range(r):
                 along[k, j] += push[k] * inner[j]
         _add_outer(wide, push, outer)
-    rest[:] = wide[:, :K]
+    for k in range(K):
+        for j in range(K):
+            rest[k, j] = wide[k, j]
     return done
 
 
@@ -161,7 +167,7 @@ def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
     """
     K = push.size
     for i in range(K, 0, -1):
-        size = math.hypot(outer[i - 1], outer[i])
+        size = _norm(outer[i - 1], outer[i])
         if size > 0.0:
             c, s = outer[i - 1] / size, outer[i] / size
             outer[i - 1] = size
@@ -169,11 +175,17 @@ def _add_outer(wide: Floats, push: Floats, outer: Floats) -> None:
     for k in range(K):
         wide[k, 0] += push[k] * outer[0]
     for i in range(K):
-        size = math.hypot(wide[i, i], wide[i, i + 1])
+        size = _norm(wide[i, i], wide[i, i + 1])
         if size > 0.0:
             c, s = wide[i, i] / size, wide[i, i + 1] / size
             _turn(wide, i, i + 1, c, s, i)
         wide[i, i + 1] = 0.0
+
+
+@inlined
+def _norm(a: float, b: float) -> float:
+    """Return the norm of (a, b), three times as fast as `math.hypot`; it may overflow."""
+    return math.sqrt(a * a + b * b)
 
 
 @inlined

@@ -1,7 +1,7 @@
 """The reverse of the kernels: the exact gradients of rate and losses.
 
-Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x, η_t) is one
-number, H = Σ_t s_t (η_t B_t + η_t² A_t), so pulling p back through the rate means differentiating H
+Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x) is one number, H =
+Σ_t s_t (η_t B_t + η_t² A_t + ρ_t D_t), so pulling p back through the rate means differentiating H
 with respect to the covariance C and the weights w. A bar over a name is the derivative of H by it;
 C̄ and the like are defined so that dH = Σ_ab C̄_ab dC_ab over all a, b, with C symmetric.
 """
@@ -12,16 +12,14 @@ import math
 
 from replan._common.check import Floats
 from replan._common.compiled import compiled, inlined
-from replan.dynamics.moments import TWO_OVER_PI, norm, tilted
-from replan.dynamics.teacher_student._kernels import _unpack
+from replan.dynamics.moments import TWO_OVER_PI, norm, pull_tilt, tilted
+from replan.dynamics.teacher_student._kernels import _set_rates, _unpack
 from replan.dynamics.teacher_student._work import Bars, PullWork, Work
 
 
 @inlined
-def _pull_heads(
-    cotangent: Floats, shares: Floats, lr: Floats, head_lr: Floats, K: int, work: Work, bars: Bars
-) -> None:
-    """V′: B_t −= ρ_t Σ_kn p_tk w_tn I₂(k, n), p the cotangent of the rate."""
+def _pull_heads(cotangent: Floats, shares: Floats, K: int, work: Work, bars: Bars) -> None:
+    """V′: D_t −= Σ_kn p_tk w_tn I₂(k, n), p the cotangent of the rate."""
     cov, weights, norms = work.cov, work.weights, work.norms
     T, U = weights.shape
     heads = cotangent.size - T * K
@@ -31,9 +29,9 @@ def _pull_heads(
             moment = TWO_OVER_PI * math.asin(z)
             bar = 0.0
             for t in range(T):
-                pace = head_lr[t] * cotangent[heads + t * K + k]
-                bars.linear[t] -= pace * weights[t, n] * moment
-                pace *= shares[t] * lr[t]
+                pace = work.trained[t] * cotangent[heads + t * K + k]
+                bars.heads[t] -= pace * weights[t, n] * moment
+                pace = shares[t] * work.head_rates[t] * cotangent[heads + t * K + k]
                 bars.weights[t, n] -= pace * moment
                 bar -= pace * weights[t, n]
             if bar == 0.0:
@@ -45,9 +43,9 @@ def _pull_heads(
 
 
 @inlined
-def _pull_drift(shares: Floats, lr: Floats, k: int, work: Work, bars: Bars) -> None:
+def _pull_drift(shares: Floats, k: int, work: Work, bars: Bars) -> None:
     """First-order part of unit k: B_t −= (2/π) norm_k w_tk Σ_n w_tn norm_n Σ_h R_kh O_nh."""
-    once, weights = work.once, work.weights
+    once, weights, rates = work.once, work.weights, work.rates
     T, U = weights.shape
     scale = TWO_OVER_PI * work.norms[k]
     for n in range(U):
@@ -61,14 +59,14 @@ def _pull_drift(shares: Floats, lr: Floats, k: int, work: Work, bars: Bars) -> N
         for n in range(U):
             inner += weights[t, n] * work.norms_once[n] * bars.row[n]
         bars.linear[t] -= scale * weights[t, k] * inner
-        pace = scale * shares[t] * lr[t]
+        pace = scale * shares[t] * rates[t]
         bars.weights[t, k] -= pace * inner
         total -= pace * weights[t, k] * inner
     bars.cov[k, k] -= 0.5 * total * work.norms[k] * work.norms[k]
     for n in range(U):
         bar = 0.0
         for t in range(T):
-            pace = scale * shares[t] * lr[t] * weights[t, k]
+            pace = scale * shares[t] * rates[t] * weights[t, k]
             bars.weights[t, n] -= pace * work.norms_once[n] * bars.row[n]
             bar -= pace * weights[t, n]
         if bar == 0.0:
@@ -80,11 +78,9 @@ def _pull_drift(shares: Floats, lr: Floats, k: int, work: Work, bars: Bars) -> N
 
 
 @inlined
-def _pull_diffusion(
-    p: float, shares: Floats, lr: Floats, noise: float, k: int, h: int, work: Work, bars: Bars
-) -> None:
+def _pull_diffusion(p: float, shares: Floats, k: int, h: int, work: Work, bars: Bars) -> None:
     """Second-order part of Q_kh: A_t += p w_tk w_th κ (Σ_nm w_tn w_tm I₂(n, m) + σ²)."""
-    once, weights, norms = work.once, work.weights, work.norms_twice
+    once, weights, norms, rates = work.once, work.weights, work.norms_twice, work.rates
     T, U = weights.shape
     K = work.K
     inverse = 1.0 / (1.0 + once[h, h])
@@ -101,7 +97,7 @@ def _pull_diffusion(
                 used = used or product != 0.0
                 if m < K:  # a head of exactly 0 still has a derivative
                     used = used or weights[t, n] != 0.0 or weights[t, m] != 0.0
-                weight += shares[t] * lr[t] * lr[t] * weights[t, k] * weights[t, h] * product
+                weight += shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h] * product
             bars.moment[n, m] = bars.moment[m, n] = 0.0
             if not used:
                 continue
@@ -118,8 +114,8 @@ def _pull_diffusion(
             bars.twice[m, m] -= 0.5 * bar * z * norms[m] * norms[m]
     total = 0.0
     for t in range(T):
-        square = noise * noise
-        pace = p * kappa * shares[t] * lr[t] * lr[t]
+        square = work.noise * work.noise
+        pace = p * kappa * shares[t] * rates[t] * rates[t]
         both = weights[t, k] * weights[t, h]
         for n in range(U):
             row = 0.0
@@ -133,21 +129,7 @@ def _pull_diffusion(
         total += pace * both * square
     bars.cov[k, k] -= 0.5 * total * work.norms[k] * work.norms[k]
     bars.once[h, h] -= 0.5 * total * inverse
-    _pull_tilt(bars.twice, once, h, inverse, U, bars.once)
-
-
-@inlined
-def _pull_tilt(bar: Floats, cov: Floats, k: int, inverse: float, U: int, out: Floats) -> None:
-    """Add to `out` the derivative by C of what depends on C^k through `bar`."""
-    total = 0.0
-    for n in range(U):
-        row = 0.0
-        for m in range(U):
-            out[n, m] += bar[n, m]
-            row += (bar[n, m] + bar[m, n]) * cov[m, k]
-        out[n, k] -= inverse * row
-        total += 0.5 * row * cov[n, k]
-    out[k, k] += inverse * inverse * total
+    pull_tilt(bars.twice, once, h, inverse, bars.once)
 
 
 @compiled
@@ -156,19 +138,20 @@ def pull_rate(
     state: Floats,
     cotangent: Floats,
     shares: Floats,
-    lr: Floats,
+    knobs: Floats,
     scale: float,
     by_state: Floats,
     by_shares: Floats,
-    by_lr: Floats,
+    by_knobs: Floats,
 ) -> None:
     """Reverse of `rate`: write the gradient of H to `by_state` (n,).
 
-    Add `scale` × its gradients by shares and by lr to `by_shares` and `by_lr` (T,).
+    Add `scale` × its gradients by shares and by knobs to `by_shares` (T,) and `by_knobs` (3T,).
     """
     work, bars = pull_work
     K = work.K
     _unpack(state, K, work)
+    _set_rates(knobs, work)
     cov, once = work.cov, work.once
     T, U = work.weights.shape
     P = U - K
@@ -176,12 +159,13 @@ def pull_rate(
     bars.weights[:] = 0.0
     bars.linear[:] = 0.0
     bars.quadratic[:] = 0.0
+    bars.heads[:] = 0.0
     for k in range(K):
         for h in range(K):
             bars.cotangent[k, h] = cotangent[k * K + h] + cotangent[h * K + k]
         for q in range(P):
             bars.cotangent[k, K + q] = cotangent[K * K + k * P + q]
-    _pull_heads(cotangent, shares, lr, work.head_lr, K, work, bars)
+    _pull_heads(cotangent, shares, K, work, bars)
     for k in range(K):
         inverse = work.norms[k] * work.norms[k]
         for a in range(U):
@@ -189,11 +173,11 @@ def pull_rate(
                 once[a, b] = once[b, a] = tilted(cov[a, b], cov[a, k], cov[b, k], inverse)
             work.norms_once[a] = norm(once[a, a])
         bars.once[:] = 0.0
-        _pull_drift(shares, lr, k, work, bars)
+        _pull_drift(shares, k, work, bars)
         for h in range(k, K):
             both = bars.cotangent[k, h] if h > k else 0.5 * bars.cotangent[k, h]
-            _pull_diffusion(both, shares, lr, work.noise, k, h, work, bars)
-        _pull_tilt(bars.once, cov, k, inverse, U, bars.cov)
+            _pull_diffusion(both, shares, k, h, work, bars)
+        pull_tilt(bars.once, cov, k, inverse, bars.cov)
     at = 0
     for k in range(K):
         for h in range(K):
@@ -207,9 +191,14 @@ def pull_rate(
         for k in range(K):
             by_state[at] = bars.weights[t, k]
             at += 1
-        linear, quadratic = bars.linear[t], bars.quadratic[t]
-        by_shares[t] += scale * lr[t] * (linear + lr[t] * quadratic)
-        by_lr[t] += scale * shares[t] * (linear + 2.0 * lr[t] * quadratic)
+        rate = work.rates[t]
+        by_shares[t] += scale * rate * (bars.linear[t] + rate * bars.quadratic[t])
+        by_shares[t] += scale * work.pace * knobs[t] * knobs[2 * T + t] * bars.heads[t]
+        by_rate = scale * shares[t] * (bars.linear[t] + 2.0 * rate * bars.quadratic[t])
+        by_head_rate = scale * shares[t] * bars.heads[t]
+        by_knobs[t] += work.pace * (knobs[T + t] * by_rate + knobs[2 * T + t] * by_head_rate)
+        by_knobs[T + t] += work.pace * knobs[t] * by_rate
+        by_knobs[2 * T + t] += work.pace * knobs[t] * by_head_rate
 
 
 @compiled

@@ -16,7 +16,8 @@ class Parameters(NamedTuple):
     S: Floats  # (P, P) teacher overlaps
     A: Floats  # (T, P) teacher heads
     noise: float  # σ
-    head_lr: Floats  # (T,) ρ, zero where a head is fixed
+    pace: float  # what batch size and momentum make of a learning rate of 1
+    trained: Floats  # (T,) 1 where a head is trained, 0 where it is fixed
     K: int  # hidden units
 
 
@@ -32,6 +33,7 @@ class Bars(NamedTuple):
     row: Floats  # (U,)
     linear: Floats  # (T,) B
     quadratic: Floats  # (T,) A
+    heads: Floats  # (T,) D
 
 
 class Work(NamedTuple):
@@ -39,7 +41,10 @@ class Work(NamedTuple):
 
     K: int
     noise: float
-    head_lr: Floats  # (T,)
+    pace: float
+    trained: Floats  # (T,)
+    rates: Floats  # (T,) η of the features, on each task
+    head_rates: Floats  # (T,) of the heads
     cov: Floats  # (U, U) joint covariance C
     once: Floats  # (U, U) C tilted by one unit
     weights: Floats  # (T, U) w
@@ -65,13 +70,19 @@ def make_work(p: Parameters) -> Work:
     T, P = p.A.shape
     U = p.K + P
     cov = np.zeros((U, U))
-    cov[p.K :, p.K :] = p.S
     weights = np.zeros((T, U))
-    weights[:, p.K :] = -p.A
+    for a in range(P):
+        for b in range(P):
+            cov[p.K + a, p.K + b] = p.S[a, b]
+        for t in range(T):
+            weights[t, p.K + a] = -p.A[t, a]
     return Work(
         p.K,
         p.noise,
-        p.head_lr,
+        p.pace,
+        p.trained,
+        np.zeros(T),
+        np.zeros(T),
         cov,
         np.zeros((U, U)),
         weights,
@@ -98,6 +109,7 @@ def make_pull_work(p: Parameters) -> PullWork:
         np.zeros((U, U)),
         np.zeros((U, U)),
         np.zeros(U),
+        np.zeros(T),
         np.zeros(T),
         np.zeros(T),
     )

@@ -1,0 +1,40 @@
+"""A model and a strategy as a user may bring them; tests have a copy imported by its path."""
+
+import numpy as np
+
+from replan import strategies
+from replan.dynamics import Dynamics, from_keys, register
+
+
+@register
+class Decay(Dynamics):
+    """The loss of a task decays at `speed` × lr while it is trained."""
+
+    kind = "decay"
+
+    def __init__(self, speed, tasks=2, mode="slow"):
+        if not isinstance(speed, float):
+            raise ValueError(f"`speed` expects a number, got {speed!r}")
+        self.speed, self.tasks, self.mode = speed, tasks, mode
+
+    def losses(self, states):
+        return states
+
+    def roll_out(self, start, pieces):
+        factors = np.exp(-self.speed * pieces.lengths[:, None] * pieces.shares * pieces.knobs)
+        return np.vstack([start, start * np.cumprod(factors, axis=0)])
+
+    @classmethod
+    def from_dict(cls, content):
+        return from_keys(cls, content, "model")
+
+    def to_dict(self):
+        return {"speed": self.speed, "tasks": self.tasks, "mode": self.mode}
+
+
+@strategies.strategy
+def half_way(problem):
+    """Train on the tasks one after the other, but not at a speed of 3."""
+    if problem.model.speed == 3.0:
+        raise ZeroDivisionError("three is too much")
+    return strategies.sequential(problem)
