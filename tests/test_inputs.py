@@ -549,6 +549,11 @@ def calls():
              "threads": "integer?", "progress": "progress"},
         ),
         "fashion_mnist": Call(networks.fashion_mnist, {}, {"root": "folder?"}),
+        "fetch": Call(
+            networks.fetch,
+            {"name": "fashion-mnist", "root": "/dev/null/x"},
+            {"name": "word", "root": "folder", "packages": "flag", "say": "function"},
+        ),
         # Figures
         "make": Call(
             paper.make,
@@ -628,7 +633,7 @@ def well_said(error, argument):
 
 
 def test_good_arguments_are_taken():
-    elsewhere = ("make", "a setting of a figure", "fashion_mnist")  # long, or with data to download
+    elsewhere = ("make", "a setting of a figure", "fashion_mnist", "fetch")  # long, or downloads
     for name, call in calls().items():
         if not name.endswith((".load", ".save", ".plot")) and name not in elsewhere:
             call.function(**call.good)
@@ -673,7 +678,7 @@ VALUES = st.recursive(
 @cache
 def harmless():
     """The arguments of calls that, whatever is taken, write nothing and take no time."""
-    long = ("make", "a setting of a figure", "grid_search", "measure_readout_timescale")
+    long = ("make", "a setting of a figure", "grid_search", "measure_readout_timescale", "fetch")
     used = ("path", "out", "root", "cache", "progress", "log")
     return [
         (name, argument)

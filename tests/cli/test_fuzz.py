@@ -1,7 +1,8 @@
 """Any input ends in an answer or in one clear line: exit code 70, a bug by definition, never.
 
-A few hundred tries here; `REPLAN_FUZZ=10000 pytest -n 1 tests/cli/test_fuzz.py -s` makes that many,
-with the seed in `REPLAN_FUZZ_SEED` (by default a random one), and prints both.
+A few hundred tries here; `REPLAN_FUZZ=10000 pytest -n 0 -s -o faulthandler_timeout=0
+tests/cli/test_fuzz.py` makes that many, with the seed in `REPLAN_FUZZ_SEED` (by default a random
+one), and prints both.
 """
 
 import json
@@ -11,6 +12,7 @@ import re
 import shutil
 import string
 import sys
+import tomllib
 import warnings
 
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from replan import cli
+from replan.problem import example
 
 ASKED = "REPLAN_FUZZ" in os.environ  # else the same few tries each time
 TRIES = int(os.environ.get("REPLAN_FUZZ", "200"))
@@ -57,6 +60,7 @@ STARTS = [
     {"Q": [[1.0, 0.1], [0.1, 1.0]], "M": [[0.1, 0.0], [0.0, 0.1]], "V": [[0.1, 0.2], [0.3, 0.1]]},
     {"fresh": {}},
 ]
+KINDS = ["curriculum", "dropout", "denoising"]
 PROTOCOL = {
     "duration": 1.0, "edges": [0.0, 0.5, 1.0], "shares": [[1.0, 0.0], [0.5, 0.5]], "lr": [0.5, 1.0]
 }  # fmt: skip
@@ -176,8 +180,17 @@ def spoiled(draw, text):
     return data
 
 
+def short_example(kind):
+    """Give the example of a kind of model, trained for a short time."""
+    content = tomllib.loads(example(kind))
+    return content | {"training": content["training"] | {"duration": 1.0, "steps": 4}}
+
+
 @st.composite
 def problem_files(draw):
+    kind = draw(st.sampled_from([None] * 6 + KINDS))
+    if kind is not None:
+        return draw(mutated(short_example(kind)).map(problem_text).flatmap(spoiled))
     content = {name: dict(section) for name, section in PROBLEM.items()}
     if draw(st.booleans()):  # in full, or the shortest that there is
         content = {name: content[name] for name in ("model", "start", "training")}
@@ -192,7 +205,8 @@ def problem_files(draw):
 def protocol_files(draw):
     """Give the ending and the bytes of a protocol or of a result with one."""
     if draw(st.booleans()):
-        wrapped = draw(st.sampled_from([PROTOCOL, {"protocol": PROTOCOL}]))
+        knobs = PROTOCOL | {"knobs": {"noise": [0.1, 0.3], "keep": 0.5}}
+        wrapped = draw(st.sampled_from([PROTOCOL, {"protocol": PROTOCOL}, knobs]))
         return ".json", draw(mutated(wrapped).map(json.dumps).flatmap(spoiled))
     rows = draw(mutated([HEADER, *ROWS]))
     long = "x" * draw(st.sampled_from([0, 0, 0, 140_000]))

@@ -10,6 +10,7 @@ import os
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -117,13 +118,19 @@ def cifar10(root: FilePath | None = None) -> Images:
 
 def data_folder() -> Path:
     """Return the folder where `replan data fetch` puts data sets: $REPLAN_DATA, or the cache."""
-    return _folders()[0]
+    folders = _folders()
+    if not folders:
+        raise ValueError("`root` expects a folder where there is no home directory, got None")
+    return folders[0]
 
 
 def _folders() -> list[Path]:
     given = os.environ.get("REPLAN_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replan"
-    return [Path(given), cache] if given else [cache]
+    folders = [Path(given)] if given else []
+    with suppress(RuntimeError):  # no home directory
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folders.append(Path(cache) / "replan")
+    return folders
 
 
 def checked(name: str, file: str, payload: bytes, where: str) -> bytes:

@@ -80,7 +80,9 @@ def fetch(
     so that a broken download never looks complete.
     """
     check.one_of("name", name, DATASETS)
-    folder = Path(data_folder() if root is None else root) / FOLDERS[name]
+    check.boolean("packages", packages)
+    check.function("say", say)
+    folder = (data_folder() if root is None else check.path("root", root)) / FOLDERS[name]
     if _complete(name, folder):
         say(f"{name} is already in {folder}")
         return folder
