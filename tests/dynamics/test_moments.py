@@ -44,16 +44,20 @@ def quadrature(cov):
     """E[g_n g_m], E[g_n g′_k λ_h], E[g_n g_m g′_k g′_h] for all indices by the trapezoidal rule.
 
     On a whitened grid the integrands are entire and decay like a Gaussian, so that the plain
-    trapezoidal rule converges faster than any power of its step.
+    trapezoidal rule converges faster than any power of its step. They are even: half the grid will
+    do. Outside a ball of radius 8.4 lies 2e-14 of the weight.
     """
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.maximum(values, 0))
     z = np.arange(-8.4, 8.41, 0.4)
     weight = np.exp(-(z**2) / 2) * 0.4 / np.sqrt(2 * np.pi)
-    inner = np.stack(np.meshgrid(z, z, z, indexing="ij"), -1).reshape(-1, 3)
-    inner_weight = np.einsum("a,b,c->abc", weight, weight, weight).ravel()
+    grid = np.stack(np.meshgrid(z, z, z, indexing="ij"), -1).reshape(-1, 3)
+    grid_weight = np.einsum("a,b,c->abc", weight, weight, weight).ravel()
     m2, m3, m4 = np.zeros((16,)), np.zeros((16, 4)), np.zeros((16, 16))
-    for first, first_weight in zip(z, weight, strict=True):
+    middle = len(z) // 2
+    for first, first_weight in zip(z[middle:], weight[middle:] * [1, *[2] * middle], strict=True):
+        near = first**2 + np.sum(grid**2, axis=1) < 8.5**2
+        inner, inner_weight = grid[near], grid_weight[near]
         lam = np.column_stack([np.full(len(inner), first), inner]) @ root.T
         g = erf(lam / np.sqrt(2))
         slope = np.sqrt(2 / np.pi) * np.exp(-(lam**2) / 2)

@@ -197,15 +197,15 @@ def test_the_numbers_are_those_recorded(fashion):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--pairs", "00"], "`pairs` expects pairs of different classes like 01, got '00'"),
-        (["--pairs", "0,1"], "`pairs` expects pairs of different classes like 01, got '0'"),
-        (["--pairs", "02,52"], "`pairs` expects each class once, got 02, 52"),
-        (["--pairs", "02,89"], "`pairs` expects classes that the data set has, got '89'"),
+        (["--pairs", "00"], "`--pairs` expects pairs of different classes like 01, got '00'"),
+        (["--pairs", "0,1"], "`--pairs` expects pairs of different classes like 01, got '0'"),
+        (["--pairs", "02,52"], "`--pairs` expects each class once, got 02, 52"),
+        (["--pairs", "02,89"], "`--pairs` expects classes that the data set has, got '89'"),
         (["--strategies", "no-repaly"], "did you mean `no-replay`?"),
-        (["--memory", "3"], "`memory` expects an integer of at least"),
-        (["--strategies", "no-replay,no-replay"], "`strategies` expects each name once"),
-        (["--lr", "0"], "`lr` expects a finite number above 0"),
-        (["--seeds", "0"], "`seeds` expects an integer of at least 1, got 0"),
+        (["--memory", "3"], "`--memory` expects an integer of at least"),
+        (["--strategies", "no-replay,no-replay"], "`--strategies` expects each name once"),
+        (["--lr", "0"], "`--lr` expects a finite number above 0"),
+        (["--seeds", "0"], "`--seeds` expects an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_refused(fashion, tmp_path, options, message):
