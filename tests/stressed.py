@@ -95,13 +95,20 @@ def disturb(process, trigger):
 def disturbed(folder, size, trigger, random):
     """Disturb a sweep, and return what came of it; raise an AssertionError if that is not right.
 
-    The moment is somewhere among the first half of the cases or, one time in four, in the start.
+    The moment is somewhere among the first quarter of the cases, so that it does not end first, or,
+    one time in four, in the start.
     """
-    least = random.randrange(1, SIZES[size] // 2) if random.random() < 0.75 else 0
+    least = random.randint(1, SIZES[size] // 4) if random.random() < 0.75 else 0
     failing = least if trigger == "an error in a case" else None
     with started(folder, size, failing) as process:
-        wait(lambda: len(kept(folder)) >= least or process.poll() is not None)
-        time.sleep(random.uniform(0, 0.02 if least else 2.0))
+        moment = time.perf_counter() + random.uniform(0, 2.0)
+        wait(
+            lambda: (
+                len(kept(folder)) >= max(least, 1)
+                or (least == 0 and time.perf_counter() > moment)
+                or process.poll() is not None
+            )
+        )
         disturb(process, trigger)
         begin = time.perf_counter()
         wait(lambda: process.poll() is not None)

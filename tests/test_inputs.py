@@ -552,7 +552,7 @@ def calls():
         "fetch": Call(
             networks.fetch,
             {"name": "fashion-mnist", "root": "/dev/null/x"},
-            {"name": "word", "root": "folder", "packages": "flag", "say": "function"},
+            {"name": "word", "root": "folder?", "packages": "flag", "say": "function"},
         ),
         # Figures
         "make": Call(

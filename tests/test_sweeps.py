@@ -371,6 +371,11 @@ def test_what_is_no_json_is_refused_by_the_name_of_its_place(value, message):
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="`cases` expects dicts of arguments, got 3"):
         sweep(square, [3])
+    with pytest.raises(
+        ValueError,
+        match=r"`cases` expects dicts of arguments of `function`, got {'z': 1}: .* argument",
+    ):
+        sweep(square, [{"z": 1}])
     with pytest.raises(ValueError, match=r"`cases` expects dicts of arguments, got {1: 2}"):
         sweep(square, [{1: 2}])
     with pytest.raises(ValueError, match="`cases` expects a list of dicts of arguments, got 3"):

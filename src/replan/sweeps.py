@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -118,11 +119,9 @@ class Sweep:
     def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
         """Return function(**case) for every case, in their order."""
         _check_function(function, self._workers, cached=self.cache is not None)
-        cases = check.items("cases", cases, "dicts of arguments")
-        for case in cases:
-            if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
-                raise ValueError(f"`cases` expects dicts of arguments, got {check.show(case)}")
-        cases = [_plain(case, "`cases` expects JSON types") for case in cases]
+        cases = [
+            _plain(case, "`cases` expects JSON types") for case in _checked_cases(function, cases)
+        ]
         entries = _entries(function, cases, self.cache)
         found = [None if self.cache is None else _read(self.cache / _name(e)) for e in entries]
         results = {i: result for i, result in enumerate(found) if result is not None}
@@ -240,6 +239,25 @@ def _check_function(function: Any, workers: Processes | Borrowed | None, *, cach
             f"`{function.__qualname__}` of an interactive session: put it in a module, or use "
             "workers=1"
         )
+
+
+def _checked_cases(function: Callable[..., Result], cases: Iterable[Case]) -> list[Case]:
+    """Return the cases if the function can be called with each."""
+    listed = check.items("cases", cases, "dicts of arguments")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some compiled functions have none
+        signature = inspect.Signature([inspect.Parameter("_", inspect.Parameter.VAR_KEYWORD)])
+    for case in listed:
+        if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
+            raise ValueError(f"`cases` expects dicts of arguments, got {check.show(case)}")
+        try:
+            signature.bind(**case)
+        except TypeError as error:
+            raise ValueError(
+                f"`cases` expects dicts of arguments of `function`, got {check.show(case)}: {error}"
+            ) from None
+    return list(listed)
 
 
 def _plain(value: Any, expects: str, where: str = "") -> Any:

@@ -64,7 +64,7 @@ class Trajectory:
     def loss(self) -> float:
         """The objective: weighted final losses, running costs and penalties for missed targets."""
         self._require_ok()
-        return self.problem.objective(self.losses[-1], self.average_losses)
+        return float(self.problem.objective(self.losses[-1], self.average_losses))
 
     @property
     def targets_met(self) -> bool:

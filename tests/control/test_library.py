@@ -67,7 +67,7 @@ def test_solvers_over_the_library(known, name):
         assert plan.relaxed.by_task("lr").shape == (problem.steps, problem.model.tasks)
         mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
         assert found.relaxed_value == min(mixed, plan.loss)
-        if known.relaxed is not None:
+        if known.relaxed is not None:  # on the turnpike, the tolerance itself is 3e-4 of the value
             assert found.relaxed_value == pytest.approx(known.relaxed, rel=2e-4)
     else:
         assert found.relaxed_value is None

@@ -46,7 +46,7 @@ class Known:
     tests: what it is for. make: gives the problem. value: what no protocol can go below; without
     it, the best of all protocols, each tried. within: how far above it each solver may end, as a
     part of it; solvers that are not named cannot take the problem. relaxed: the value of the best
-    mixture, met by `Relax` within 1e-4 of it. statuses: of `Relax`.
+    mixture, met by `Relax` within 2e-4 of it. statuses: of `Relax`.
     """
 
     name: str

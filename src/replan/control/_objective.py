@@ -93,7 +93,7 @@ class Objective:
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
         first = self._final_losses(problem.state[None])
-        self.untrained = problem.objective(first, first)
+        self.untrained = float(problem.objective(first, first))
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
         for row in (np.full(tasks, 1 / tasks), *np.eye(tasks)):
@@ -151,9 +151,9 @@ class Objective:
         if len(states) <= self.steps * self.pieces:
             return np.inf
         value = self._value_of_finite(states)
-        return value if np.isfinite(value) else np.inf
+        return float(value) if np.isfinite(value) else np.inf
 
-    def _value_of_finite(self, states: Floats) -> float:
+    def _value_of_finite(self, states: Floats) -> Floats:
         with np.errstate(invalid="ignore"):
             if self.pieces == 1:
                 final = self._final_losses(states)

@@ -177,11 +177,16 @@ def first_state(model: Dynamics, start: Any) -> Floats:
 
 
 def with_ends(states: Floats, ends: Sequence[float] | Floats) -> Floats:
-    """Return states (…, n) with the values of the end knobs behind each: what losses are of."""
-    if len(ends) == 0:
+    """Return states (…, n) with the values (…, E) of the end knobs behind each: what losses are of.
+
+    The leading axes of both are broadcast together.
+    """
+    tail = np.asarray(ends, dtype=np.float64)
+    if tail.shape[-1] == 0:
         return states
-    tail = np.broadcast_to(np.asarray(ends, dtype=np.float64), (*states.shape[:-1], len(ends)))
-    return np.concatenate([states, tail], axis=-1)
+    lead = np.broadcast_shapes(states.shape[:-1], tail.shape[:-1])
+    parts = (np.broadcast_to(part, (*lead, part.shape[-1])) for part in (states, tail))
+    return np.concatenate(list(parts), axis=-1)
 
 
 class DifferentiableDynamics(Dynamics):

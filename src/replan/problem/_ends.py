@@ -8,11 +8,10 @@ from itertools import product
 import numpy as np
 
 from replan._common.check import Floats
-from replan.dynamics import Dynamics
 from replan.dynamics._dynamics import with_ends
 from replan.problem._problem import Problem
 
-_GRID = 17  # points at which the objective is looked at first, in all
+_GRID = 33  # points at which the objective is looked at together
 _EXACT = 1e-9  # of a range: the objective is then exact to rounding
 
 
@@ -20,34 +19,43 @@ def best_ends(problem: Problem, states: Floats, averaging: Floats | None = None)
     """Return the end knobs (E,), within their ranges, of least objective at the end of `states`.
 
     averaging: the weights (m,) of the states (m, n) in averages over the training, where these
-    count. A grid finds the valley, a bounded search its bottom. There the objective does not change
-    with the end knobs to first order, or they are at an end of their range: its gradients by
-    anything else are those with the end knobs held fixed.
+    count. At the best end knobs the objective does not change with them to first order, or they are
+    at an end of their range: its gradients by anything else are those with the end knobs held
+    fixed.
     """
-    model = problem.model
+    knobs = problem.model.end_knobs
+    if not knobs:
+        return np.zeros(0)
+    counted = states[-1:] if averaging is None else states
 
-    def value(ends: Floats) -> float:
-        losses = model.losses(with_ends(states if averaging is not None else states[-1:], ends))
-        average = losses[-1] if averaging is None else averaging @ losses
-        return problem.objective(losses[-1], average)
+    def values(points: Floats) -> Floats:
+        losses = problem.model.losses(with_ends(counted, points[:, None, :]))
+        final = losses[:, -1]
+        return problem.objective(final, final if averaging is None else averaging @ losses)
 
-    return _least(model, value) if model.end_knobs else np.zeros(0)
+    bounds = np.array([(knob.low, knob.high) for knob in knobs])
+    return _on_a_line(bounds[0], values) if len(knobs) == 1 else _in_a_box(bounds, values)
 
 
-def _least(model: Dynamics, value: Callable[[Floats], float]) -> Floats:
-    from scipy.optimize import minimize, minimize_scalar
+def _on_a_line(bounds: Floats, values: Callable[[Floats], Floats]) -> Floats:
+    """Return the best point (1,): a grid, then a grid between the neighbours of its best point."""
+    low, high = bounds
+    while True:
+        points = np.linspace(low, high, _GRID)
+        best = int(np.argmin(values(points[:, None])))
+        if high - low <= _EXACT * (bounds[1] - bounds[0]):
+            return points[[best]]
+        low, high = points[max(best - 1, 0)], points[min(best + 1, _GRID - 1)]
 
-    bounds = [(knob.low, knob.high) for knob in model.end_knobs]
+
+def _in_a_box(bounds: Floats, values: Callable[[Floats], Floats]) -> Floats:
+    """Return the best point (E,): a grid finds the valley, a search within bounds its bottom."""
+    from scipy.optimize import minimize
+
     side = max(3, round(_GRID ** (1 / len(bounds))))
-    points = [np.array(x) for x in product(*(np.linspace(*ends, side) for ends in bounds))]
-    values = [value(point) for point in points]
-    first = int(np.argmin(values))
-    if len(bounds) == 1:
-        low, high = points[max(first - 1, 0)][0], points[min(first + 1, side - 1)][0]
-        found = minimize_scalar(
-            lambda x: value(np.array([x])), bounds=(low, high), method="bounded",
-            options={"xatol": _EXACT * (high - low)},
-        )  # fmt: skip
-    else:
-        found = minimize(value, points[first], bounds=bounds, options={"ftol": 1e-15})
-    return np.atleast_1d(found.x) if found.fun < values[first] else points[first]
+    axes = np.linspace(bounds[:, 0], bounds[:, 1], side, axis=1)
+    points = np.array(list(product(*axes)))
+    coarse = values(points)
+    first = points[np.argmin(coarse)]
+    found = minimize(lambda x: values(x[None])[0], first, bounds=bounds, options={"ftol": 1e-15})
+    return np.asarray(found.x) if found.fun < coarse.min() else first

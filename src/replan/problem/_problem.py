@@ -217,9 +217,9 @@ class Problem:
 
         return np.array([bound(x) for x in given])
 
-    def objective(self, final: Floats, average: Floats) -> float:
-        """Return the objective of final and average losses (L,)."""
-        return float(
+    def objective(self, final: Floats, average: Floats) -> Floats:
+        """Return the objectives (…) of final and average losses (…, L)."""
+        return (
             final @ np.asarray(self.weights)
             + average @ np.asarray(self.running)
             + self._penalties(final)[0]
@@ -237,17 +237,18 @@ class Problem:
         """
         return np.asarray(self.weights) + self._penalties(final)[1]
 
-    def _penalties(self, final: Floats) -> tuple[float, Floats]:
-        """Return what the targets add to the objective and its derivatives (L,)."""
+    def _penalties(self, final: Floats) -> tuple[Floats, Floats]:
+        """Return what the targets add to the objectives (…) and its derivatives (…, L)."""
         targets, margin = np.asarray(self.targets), _MARGIN
         if np.all(targets == np.inf):
-            return 0.0, np.zeros(targets.size)
+            return np.zeros(final.shape[:-1]), np.zeros(final.shape)
         scale = _PENALTY * max(np.max(np.asarray(self.weights)), np.max(np.asarray(self.running)))
         above = np.maximum(final / targets - 1.0 + margin, 0.0)
         near = above <= margin
         height = np.where(near, above**2 / (2 * margin), above - margin / 2)
         lengths = np.where(above > 0, targets, 0.0)
-        return float(scale * height @ lengths), scale * np.where(near, above / margin, 1.0)
+        slopes = np.where(near, above / margin, 1.0)
+        return scale * np.sum(height * lengths, axis=-1), scale * slopes
 
     def __repr__(self) -> str:
         knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())

@@ -150,8 +150,7 @@ def _objectives(run: Simulation) -> Floats:
     middles = (losses[:, 1:] + losses[:, :-1]) / 2
     lengths = np.diff(run.times)
     averages = np.einsum("i,nit->nt", lengths, middles) / lengths.sum()
-    ends = zip(losses[:, -1], averages, strict=True)
-    return np.array([run.problem.objective(final, average) for final, average in ends])
+    return run.problem.objective(losses[:, -1], averages)
 
 
 def _row(run: Trajectory) -> Content:
