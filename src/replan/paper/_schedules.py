@@ -1,0 +1,281 @@
+"""Schedules of one knob: the optimum beside constant values and simple schedules at their best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from replan import strategies
+from replan._common import plotting
+from replan._common.check import Floats
+from replan.control import Plan, solve
+from replan.paper._parts import LOOKS, Run, Tables, minimiser
+from replan.problem import Problem
+from replan.protocol import Protocol
+from replan.trajectory import evaluate
+
+CONSTANT, LINEAR, STEP, OPTIMAL = "best constant", "best linear", "best step", "optimal"
+STYLES: dict[str, dict[str, Any]] = {
+    CONSTANT: LOOKS["interleaved 1:1"],
+    LINEAR: {"color": "#009E73", "marker": "^", "linestyle": "--"},
+    STEP: {"color": "#E69F00", "marker": "v", "linestyle": "-."},
+    OPTIMAL: LOOKS["optimal"],
+}
+_POINTS = {1: 21, 2: 11}  # of a grid along each of its settings, before the best is refined
+
+
+def case(
+    problem: dict[str, Any], knob: str, fixed: dict[str, float], lr: dict[str, float]
+) -> dict[str, Any]:
+    """Return the final losses of schedules of a knob, and the protocols of some of them.
+
+    `problem` controls the knob alone; in "free" its learning rate is free as well, within `lr`.
+    `fixed`: constant values by name; the first stands for leaving the knob alone, and it is where
+    a step begins.
+    """
+    posed = Problem.from_dict(problem)
+    off, values = next(iter(fixed.values())), posed.control.ranges[knob]
+    plan = solve(posed)
+    protocols = {name: _with(posed, knob, _constant(posed, value)) for name, value in fixed.items()}
+    protocols |= {
+        CONSTANT: _searched(posed, knob, _constant, [values]),
+        LINEAR: _searched(posed, knob, _linear, [values, values]),
+        STEP: _searched(posed, knob, partial(_step, first=off), [values, (0.0, posed.duration)]),
+        OPTIMAL: plan.protocol,
+    }
+    losses = {name: evaluate(posed, protocol).loss for name, protocol in protocols.items()}
+    return {
+        "fixed": {
+            "losses": losses,
+            "protocols": {name: _rows(protocols[name], knob) for name in (CONSTANT, OPTIMAL)},
+            "plan": {"gradients": plan.statistics["gradients"], "status": plan.status},
+        },
+        "free": _with_free_rate(problem, knob, fixed, lr),
+    }
+
+
+def _with_free_rate(
+    problem: dict[str, Any], knob: str, fixed: dict[str, float], lr: dict[str, float]
+) -> dict[str, Any]:
+    """Return the results with the learning rate free: a constant knob, and both controlled.
+
+    For a constant knob, one start is enough: others end at the same loss.
+    """
+    def steady(value: float) -> Plan:
+        training = problem["training"] | {knob: value}
+        content = {"training": training, "control": {"tasks": False, "lr": lr}}
+        posed = Problem.from_dict(problem | content)
+        return solve(posed, start=strategies.interleaved(posed), starts=0)
+
+    plans = {name: steady(value) for name, value in fixed.items()}
+    limits = problem["control"][knob]
+    value = minimiser(lambda value: steady(value).loss, limits["min"], limits["max"], points=7)
+    best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
+    both = problem["control"] | {"lr": lr}
+    joint = solve(Problem.from_dict(problem | {"control": both}), start=best.protocol)
+    plans |= {CONSTANT: best, OPTIMAL: joint}
+    return {
+        "losses": {name: plan.loss for name, plan in plans.items()},
+        "protocols": {name: _rows(plans[name].protocol, knob) for name in (CONSTANT, OPTIMAL)},
+        "plan": {"gradients": joint.statistics["gradients"], "status": joint.status},
+    }
+
+
+def _searched(
+    problem: Problem, knob: str, schedule: Callable[..., Floats], bounds: list[tuple[float, float]]
+) -> Protocol:
+    """Return the best protocol whose knob has the values `schedule(problem, *settings)`.
+
+    The settings are searched for within their bounds: on a grid, then by the simplex method.
+    """
+    from scipy.optimize import brute
+
+    low, high = np.transpose(bounds)
+
+    def protocol(settings: Floats) -> Protocol:
+        return _with(problem, knob, schedule(problem, *np.clip(settings, low, high)))
+
+    best = brute(
+        lambda settings: evaluate(problem, protocol(np.atleast_1d(settings)), rtol=1e-6).loss,
+        bounds,
+        Ns=_POINTS[len(bounds)],
+    )
+    return protocol(best)
+
+
+def _constant(problem: Problem, value: float) -> Floats:
+    return np.full(problem.steps, value)
+
+
+def _linear(problem: Problem, first: float, last: float) -> Floats:
+    """Values (steps,) along a line, at the middle of every step."""
+    return first + (last - first) * (np.arange(problem.steps) + 0.5) / problem.steps
+
+
+def _step(problem: Problem, last: float, when: float, *, first: float) -> Floats:
+    """Values (steps,) that change at a time; in the step around it, their mean."""
+    late = np.clip(np.arange(1, problem.steps + 1) - when / problem.duration * problem.steps, 0, 1)
+    return first + (last - first) * late
+
+
+def _with(problem: Problem, knob: str, values: Floats) -> Protocol:
+    return strategies.interleaved(problem).with_knobs(**{knob: values})
+
+
+def _rows(protocol: Protocol, knob: str) -> dict[str, Any]:
+    """Return what a table holds of a protocol, by column."""
+    columns = {"start": protocol.edges[:-1], "end": protocol.edges[1:]}
+    columns |= {name: protocol.by_task(name)[:, 0] for name in (knob, "lr")}
+    return {name: values.tolist() for name, values in columns.items()}
+
+
+def compute(
+    run: Run,
+    problems: dict[float, dict[str, Any]],
+    *,
+    x: str,
+    knob: str,
+    fixed: Callable[[float], dict[str, float]],
+    max_lr: float,
+) -> Tables:
+    """Return the tables `losses`, `plans` and `protocols` of problems by their value of `x`."""
+    results = run(
+        case,
+        [
+            {
+                "problem": problem,
+                "knob": knob,
+                "fixed": fixed(value),
+                "lr": {"min": 0.0, "max": max_lr},
+            }
+            for value, problem in problems.items()
+        ],
+    )
+    parts = [
+        ({x: value, "rate": rate}, result[rate])
+        for value, result in zip(problems, results, strict=True)
+        for rate in ("fixed", "free")
+    ]
+    return {
+        "losses": pd.DataFrame(
+            [
+                at | {"strategy": name, "loss": loss}
+                for at, part in parts
+                for name, loss in part["losses"].items()
+            ]
+        ),
+        "plans": pd.DataFrame([at | part["plan"] for at, part in parts]),
+        "protocols": pd.concat(
+            pd.DataFrame(rows).assign(**at, strategy=name)
+            for at, part in parts
+            for name, rows in part["protocols"].items()
+        ),
+    }
+
+
+def by_strategy(tables: Tables, x: str, rate: str, value: str = "loss") -> pd.DataFrame:
+    """Return final losses with the learning rate "fixed" or "free": rows by `x`, a column each."""
+    losses = tables["losses"]
+    return losses[losses["rate"] == rate].pivot(index=x, columns="strategy", values=value)
+
+
+def values_of(tables: Tables, x: str, column: str, strategy: str, rate: str) -> pd.DataFrame:
+    """Return the values of a knob: rows by `x`, a column for each step (from 0)."""
+    chosen = tables["protocols"].query("strategy == @strategy and rate == @rate")
+    step = chosen.groupby(x).cumcount()
+    return chosen.assign(step=step).pivot(index=x, columns="step", values=column)
+
+
+def rise_after(values: pd.DataFrame) -> pd.Series:
+    """Return by how much values (rows, steps) rise at most above any earlier one."""
+    return (values - values.cummin(axis=1)).max(axis=1)
+
+
+# Pictures
+
+
+def draw(
+    tables: Tables,
+    *,
+    x: str,
+    knob: str,
+    label: str,
+    loss: str,
+    looks: dict[str, dict[str, Any]],
+    lr: str,
+) -> plotting.Picture:
+    """Draw final losses against `x`, what others lose on the optimum, and schedules at three `x`.
+
+    `label`, `loss`: of the axes. `looks` of the strategies besides those of `STYLES`. `lr`: what
+    the learning rate is where it is fixed.
+    """
+    looks = looks | STYLES
+    points = sorted(tables["losses"][x].unique())
+    shown = [points[i] for i in np.unique(np.linspace(0, len(points) - 1, 5).astype(int)[1:4])]
+    with plotting.figure(width=7.2, height=6.4) as figure:
+        above, below = figure.subfigures(2, height_ratios=[4, 5])
+        left, right = above.subplots(1, 2)
+        _draw_losses(left, tables, x, looks, lr)
+        left.set(xlabel=label, ylabel=loss)
+        _draw_excess(right, by_strategy(tables, x, "fixed"), looks)
+        right.set(xlabel=label, ylabel="excess over the optimum, %", title=lr)
+        handles, labels = right.get_legend_handles_labels()
+        above.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
+        _draw_schedules(below, tables, x, knob, label, shown, lr)
+    return figure
+
+
+def _draw_losses(
+    axes: Any, tables: Tables, x: str, looks: dict[str, dict[str, Any]], lr: str
+) -> None:
+    """Draw final losses, those with a free learning rate in paler colours and open markers."""
+    for rate, look in (("fixed", {}), ("free", {"markerfacecolor": "white", "alpha": 0.7})):
+        losses = by_strategy(tables, x, rate)
+        for name in looks:
+            if name in losses and name not in (LINEAR, STEP):
+                axes.plot(losses.index, losses[name], markersize=4.5, **looks[name] | look)
+    axes.plot([], [], "ko", markersize=4.5, label=lr)
+    axes.plot([], [], "ko", markersize=4.5, markerfacecolor="white", label="learning rate free")
+    axes.set_yscale("log")
+    axes.legend(fontsize=8)
+
+
+def _draw_excess(axes: Any, losses: pd.DataFrame, looks: dict[str, dict[str, Any]]) -> None:
+    for name, look in looks.items():
+        excess = 100 * (losses[name] / losses[OPTIMAL] - 1)
+        axes.plot(losses.index, excess, markersize=4.5, label=name, **look)
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_ylim(bottom=-0.2)
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _draw_schedules(
+    figure: Any, tables: Tables, x: str, knob: str, label: str, shown: list[float], lr: str
+) -> None:
+    """Draw the optimal knob at a fixed learning rate, then knob and rate where both are free."""
+    axes = figure.subplots(3, len(shown), sharex=True, sharey="row", squeeze=False)
+    rows = [("fixed", knob, f"{lr}"), ("free", knob, "free"), ("free", "lr", "free")]
+    for column, value in zip(axes.T, shown, strict=True):
+        column[0].set_title(f"{label} {value:g}", fontsize=9)
+        for panel, (rate, name, _) in zip(column, rows, strict=True):
+            chosen = tables["protocols"].query("rate == @rate").loc[lambda rows: rows[x] == value]
+            best, steady = (chosen[chosen["strategy"] == one] for one in (OPTIMAL, CONSTANT))
+            panel.plot(
+                (steady["start"] + steady["end"]) / 2, steady[name], color=STYLES[CONSTANT]["color"]
+            )
+            plotting.draw_knob(panel, _protocol(best, knob), name)
+    for panel in axes[:, 1:].ravel():
+        panel.set_ylabel("")
+    for panels, column in zip(axes, rows, strict=True):
+        values = tables["protocols"].query(f"rate == '{column[0]}'")[column[1]]
+        panels[0].set_ylim(0, 1.08 * values.max())
+    figure.supxlabel("training time α", fontsize=9)
+
+
+def _protocol(rows: pd.DataFrame, knob: str) -> Protocol:
+    knobs = {name: rows[name] for name in (knob, "lr")}
+    return Protocol(np.ones((len(rows), 1)), knobs=knobs, edges=[0.0, *rows["end"]])
