@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from replan import strategies
 from replan._common import plotting
@@ -190,8 +191,8 @@ def values_of(tables: Tables, x: str, column: str, strategy: str, rate: str) -> 
     return chosen.assign(step=step).pivot(index=x, columns="step", values=column)
 
 
-def rise_after(values: pd.DataFrame) -> pd.Series:
-    """Return by how much values (rows, steps) rise at most above any earlier one."""
+def largest_rise(values: pd.DataFrame) -> pd.Series:
+    """Return by how much values (rows, steps) rise at most above an earlier one."""
     return (values - values.cummin(axis=1)).max(axis=1)
 
 
@@ -204,43 +205,46 @@ def draw(
     x: str,
     knob: str,
     label: str,
+    value: str,
     loss: str,
     looks: dict[str, dict[str, Any]],
-    lr: str,
 ) -> plotting.Picture:
-    """Draw final losses against `x`, what others lose on the optimum, and schedules at three `x`.
+    """Draw final losses against `x`, how far they lie above the optimum, and the optimal schedules.
 
-    `label`, `loss`: of the axes. `looks` of the strategies besides those of `STYLES`. `lr`: what
-    the learning rate is where it is fixed.
+    `label`, `loss`: of the axes for `x` and for the column `value` of the losses. `looks`: of the
+    strategies besides those in `STYLES`.
     """
     looks = looks | STYLES
-    points = sorted(tables["losses"][x].unique())
-    shown = [points[i] for i in np.unique(np.linspace(0, len(points) - 1, 5).astype(int)[1:4])]
-    with plotting.figure(width=7.2, height=6.4) as figure:
+    with plotting.figure(width=7.2, height=7.0) as figure:
         above, below = figure.subfigures(2, height_ratios=[4, 5])
         left, right = above.subplots(1, 2)
-        _draw_losses(left, tables, x, looks, lr)
+        losses = {rate: by_strategy(tables, x, rate, value) for rate in ("fixed", "free")}
+        _draw_losses(left, losses, looks)
         left.set(xlabel=label, ylabel=loss)
-        _draw_excess(right, by_strategy(tables, x, "fixed"), looks)
-        right.set(xlabel=label, ylabel="excess over the optimum, %", title=lr)
-        handles, labels = right.get_legend_handles_labels()
-        above.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
-        _draw_schedules(below, tables, x, knob, label, shown, lr)
+        _draw_excess(right, losses["fixed"], looks)
+        right.set(xlabel=label, ylabel="above the optimum, %")
+        right.set_title("learning rate fixed", fontsize=9)
+        handles = right.get_legend_handles_labels()
+        above.legend(*handles, loc="outside upper center", ncols=len(looks), fontsize=8)
+        _draw_schedules(below, tables["protocols"].rename(columns={x: "x"}), knob, label)
     return figure
 
 
 def _draw_losses(
-    axes: Any, tables: Tables, x: str, looks: dict[str, dict[str, Any]], lr: str
+    axes: Any, losses: dict[str, pd.DataFrame], looks: dict[str, dict[str, Any]]
 ) -> None:
-    """Draw final losses, those with a free learning rate in paler colours and open markers."""
-    for rate, look in (("fixed", {}), ("free", {"markerfacecolor": "white", "alpha": 0.7})):
-        losses = by_strategy(tables, x, rate)
-        for name in looks:
-            if name in losses and name not in (LINEAR, STEP):
-                axes.plot(losses.index, losses[name], markersize=4.5, **looks[name] | look)
-    axes.plot([], [], "ko", markersize=4.5, label=lr)
-    axes.plot([], [], "ko", markersize=4.5, markerfacecolor="white", label="learning rate free")
+    """Draw final losses; those with a free learning rate as thin lines with open markers."""
+    rates = {
+        "fixed": {"linewidth": 1.6},
+        "free": {"linewidth": 0.8, "markerfacecolor": "white"},
+    }
+    for rate, form in rates.items():
+        for name in losses[rate].columns.drop([LINEAR, STEP], errors="ignore"):
+            look = looks[name] | form | {"markersize": 4.5}
+            axes.plot(losses[rate].index, losses[rate][name], **look)
+        axes.plot([], [], "ko-", markersize=4.5, label=f"learning rate {rate}", **form)
     axes.set_yscale("log")
+    plotting.plain_ticks(axes)
     axes.legend(fontsize=8)
 
 
@@ -253,27 +257,29 @@ def _draw_excess(axes: Any, losses: pd.DataFrame, looks: dict[str, dict[str, Any
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _draw_schedules(
-    figure: Any, tables: Tables, x: str, knob: str, label: str, shown: list[float], lr: str
-) -> None:
-    """Draw the optimal knob at a fixed learning rate, then knob and rate where both are free."""
+def _draw_schedules(figure: Any, protocols: pd.DataFrame, knob: str, label: str) -> None:
+    """Draw schedules at three values of x: at a fixed learning rate, then with a free one."""
+    points = np.sort(protocols["x"].unique())
+    shown = points[np.unique(np.linspace(0, len(points) - 1, 3).round().astype(int))]
+    panels = [("fixed", knob), ("free", knob), ("free", "lr")]
     axes = figure.subplots(3, len(shown), sharex=True, sharey="row", squeeze=False)
-    rows = [("fixed", knob, f"{lr}"), ("free", knob, "free"), ("free", "lr", "free")]
-    for column, value in zip(axes.T, shown, strict=True):
-        column[0].set_title(f"{label} {value:g}", fontsize=9)
-        for panel, (rate, name, _) in zip(column, rows, strict=True):
-            chosen = tables["protocols"].query("rate == @rate").loc[lambda rows: rows[x] == value]
-            best, steady = (chosen[chosen["strategy"] == one] for one in (OPTIMAL, CONSTANT))
-            panel.plot(
-                (steady["start"] + steady["end"]) / 2, steady[name], color=STYLES[CONSTANT]["color"]
-            )
-            plotting.draw_knob(panel, _protocol(best, knob), name)
-    for panel in axes[:, 1:].ravel():
-        panel.set_ylabel("")
-    for panels, column in zip(axes, rows, strict=True):
-        values = tables["protocols"].query(f"rate == '{column[0]}'")[column[1]]
-        panels[0].set_ylim(0, 1.08 * values.max())
-    figure.supxlabel("training time α", fontsize=9)
+    for row, (rate, name) in zip(axes, panels, strict=True):
+        for panel, x in zip(row, shown, strict=True):
+            chosen = protocols[(protocols["rate"] == rate) & (protocols["x"] == x)]
+            steady = chosen[chosen["strategy"] == CONSTANT]
+            look = {"color": STYLES[CONSTANT]["color"], "linewidth": 1.0}
+            panel.plot((steady["start"] + steady["end"]) / 2, steady[name], label=CONSTANT, **look)
+            plotting.draw_knob(panel, _protocol(chosen[chosen["strategy"] == OPTIMAL], knob), name)
+            panel.set_ylabel("")
+        row[0].set_ylabel(f"{name}\n(rate {rate})" if name == knob else "learning rate")
+        row[0].set_ylim(0, 1.1 * protocols[protocols["rate"] == rate][name].max())
+    for panel, x in zip(axes[0], shown, strict=True):
+        panel.set_title(f"{label} {x:g}", fontsize=9)
+    for panel in axes[-1]:
+        panel.set_xlabel("training time α")
+    optimal = Line2D([], [], color="black", linewidth=2.2, label=OPTIMAL)
+    handles, _ = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles=[*handles, optimal], loc="outside upper center", ncols=2, fontsize=8)
 
 
 def _protocol(rows: pd.DataFrame, knob: str) -> Protocol:

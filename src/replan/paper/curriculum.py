@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 
 from replan import strategies
 from replan._common import plotting
@@ -152,3 +153,171 @@ def _problem(difficulty: float, steps: int, duration: float, lr: float) -> dict[
         "objective": {"weights": [0.5, 0.5]},
         "limits": {"min_share": [0.5, 0.5], "max_share": [0.5, 0.5]},
     }
+
+
+def draw(tables: Tables) -> plotting.Picture:
+    """Draw how far the orders lie above the optimum, and the optima at three difficulties."""
+    with plotting.figure(width=7.2, height=5.6) as figure:
+        above, below = figure.subfigures(2, height_ratios=[1, 1])
+        titles = {
+            "fixed": "learning rate fixed",
+            "constant": "each at its best constant rate",
+            "free": "each with its best schedule",
+        }
+        panels = above.subplots(1, 3, sharey=True)
+        for axes, (rate, title) in zip(panels, titles.items(), strict=True):
+            losses = _by_strategy(tables, rate)
+            for name, look in LINES.items():
+                excess = 100 * (losses[name] / losses[OPTIMAL] - 1)
+                axes.plot(losses.index, excess, markersize=4.5, label=name, **look)
+            axes.set_title(title, fontsize=9)
+            axes.set(xlabel="variance of the hard inputs")
+        panels[0].set(ylabel="error above the optimum, %")
+        handles = panels[0].get_legend_handles_labels()
+        above.legend(*handles, loc="outside upper center", ncols=5, fontsize=8)
+        _draw_optima(below, tables)
+    return figure
+
+
+def _draw_optima(figure: Any, tables: Tables) -> None:
+    """Draw the optimal order at the fixed rate; then order and rate where both are free."""
+    fixed, free = (_by_strategy(tables, rate)[OPTIMAL] for rate in ("fixed", "free"))
+    shown = fixed.index[np.unique(np.linspace(0, len(fixed) - 1, 3).round().astype(int))]
+    axes = figure.subplots(
+        3, len(shown), sharex=True, sharey="row", height_ratios=[1, 1, 5], squeeze=False
+    )
+    protocols = tables["protocols"].set_index(["difficulty", "rate"])
+    for (first, second, curve), at in zip(axes.T, shown, strict=True):
+        both = protocol_of(protocols.loc[(at, "free")])
+        plotting.draw_protocol(first, protocol_of(protocols.loc[(at, "fixed")]))
+        plotting.draw_protocol(second, both)
+        for bar in (first, second):
+            bar.tick_params(bottom=False)
+        first.set_title(f"variance {at:g}: {fixed[at]:.3f}, free {free[at]:.3f}", fontsize=9)
+        plotting.draw_knob(curve, both, "lr")
+        curve.set(xlabel="training time α", ylabel="")
+    trained = tables["protocols"].query("rate == 'free'")
+    axes[2, 0].set_ylim(0, 1.05 * _trained_rate(trained).max())
+    for row, label in zip(axes[:, 0], ("rate fixed", "rate free", "learning rate"), strict=True):
+        row.set_ylabel(label, rotation=90 if row is axes[2, 0] else 0, va="center", ha="right")
+    axes[2, 0].set_ylabel("learning rate, free", ha="center", va="bottom")
+    patches = [
+        Patch(color=plotting.task_colour(t), label=name) for t, name in enumerate(("easy", "hard"))
+    ]
+    figure.legend(handles=patches, loc="outside upper center", ncols=2, fontsize=8)
+
+
+def _trained_rate(steps: pd.DataFrame) -> pd.Series:
+    """Return the learning rate of the difficulty that is trained in each step."""
+    return steps["lr_2"].where(steps["share_2"] > 0.5, steps["lr_1"])
+
+
+def _by_strategy(tables: Tables, rate: str) -> pd.DataFrame:
+    """Return final errors with a learning rate of one kind: rows by difficulty, a column each."""
+    losses = tables["losses"]
+    chosen = losses[losses["rate"] == rate]
+    return chosen.pivot(index="difficulty", columns="strategy", values="loss")
+
+
+def _parts(tables: Tables, rate: str, parts: int) -> pd.DataFrame:
+    """Return the share of hard samples in equal parts of the time: rows by difficulty."""
+    chosen = tables["protocols"].query("rate == @rate")
+    return pd.DataFrame(
+        {
+            at: [part.mean() for part in np.array_split(steps["share_2"].to_numpy(), parts)]
+            for at, steps in chosen.groupby("difficulty")
+        }
+    ).T
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what is said about curricula, over variances of the hard inputs."""
+    fixed, constant, free = (_by_strategy(tables, rate) for rate in ("fixed", "constant", "free"))
+    thirds, halves = _parts(tables, "fixed", 3), _parts(tables, "free", 2)
+    rates = tables["protocols"].query("rate == 'free'").groupby("difficulty")
+    drop = pd.Series({at: _drop_at_first_hard(steps) for at, steps in rates})
+    others = [EASY_HARD, HARD_EASY, MIXED]
+    gain = fixed[others].min(axis=1) / fixed[OPTIMAL]
+    spread, free_spread = (
+        one[others].max(axis=1) / one[others].min(axis=1) for one in (constant, free)
+    )
+    over = "difficulty"
+    return [
+        Claim(
+            "At a constant learning rate the optimal curriculum is not monotone: easy, hard, easy.",
+            "the share of hard samples is larger in the middle third of the time than in the first "
+            "and in the last, by at least 0.1",
+            list(thirds[1] >= thirds[[0, 2]].max(axis=1) + 0.1),
+            {
+                "share of hard samples in the first third": thirds[0],
+                "in the middle": thirds[1],
+                "in the last": thirds[2],
+            },
+            over=over,
+        ),
+        Claim(
+            "Easy to hard is better than hard to easy.",
+            "at the fixed rate, and each at its best constant rate",
+            list(
+                (fixed[EASY_HARD] < fixed[HARD_EASY]) & (constant[EASY_HARD] < constant[HARD_EASY])
+            ),
+            {
+                "hard to easy / easy to hard, fixed rate": fixed[HARD_EASY] / fixed[EASY_HARD],
+                "best constant rates": constant[HARD_EASY] / constant[EASY_HARD],
+                "free rates": free[HARD_EASY] / free[EASY_HARD],
+            },
+            over=over,
+        ),
+        Claim(
+            "Easy to hard is better than a mixture.",
+            "at the fixed rate, and each at its best constant rate",
+            list((fixed[EASY_HARD] < fixed[MIXED]) & (constant[EASY_HARD] < constant[MIXED])),
+            {
+                "interleaved / easy to hard, fixed rate": fixed[MIXED] / fixed[EASY_HARD],
+                "best constant rates": constant[MIXED] / constant[EASY_HARD],
+                "free rates": free[MIXED] / free[EASY_HARD],
+            },
+            over=over,
+        ),
+        Claim(
+            "The optimal curriculum beats easy to hard, hard to easy and a mixture.",
+            "at the fixed rate, by at least 1 %",
+            list(gain >= 1.01),
+            {
+                "best of the three / optimal": gain,
+                "best easy-hard-easy / optimal": fixed[EASY_HARD_EASY] / fixed[OPTIMAL],
+            },
+            over=over,
+        ),
+        Claim(
+            "With the learning rate free as well, the optimum is easy to hard.",
+            "at most 5 % of the first half are hard samples",
+            list(halves[0] <= 0.05),
+            {
+                "share of hard samples in the first half": halves[0],
+                "optimal at the fixed rate / at a free one": fixed[OPTIMAL] / free[OPTIMAL],
+            },
+            over=over,
+        ),
+        Claim(
+            "The learning rate drops where hard samples begin.",
+            "by at least 20 % from the last easy step to the first hard one",
+            list(drop <= 0.8),
+            {"first rate on hard samples / last on easy ones before": drop},
+            over=over,
+        ),
+        Claim(
+            "With learning rates of their own, the orders differ more (our question).",
+            "worst / best of the three orders is larger with free rates than with constant ones",
+            list(free_spread > spread),
+            {"worst / best with free rates": free_spread, "with constant ones": spread},
+            over=over,
+        ),
+    ]
+
+
+def _drop_at_first_hard(steps: pd.DataFrame) -> float:
+    """Return the rate of the first hard step over that of the easy step before, NaN without one."""
+    first = int(np.argmax(steps["share_2"].to_numpy() > 0.5))
+    rates = _trained_rate(steps).to_numpy()
+    return float(rates[first] / rates[first - 1]) if first else np.nan

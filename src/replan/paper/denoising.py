@@ -57,3 +57,100 @@ def _problem(test_noise: float, steps: int, duration: float, lr: float) -> dict[
         "control": {"noise": {"min": 0.0, "max": 0.95}},
         "objective": {"weights": [1.0, 1.0]},
     }
+
+
+def draw(tables: Tables) -> plotting.Picture:
+    """Draw excess losses against the noise of the test, and the schedules at three of them."""
+    return schedules.draw(
+        tables,
+        x="test_noise",
+        knob="noise",
+        label="test noise",
+        value="excess",
+        loss="final loss above the least",
+        looks={
+            NONE: LOOKS["no replay"],
+            TEST: {"color": "0.25", "marker": "D", "linestyle": ":"},
+        },
+    )
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what is said about noise schedules, over levels of the noise of the test.
+
+    Losses are counted from the least one of any weights.
+    """
+    fixed, free = (
+        schedules.by_strategy(tables, "test_noise", rate, "excess") for rate in ("fixed", "free")
+    )
+    noise, steady, both = (
+        schedules.values_of(tables, "test_noise", "noise", strategy, rate)
+        for strategy, rate in ((OPTIMAL, "fixed"), (CONSTANT, "fixed"), (OPTIMAL, "free"))
+    )
+    opening = noise.iloc[:, : max(1, noise.shape[1] // 10)].max(axis=1)
+    last, fall = noise.iloc[:, -1], schedules.largest_rise(-noise)
+    test = noise.index.to_series()
+    extreme = ((both <= 0.01) | (both >= both.max(axis=None) - 0.01)).mean(axis=1)
+    gain, free_gain = fixed[CONSTANT] / fixed[OPTIMAL], free[CONSTANT] / free[OPTIMAL]
+    simple = fixed[[LINEAR, STEP]].min(axis=1) / fixed[OPTIMAL]
+    over = "test noise"
+    return [
+        Claim(
+            "The optimal noise is small at first and rises.",
+            "below a tenth of the test's in the first tenth of the time, above half of it at the "
+            "end, and never falling by over 0.05",
+            list((opening < 0.1 * test) & (last > 0.5 * test) & (fall <= 0.05)),
+            {
+                "largest noise in the first tenth": opening,
+                "noise at the end / test": last / test,
+                "largest fall": fall,
+            },
+            over=over,
+        ),
+        Claim(
+            "The best constant noise is that of the test.",
+            "within 0.05",
+            list((steady[0] - test).abs() <= 0.05),
+            {
+                "best constant noise - test": steady[0] - test,
+                "as in the test / best constant": fixed[TEST] / fixed[CONSTANT],
+            },
+            over=over,
+        ),
+        Claim(
+            "A noise that rises beats the best constant noise.",
+            "the excess of the optimum is at least 5 % smaller",
+            list(gain >= 1.05),
+            {
+                "best constant / optimal": gain,
+                "best line / optimal": fixed[LINEAR] / fixed[OPTIMAL],
+                "no noise / optimal": fixed[NONE] / fixed[OPTIMAL],
+            },
+            over=over,
+        ),
+        Claim(
+            "A simple schedule is nearly as good (our question).",
+            "the better of the best line and the best step is within 5 % of the optimum's excess",
+            list(simple <= 1.05),
+            {"better one / optimal": simple},
+            over=over,
+        ),
+        Claim(
+            "With the learning rate free as well, a schedule of the noise gains more.",
+            "best constant noise / optimal noise, both with optimal learning rates, is larger than "
+            "at the fixed rate",
+            list(free_gain > gain),
+            {
+                "best constant / optimal, free rate": free_gain,
+                "optimal at the fixed rate / at a free one": fixed[OPTIMAL] / free[OPTIMAL],
+            },
+            over=over,
+        ),
+        Claim(
+            "With the learning rate free as well, the noise is all or nothing (our question).",
+            "in 90 % of the time it is within 0.01 of no noise or of the largest that is allowed",
+            list(extreme >= 0.9),
+            {"share of the time": extreme, "share without noise": (both <= 0.01).mean(axis=1)},
+            over=over,
+        ),
+    ]

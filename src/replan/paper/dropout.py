@@ -50,6 +50,68 @@ def draw(tables: Tables) -> plotting.Picture:
         x="noise",
         knob="keep",
         label="label noise",
+        value="loss",
         loss="final loss",
         looks={NONE: LOOKS["no replay"]},
     )
+
+
+def claims(tables: Tables) -> list[Claim]:
+    """Check what is said about dropout schedules, over levels of the label noise."""
+    fixed, free = (schedules.by_strategy(tables, "noise", rate) for rate in ("fixed", "free"))
+    keep = schedules.values_of(tables, "noise", "keep", OPTIMAL, "fixed")
+    opening = keep.iloc[:, : max(1, keep.shape[1] // 10)].min(axis=1)
+    last, mean, rise = keep.iloc[:, -1], keep.mean(axis=1), schedules.largest_rise(keep)
+    simple = fixed[[LINEAR, STEP]].min(axis=1) / fixed[OPTIMAL]
+    over = "label noise"
+    return [
+        Claim(
+            "The optimal schedule keeps all units at first and drops more and more later.",
+            "at least 99 % are kept in the first tenth of the time, at most 90 % at the end, and "
+            "keep never rises by over 0.02",
+            list((opening >= 0.99) & (last <= 0.9) & (rise <= 0.02)),
+            {
+                "least keep in the first tenth": opening,
+                "keep at the end": last,
+                "smallest keep": keep.min(axis=1),
+                "largest rise": rise,
+            },
+            over=over,
+        ),
+        Claim(
+            "The noisier the labels, the more is dropped.",
+            "the mean of keep over the time falls from each noise to the next",
+            [bool(mean.iloc[-1] < mean.iloc[0] and mean.is_monotonic_decreasing)],
+            {
+                "mean keep at the smallest noise": mean.iloc[0],
+                "at the largest": mean.iloc[-1],
+            },
+        ),
+        Claim(
+            "The optimal schedule beats the best constant dropout.",
+            "by at least 1 %",
+            list(fixed[CONSTANT] / fixed[OPTIMAL] >= 1.01),
+            {
+                "best constant / optimal": fixed[CONSTANT] / fixed[OPTIMAL],
+                "no dropout / optimal": fixed[NONE] / fixed[OPTIMAL],
+            },
+            over=over,
+        ),
+        Claim(
+            "A simple schedule is nearly as good (our question).",
+            "the better of the best line and the best step is within 1 % of the optimum",
+            list(simple <= 1.01),
+            {"better one / optimal": simple},
+            over=over,
+        ),
+        Claim(
+            "Dropout helps where the learning rate is free as well (our question).",
+            "both optimised are at least 1 % below the optimal learning rate without dropout",
+            list(free[NONE] / free[OPTIMAL] >= 1.01),
+            {
+                "no dropout / optimal, free rate": free[NONE] / free[OPTIMAL],
+                "optimal at the fixed rate / no dropout at a free one": fixed[OPTIMAL] / free[NONE],
+            },
+            over=over,
+        ),
+    ]
