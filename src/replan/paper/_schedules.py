@@ -26,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = {
     STEP: {"color": "#E69F00", "marker": "v", "linestyle": "-."},
     OPTIMAL: LOOKS["optimal"],
 }
-_POINTS = {1: 21, 2: 11}  # of a grid along each of its settings, before the best is refined
+_POINTS = {1: 11, 2: 7}  # of a grid along each of its settings, before the best is refined
 
 
 def case(
@@ -55,17 +55,23 @@ def case(
             "protocols": {name: _rows(protocols[name], knob) for name in (CONSTANT, OPTIMAL)},
             "plan": {"gradients": plan.statistics["gradients"], "status": plan.status},
         },
-        "free": _with_free_rate(problem, knob, fixed, lr),
+        "free": _with_free_rate(problem, knob, fixed, lr, plan.protocol),
     }
 
 
 def _with_free_rate(
-    problem: dict[str, Any], knob: str, fixed: dict[str, float], lr: dict[str, float]
+    problem: dict[str, Any],
+    knob: str,
+    fixed: dict[str, float],
+    lr: dict[str, float],
+    optimum: Protocol,
 ) -> dict[str, Any]:
     """Return the results with the learning rate free: a constant knob, and both controlled.
 
-    For a constant knob, one start is enough: others end at the same loss.
+    For a constant knob, one start is enough: others end at the same loss. Both are controlled from
+    two: the best constant knob, and the optimum at the fixed rate.
     """
+
     def steady(value: float) -> Plan:
         training = problem["training"] | {knob: value}
         content = {"training": training, "control": {"tasks": False, "lr": lr}}
@@ -74,10 +80,11 @@ def _with_free_rate(
 
     plans = {name: steady(value) for name, value in fixed.items()}
     limits = problem["control"][knob]
-    value = minimiser(lambda value: steady(value).loss, limits["min"], limits["max"], points=7)
+    value = minimiser(lambda value: steady(value).loss, limits["min"], limits["max"], points=5)
     best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
-    both = problem["control"] | {"lr": lr}
-    joint = solve(Problem.from_dict(problem | {"control": both}), start=best.protocol)
+    both = Problem.from_dict(problem | {"control": problem["control"] | {"lr": lr}})
+    found = [solve(both, start=start, starts=0) for start in (best.protocol, optimum)]
+    joint = min(found, key=lambda plan: plan.loss)
     plans |= {CONSTANT: best, OPTIMAL: joint}
     return {
         "losses": {name: plan.loss for name, plan in plans.items()},
@@ -216,7 +223,7 @@ def draw(
     """
     looks = looks | STYLES
     with plotting.figure(width=7.2, height=7.0) as figure:
-        above, below = figure.subfigures(2, height_ratios=[4, 5])
+        above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[4, 5])[:, 0]
         left, right = above.subplots(1, 2)
         losses = {rate: by_strategy(tables, x, rate, value) for rate in ("fixed", "free")}
         _draw_losses(left, losses, looks)
@@ -234,7 +241,7 @@ def _draw_losses(
     axes: Any, losses: dict[str, pd.DataFrame], looks: dict[str, dict[str, Any]]
 ) -> None:
     """Draw final losses; those with a free learning rate as thin lines with open markers."""
-    rates = {
+    rates: dict[str, dict[str, Any]] = {
         "fixed": {"linewidth": 1.6},
         "free": {"linewidth": 0.8, "markerfacecolor": "white"},
     }

@@ -14,7 +14,7 @@ FULL = {
     "noises": [round(0.05 * i, 2) for i in range(1, 11)],
     "steps": 50, "duration": 5.0, "lr": 1.0, "max_lr": 5.0,
 }  # fmt: skip
-QUICK = FULL | {"noises": [0.1, 0.2, 0.4], "steps": 20}
+QUICK = FULL | {"noises": [0.1, 0.3], "steps": 20}
 NONE = "no dropout"
 
 
