@@ -279,7 +279,7 @@ def _draw_schedules(figure: Any, protocols: pd.DataFrame, knob: str, label: str)
             plotting.draw_knob(panel, _protocol(chosen[chosen["strategy"] == OPTIMAL], knob), name)
             panel.set_ylabel("")
         row[0].set_ylabel(f"{name}\n(rate {rate})" if name == knob else "learning rate")
-        row[0].set_ylim(0, 1.1 * protocols[protocols["rate"] == rate][name].max())
+        row[0].set_ylim(0, 1.1 * protocols[protocols["rate"] == rate][name].max() or 1.0)
     for panel, x in zip(axes[0], shown, strict=True):
         panel.set_title(f"{label} {x:g}", fontsize=9)
     for panel in axes[-1]:
