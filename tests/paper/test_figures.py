@@ -38,6 +38,15 @@ TINY = {
     "annealing": {"seeds": 1, "steps": 6, "similarities": [0.5], "max_lr": 2.0},
     "three-tasks": {"seeds": 1, "steps": 9},
     "readout": {"similarities": [0.0, 0.5]},
+    "curriculum": {
+        "difficulties": [2.0],
+        "steps": 4,
+        "duration": 4.0,
+        "lr": 2.0,
+        "max_lr": 4.0,
+    },
+    "dropout": {"noises": [0.3], "steps": 3, "duration": 3.0, "lr": 1.0, "max_lr": 2.0},
+    "denoising": {"test_noises": [0.5], "steps": 3, "duration": 3.0, "lr": 0.3, "max_lr": 1.0},
 }
 
 
@@ -222,6 +231,82 @@ def readout(frozen=1.0, limit=1.01, trained=1.5):
     return {"timescales": pd.DataFrame(table)}
 
 
+LEVELS = [0.2, 0.4, 0.6]  # of what the instances of the follow-up's figures differ in
+
+
+def by_level(name, **losses):
+    """Return a table of losses; `losses` by kind of rate and strategy, the same at all levels."""
+    return pd.DataFrame(
+        [
+            {name: level, "rate": rate, "strategy": strategy, "loss": loss, "excess": loss}
+            for rate, found in losses.items()
+            for strategy, loss in found.items()
+            for level in LEVELS
+        ]
+    )
+
+
+def knob_steps(name, knob, values, **more):
+    """Return a table of protocols with values (levels, steps) of a knob."""
+    edges = np.arange(len(values[0]) + 1.0)
+    return pd.concat(
+        pd.DataFrame({name: level, "start": edges[:-1], "end": edges[1:], knob: row, "lr": 1.0})
+        for level, row in zip(LEVELS, values, strict=True)
+    ).assign(**more)
+
+
+def curriculum(
+    thirds=(0.0, 1.0, 0.5), fixed=(1.1, 1.2, 1.15), constant=(1.0, 1.1, 1.05), free=(0.5, 0.8, 0.6),
+    order=(0, 0, 0, 1, 1, 1), drop=0.5,
+):  # fmt: skip
+    names = ("easy to hard", "hard to easy", "interleaved")
+    others = {"best easy-hard-easy": 1.0, "optimal": 1.0}
+    rates = {"fixed": fixed, "constant": constant, "free": free}
+    losses = {rate: dict(zip(names, found, strict=True)) | others for rate, found in rates.items()}
+    hard = np.array(order, float)
+    shares = {"fixed": np.repeat(thirds, 10), "free": hard}
+    lr = {"fixed": np.ones(30), "free": np.where(hard > 0, drop, 1.0)}
+    protocols = [
+        steps_table(
+            np.stack([1 - share, share], axis=1), lr[rate], [0], difficulty=level, rate=rate
+        )
+        for level, (rate, share) in product(LEVELS, shares.items())
+    ]
+    return {"losses": by_level("difficulty", **losses), "protocols": pd.concat(protocols)}
+
+
+def dropout(first=1.0, last=0.5, slope=0.1, constant=1.1, simple=1.005, without=1.05):
+    keep = [[first] * 2 + [0.9 - slope * i] * 10 + [last - slope * i] * 8 for i in range(3)]
+    fixed = {
+        "no dropout": 1.5, "best constant": constant, "best linear": simple, "best step": 1.2,
+        "optimal": 1.0,
+    }  # fmt: skip
+    free = {"no dropout": without, "best constant": without, "optimal": 1.0}
+    steps = knob_steps("noise", "keep", keep, strategy="optimal", rate="fixed")
+    return {"losses": by_level("noise", fixed=fixed, free=free), "protocols": steps}
+
+
+def denoising(first=0.0, last=1.1, dip=0.0, steady=0.0, constant=1.2, simple=1.03, gain=2.0, mid=0):
+    noise = [[first] * 2 + [0.5 * x + dip] * 4 + [0.5 * x] * 4 + [last * x] for x in LEVELS]
+    both = [[0.0] * 6 + [0.5] * mid + [0.95] * 4 for _ in LEVELS]
+    best = [[x + steady] * 2 for x in LEVELS]
+    fixed = {
+        "no noise": 3.0, "as in the test": 1.5, "best constant": constant, "best linear": simple,
+        "best step": 1.2, "optimal": 1.0,
+    }  # fmt: skip
+    free = {"no noise": 3.0, "as in the test": 2.5, "best constant": gain, "optimal": 1.0}
+    steps = [
+        knob_steps("test_noise", "noise", values, strategy=strategy, rate=rate)
+        for values, strategy, rate in (
+            (noise, "optimal", "fixed"),
+            (best, "best constant", "fixed"),
+            (both, "optimal", "free"),
+        )
+    ]
+    losses = by_level("test_noise", fixed=fixed, free=free)
+    return {"losses": losses, "protocols": pd.concat(steps)}
+
+
 MADE = {
     "dynamics": (dynamics, [({"learnt": 1e-4}, 0), ({"learnt": 1e-9}, 0), ({"gap": 0.01}, 1),
                             ({"final": (3, 1, 2)}, 2),
@@ -239,6 +324,20 @@ MADE = {
     "three-tasks": (three_tasks, [({"shuffled": 1.005}, 0), ({"old": 0.1}, 1), ({"old": 1e4}, 1)]),
     "readout": (readout, [({"frozen": 1.02}, 0), ({"limit": 1.2}, 1), ({"trained": 20.0}, 2),
                           ({"trained": 0.01}, 2)]),
+    "curriculum": (curriculum, [({"thirds": (0.0, 0.5, 1.0)}, 0), ({"thirds": (1.0, 0.5, 0.0)}, 0),
+                                ({"fixed": (1.18, 1.17, 1.19)}, 1),
+                                ({"constant": (1.1, 1.05, 1.15)}, 1),
+                                ({"fixed": (1.1, 1.2, 1.05)}, 2),
+                                ({"constant": (1.05, 1.1, 1.0)}, 2),
+                                ({"fixed": (1.005, 1.2, 1.1)}, 3),
+                                ({"order": (0, 0, 1, 0, 1, 1)}, 4), ({"drop": 0.9}, 5),
+                                ({"free": (0.5, 0.52, 0.51)}, 6)]),
+    "dropout": (dropout, [({"first": 0.95}, 0), ({"last": 1.0}, 0), ({"slope": 0.0}, 1),
+                          ({"slope": -0.05}, 1), ({"constant": 1.005}, 2), ({"simple": 1.05}, 3),
+                          ({"without": 1.0}, 4)]),
+    "denoising": (denoising, [({"first": 0.3}, 0), ({"last": 0.4}, 0), ({"dip": 0.1}, 0),
+                              ({"steady": -0.1}, 1), ({"steady": 0.1}, 1), ({"constant": 1.04}, 2),
+                              ({"simple": 1.1}, 3), ({"gain": 1.1}, 4), ({"mid": 3}, 5)]),
 }  # fmt: skip
 
 

@@ -310,7 +310,7 @@ def draw_knob(axes: Axes, protocol: Protocol, knob: str) -> None:
             linewidth=2.2,
         )
     low, high = min(0.0, 1.05 * values.min()), max(0.0, 1.05 * values.max())
-    axes.set(ylabel=knob_label(knob), ylim=(low, high))
+    axes.set(ylabel=knob_label(knob), ylim=(low, high if high > low else 1.0))
 
 
 def draw_median(

@@ -29,6 +29,9 @@ FIGURES = (
     "annealing",
     "three-tasks",
     "readout",
+    "curriculum",
+    "dropout",
+    "denoising",
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 _ALL = (*FIGURES, *IMAGE_FIGURES)

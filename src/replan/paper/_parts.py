@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from replan._common import plotting
@@ -80,6 +81,22 @@ def protocol_of(rows: pd.DataFrame) -> Protocol:
     """Return the protocol in the rows of a table."""
     shares, lr = (rows.filter(regex=f"^{name}_").to_numpy() for name in ("share", "lr"))
     return Protocol(shares, lr=lr, edges=[0.0, *rows["end"]])
+
+
+def minimiser(function: Callable[[float], float], low: float, high: float, points: int) -> float:
+    """Return where a function is smallest from low to high: the best of a grid, refined."""
+    from scipy.optimize import minimize_scalar
+
+    grid = np.linspace(low, high, points)
+    values = [function(float(x)) for x in grid]
+    best = int(np.argmin(values))
+    refined = minimize_scalar(
+        function,
+        bounds=(grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]),
+        method="bounded",
+        options={"xatol": 2e-3 * (high - low)},
+    )
+    return float(refined.x if refined.fun < values[best] else grid[best])
 
 
 def typical(losses: pd.Series) -> Any:
