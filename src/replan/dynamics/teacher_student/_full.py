@@ -79,15 +79,15 @@ class Full(Chain):
             noise = (
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
-            samples = (inputs, noise, tasks[part], rates[part], head_rates[part])
-            student, teachers = (self.weights, self.heads), (self.teachers, model.teacher_heads)
+            given = (
+                self.weights, self.heads, inputs, noise, tasks[part], rates[part],
+                head_rates[part], self.teachers, model.teacher_heads,
+            )  # fmt: skip
             if self.velocity is None:
-                done = _train(*student, *samples, *teachers)
+                done = _train(*given)
             else:
-                done = _train_batches(
-                    *student, *self.velocity, *samples, *teachers,
-                    model.batch, model.momentum, self.filled,
-                )  # fmt: skip
+                momentum = (*self.velocity, model.momentum)
+                done = _train_batches(*given, *momentum, model.batch, self.filled)
                 self.filled = (self.filled + done) % model.batch
             if done < count:
                 return first + int(done)
@@ -165,8 +165,6 @@ def _train(
 def _train_batches(
     weights: Floats,
     heads: Floats,
-    velocity: Floats,
-    head_velocity: Floats,
     inputs: Floats,
     noise: Floats,
     tasks: Ints,
@@ -174,8 +172,10 @@ def _train_batches(
     head_rates: Floats,
     teachers: Floats,
     teacher_heads: Floats,
-    batch: int,
+    velocity: Floats,
+    head_velocity: Floats,
     momentum: float,
+    batch: int,
     filled: int,
 ) -> int:
     """Make an SGD step for every batch of inputs (n, N), in place, as `_train` does for each.
