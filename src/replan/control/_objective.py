@@ -158,19 +158,20 @@ class Objective:
             if self.pieces == 1:
                 final = self._final_losses(states)
                 return self.problem.objective(final, final)
-            losses = self.model.losses(with_ends(states, self._ends(states)))
+            losses = self.model.losses(with_ends(states, self.ends(states)))
             return self.problem.objective(losses[-1], simpson_weights(self.lengths) @ losses)
 
     def _final_losses(self, states: Floats) -> Floats:
-        return self.model.losses(with_ends(states[-1], self._ends(states)))
+        return self.model.losses(with_ends(states[-1], self.ends(states)))
 
-    def losses(self, state: Floats) -> Floats:
-        """Return the losses (L,) of a state."""
-        return self._final_losses(state[None])
+    def ends(self, states: Floats) -> Floats:
+        """Return the best values (E,) of the end knobs for the states of a roll-out.
 
-    def _ends(self, states: Floats) -> Floats:
-        """Return the best values (E,) of the end knobs for the states of a roll-out."""
-        averaging = None if self.pieces == 1 else simpson_weights(self.lengths)
+        Where there is a single state, it is that of the whole training.
+        """
+        if self.pieces == 1:
+            return best_ends(self.problem, states)
+        averaging = simpson_weights(self.lengths) if len(states) > 1 else np.ones(1)
         return best_ends(self.problem, states, averaging)
 
     def gradient(self, controls: Controls) -> Gradient:
@@ -185,7 +186,7 @@ class Objective:
             shares, knobs = np.zeros_like(controls.shares), np.zeros_like(controls.knobs)
             return Gradient(value, shares, knobs, states, np.zeros_like(states))
         cotangents, size = np.zeros_like(states), states.shape[1]
-        whole = with_ends(states, self._ends(states))
+        whole = with_ends(states, self.ends(states))
         slopes = self.problem.slopes(model.losses(whole[-1]))
         cotangents[-1] = model.pull_losses(whole[-1], slopes)[:size]
         if self.pieces > 1:
