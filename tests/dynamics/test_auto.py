@@ -74,7 +74,9 @@ def test_a_start_of_another_structure(start, got):
     assert str(e.value).endswith(f"got {got}")
 
 
-@pytest.mark.parametrize("use", [lambda p: evaluate(p, strategies.interleaved(p)), solve])
+@pytest.mark.parametrize(
+    "use", [lambda p: evaluate(p, strategies.interleaved(p), max_steps=4096), solve]
+)
 def test_a_rate_that_is_no_number_is_no_divergence(use):
     problem = Problem(make(rate=lambda x, task, lr: x * np.nan), np.ones(2), 1.0, steps=8)
     with pytest.raises(ValueError, match="`model` expects a rate of finite numbers, got NaN"):
@@ -87,7 +89,7 @@ def test_a_rate_that_is_no_number_for_one_task():
 
     problem = Problem(make(rate=later), np.ones(2), 1.0, steps=8)
     with pytest.raises(ValueError, match="`model` expects a rate of finite numbers, got NaN"):
-        evaluate(problem, strategies.no_replay(problem))
+        evaluate(problem, strategies.no_replay(problem), max_steps=4096)
 
 
 @pytest.mark.parametrize(
