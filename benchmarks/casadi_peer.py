@@ -67,43 +67,93 @@ def mean_loss(x, S):
     return total
 
 
+def shoot(rate, objective, start, knobs, steps, length, ends=(), mean=None):
+    """Solve min objective(x, ends) over controls that are constant in each of `steps` steps.
+
+    rate(x, u) and objective(x, e) are CasADi expressions. knobs, ends: (low, high, guess) of each
+    control and end parameter. mean: what the first control is on average, if that is fixed.
+    Returns the controls (steps, knobs), the end parameters and IPOPT's statistics.
+    """
+    n, m, count = len(start), len(knobs), len(ends)
+    x, u, e = ca.SX.sym("x", n), ca.SX.sym("u", m), ca.SX.sym("e", count)
+    f = ca.Function("f", [x, u], [rate(x, u)])
+    k1 = f(x, u)
+    k2 = f(x + length / 2 * k1, u)
+    k3 = f(x + length / 2 * k2, u)
+    k4 = f(x + length * k3, u)
+    step = ca.Function("step", [x, u], [x + length / 6 * (k1 + 2 * k2 + 2 * k3 + k4)])
+    value = ca.Function("value", [x, e], [objective(x, e)])
+
+    states, controls = ca.MX.sym("states", n, steps + 1), ca.MX.sym("controls", m, steps)
+    free = ca.MX.sym("ends", count)
+    gaps = ca.vec(step.map(steps)(states[:, :-1], controls) - states[:, 1:])
+    constraints = [states[:, 0] - start, gaps]
+    if mean is not None:
+        constraints.append(ca.sum2(controls[0, :]) / steps - mean)
+    nlp = {
+        "x": ca.vertcat(ca.vec(states), ca.vec(controls), free),
+        "f": value(states[:, -1], free),
+        "g": ca.vertcat(*constraints),
+    }
+    quiet = {"ipopt.print_level": 0, "print_time": 0, "ipopt.sb": "yes"}
+    solver = ca.nlpsol("solver", "ipopt", nlp, quiet)
+    low, high, guess = np.array([*knobs]).T
+    low_end, high_end, guess_end = np.array([*ends]).reshape(-1, 3).T
+    path = [np.asarray(start, dtype=float)]
+    for _ in range(steps):
+        path.append(np.array(step(path[-1], guess)).ravel())
+    size = n * (steps + 1)
+    found = solver(
+        x0=np.concatenate([np.ravel(path), np.tile(guess, steps), guess_end]),
+        lbx=np.concatenate([np.full(size, -np.inf), np.tile(low, steps), low_end]),
+        ubx=np.concatenate([np.full(size, np.inf), np.tile(high, steps), high_end]),
+        lbg=0,
+        ubg=0,
+    )
+    best = np.array(found["x"]).ravel()[size:]
+    rows = best[: m * steps].reshape(steps, m).clip(low, high)
+    return rows, best[m * steps :], solver.stats()
+
+
+def shoot_with_opti(rate, objective, start, knobs, steps, length, ends=(), mean=None):
+    """Like `shoot`, written as in CasADi's examples: `Opti`, with every step in one expression."""
+    opti = ca.Opti()
+    X, U = opti.variable(len(start), steps + 1), opti.variable(len(knobs), steps)
+    e = opti.variable(len(ends)) if ends else ca.MX(0, 1)
+    for i in range(steps):
+        x, u = X[:, i], U[:, i]
+        k1 = rate(x, u)
+        k2 = rate(x + length / 2 * k1, u)
+        k3 = rate(x + length / 2 * k2, u)
+        k4 = rate(x + length * k3, u)
+        opti.subject_to(X[:, i + 1] == x + length / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
+    opti.subject_to(X[:, 0] == start)
+    opti.set_initial(X, np.tile(np.asarray(start)[:, None], steps + 1))
+    for variable, bounds in ((U, knobs), (e, ends)):
+        for i, (low, high, guess) in enumerate(bounds):
+            opti.subject_to(opti.bounded(low, variable[i, :], high))
+            opti.set_initial(variable[i, :], guess)
+    if mean is not None:
+        opti.subject_to(ca.sum2(U[0, :]) / steps == mean)
+    opti.minimize(objective(X[:, -1], e))
+    opti.solver("ipopt", {"print_time": 0}, {"print_level": 0, "sb": "yes"})
+    found = opti.solve()
+    low, high, _ = np.array([*knobs]).T
+    rows = np.reshape(found.value(U), (len(knobs), steps)).T.clip(low, high)
+    return rows, found.value(e) if ends else np.zeros(0), found.stats()
+
+
 def solve(problem: replan.Problem) -> Result:
     S, n = problem.model.teacher_overlaps, problem.steps
-    h = problem.duration / n
-    x, share = ca.SX.sym("x", 11), ca.SX.sym("share")
-    both = (1 - share) * rate(x, 0, S, problem.lr) + share * rate(x, 1, S, problem.lr)
-    f = ca.Function("f", [x, share], [both])
-    k1 = f(x, share)
-    k2 = f(x + h / 2 * k1, share)
-    k3 = f(x + h / 2 * k2, share)
-    k4 = f(x + h * k3, share)
-    step = ca.Function("step", [x, share], [x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)])
-    loss = ca.Function("loss", [x], [mean_loss(x, S)])
+
+    def both(x, share):
+        return (1 - share) * rate(x, 0, S, problem.lr) + share * rate(x, 1, S, problem.lr)
 
     start = problem.start
     Q = np.asarray(start.Q)
     x0 = np.array([Q[0, 0], Q[0, 1], Q[1, 1], *np.ravel(start.M), *np.ravel(start.V)])
-    states, shares = ca.MX.sym("states", 11, n + 1), ca.MX.sym("shares", n)
-    gaps = ca.vec(step.map(n)(states[:, :-1], shares.T) - states[:, 1:])
-    nlp = {
-        "x": ca.vertcat(ca.vec(states), shares),
-        "f": loss(states[:, -1]),
-        "g": ca.vertcat(states[:, 0] - x0, gaps),
-    }
-    solver = ca.nlpsol("solver", "ipopt", nlp, {"ipopt.print_level": 0, "print_time": 0,
-                                                "ipopt.sb": "yes"})  # fmt: skip
-    path = [x0]
-    for _ in range(n):
-        path.append(np.array(step(path[-1], 0.5)).ravel())
-    free = 11 * (n + 1)
-    found = solver(
-        x0=np.concatenate([np.ravel(path), np.full(n, 0.5)]),
-        lbx=np.concatenate([np.full(free, -np.inf), np.zeros(n)]),
-        ubx=np.concatenate([np.full(free, np.inf), np.ones(n)]),
-        lbg=0,
-        ubg=0,
+    second, _, stats = shoot(
+        both, lambda x, e: mean_loss(x, S), x0, [(0.0, 1.0, 0.5)], n, problem.duration / n
     )
-    second = np.array(found["x"]).ravel()[free:].clip(0, 1)
-    protocol = replan.Protocol(np.column_stack([1 - second, second]), problem.duration, problem.lr)
-    stats = solver.stats()
+    protocol = replan.Protocol(np.hstack([1 - second, second]), problem.duration, problem.lr)
     return Result(protocol, stats["iter_count"], stats["return_status"])

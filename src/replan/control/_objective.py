@@ -92,7 +92,7 @@ class Objective:
         self.pieces = 2 if problem.averages_count else 1
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
-        first = self._final_losses(problem.state[None])
+        first = self.losses(problem.state)
         self.untrained = float(problem.objective(first, first))
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
@@ -150,28 +150,23 @@ class Objective:
         """Return the objective of the states of a roll-out, infinity where it diverged."""
         if len(states) <= self.steps * self.pieces:
             return np.inf
-        value = self._value_of_finite(states)
-        return float(value) if np.isfinite(value) else np.inf
+        return self._value_with(states, self.ends(states))
 
-    def _value_of_finite(self, states: Floats) -> Floats:
+    def _value_with(self, states: Floats, ends: Floats) -> float:
+        """Return the objective of the states of a whole roll-out with end knobs (E,)."""
         with np.errstate(invalid="ignore"):
-            if self.pieces == 1:
-                final = self._final_losses(states)
-                return self.problem.objective(final, final)
-            losses = self.model.losses(with_ends(states, self.ends(states)))
-            return self.problem.objective(losses[-1], simpson_weights(self.lengths) @ losses)
+            losses = self.model.losses(with_ends(states[-1:] if self.pieces == 1 else states, ends))
+            average = losses[-1] if self.pieces == 1 else simpson_weights(self.lengths) @ losses
+            value = float(self.problem.objective(losses[-1], average))
+        return value if np.isfinite(value) else np.inf
 
-    def _final_losses(self, states: Floats) -> Floats:
-        return self.model.losses(with_ends(states[-1], self.ends(states)))
+    def losses(self, state: Floats) -> Floats:
+        """Return the losses (L,) of a state, as if training ended there."""
+        return self.model.losses(with_ends(state, best_ends(self.problem, state[None])))
 
     def ends(self, states: Floats) -> Floats:
-        """Return the best values (E,) of the end knobs for the states of a roll-out.
-
-        Where there is a single state, it is that of the whole training.
-        """
-        if self.pieces == 1:
-            return best_ends(self.problem, states)
-        averaging = simpson_weights(self.lengths) if len(states) > 1 else np.ones(1)
+        """Return the best values (E,) of the end knobs for the states of a roll-out."""
+        averaging = None if self.pieces == 1 else simpson_weights(self.lengths)
         return best_ends(self.problem, states, averaging)
 
     def gradient(self, controls: Controls) -> Gradient:
@@ -181,12 +176,15 @@ class Objective:
         self.counts.gradients += 1
         model = self.model
         states = self.roll_out(controls)
-        value = self.value_of(states)
+        value, ends = np.inf, np.zeros(0)
+        if len(states) > self.steps * self.pieces:
+            ends = self.ends(states)
+            value = self._value_with(states, ends)
         if value == np.inf:
             shares, knobs = np.zeros_like(controls.shares), np.zeros_like(controls.knobs)
             return Gradient(value, shares, knobs, states, np.zeros_like(states))
         cotangents, size = np.zeros_like(states), states.shape[1]
-        whole = with_ends(states, self.ends(states))
+        whole = with_ends(states, ends)
         slopes = self.problem.slopes(model.losses(whole[-1]))
         cotangents[-1] = model.pull_losses(whole[-1], slopes)[:size]
         if self.pieces > 1:

@@ -90,10 +90,15 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
     """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
     if not domain.low.any() and np.all(domain.high >= 1.0):
         return float(rows.min(axis=1).sum())
+    steps, tasks = rows.shape
+    if tasks == 2:  # one number per step
+        low = max(domain.low[1], 1.0 - domain.high[0])
+        high = min(domain.high[1], 1.0 - domain.low[0])
+        weights = np.full(steps, 1.0 / steps)
+        return float(rows[:, 0].sum()) + _least_group(rows[:, 1] - rows[:, 0], weights, low, high)
     from scipy import sparse
     from scipy.optimize import linprog
 
-    steps, tasks = rows.shape
     each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
     totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
     size = max(np.abs(rows).max(), 1e-300)  # the library's tolerances are absolute
@@ -109,18 +114,23 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
 
 
 def _least_box(slopes: Floats, domain: Domain) -> float:
-    """Return the least slopes · x over numbers from 0 to 1 whose means are within their bounds.
-
-    In a group, the numbers that are worth most for their weight are 1; one is between 0 and 1.
-    """
+    """Return the least slopes · x over numbers from 0 to 1 whose means are within their bounds."""
     free = np.ones(slopes.size, dtype=bool)
     least = 0.0
     for weights, low, high in zip(domain.weights, domain.least, domain.most, strict=True):
         group = np.flatnonzero(weights > 0)
         free[group] = False
-        order = group[np.argsort(slopes[group] / weights[group])]
-        used = np.concatenate([[0.0], np.cumsum(weights[order])])
-        cost = np.concatenate([[0.0], np.cumsum(slopes[order])])
-        bottom = used[np.argmin(cost)]  # the mean without bounds
-        least += float(np.interp(np.clip(bottom, low, high), used, cost))
+        least += _least_group(slopes[group], weights[group], low, high)
     return least + float(np.minimum(slopes[free], 0.0).sum())
+
+
+def _least_group(slopes: Floats, weights: Floats, low: float, high: float) -> float:
+    """Return the least slopes · x over numbers from 0 to 1 with low ≤ weights · x ≤ high.
+
+    The numbers that are worth most for their weight are 1; one is between 0 and 1.
+    """
+    order = np.argsort(slopes / weights)
+    used = np.concatenate([[0.0], np.cumsum(weights[order])])
+    cost = np.concatenate([[0.0], np.cumsum(slopes[order])])
+    bottom = used[np.argmin(cost)]  # the mean without bounds
+    return float(np.interp(np.clip(bottom, low, high), used, cost))

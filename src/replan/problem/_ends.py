@@ -11,8 +11,8 @@ from replan._common.check import Floats
 from replan.dynamics._dynamics import with_ends
 from replan.problem._problem import Problem
 
-_GRID = 33  # points at which the objective is looked at together
-_EXACT = 1e-9  # of a range: the objective is then exact to rounding
+_GRID = 129  # points at which the objective is looked at together
+_EXACT = 1e-8  # of a range: the objective is then exact to rounding
 
 
 def best_ends(problem: Problem, states: Floats, averaging: Floats | None = None) -> Floats:
