@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from problems import after_task_one, keeps
-from replan import Flips, ForwardBackward, Limits, Problem, solve
+from replan import Control, Flips, ForwardBackward, Limits, Problem, Protocol, solve
 from replan.control._discrete import allows, cheapest, nearest
 from replan.control._projection import Domain, project
+from replan.dynamics import Dropout
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +124,70 @@ def test_limits_that_cannot_be_kept_are_refused(make, limits, message):
 
 
 def test_limits_need_free_tasks(make):
-    from replan import Control
-
     free = make()
     with pytest.raises(ValueError, match=r"`limits` expects limits only where `control\.tasks`"):
         Problem(
             free.model, free.start, duration=24.0, control=Control(tasks=False),
             limits=Limits(max_switches=1),
+        )  # fmt: skip
+
+
+# Means of knobs
+
+
+def dropped(**settings):
+    model = Dropout([[1.0]], hidden=2, noise=0.2, rescale=1.0)
+    start = np.zeros((2, 2)), np.zeros((2, 1))
+    return Problem(model, start, 5.0, steps=10, **settings)
+
+
+def test_the_means_of_two_knobs_are_kept_exactly():
+    both = Control(lr=(0.0, 3.0), knobs={"keep": (0.1, 1.0)})
+    plan = solve(dropped(control=both, limits=Limits(mean={"keep": 0.6, "lr": (0.5, 0.8)})))
+    assert plan.protocol.knobs["keep"].mean() == pytest.approx(0.6, abs=1e-12)
+    assert 0.5 - 1e-12 <= plan.protocol.knobs["lr"].mean() <= 0.8 + 1e-12
+    assert plan.loss > solve(dropped(control=both)).loss
+
+
+def test_the_mean_of_a_knob_with_a_value_for_each_task(make):
+    """Each value counts for as long as its task is trained."""
+    free = make()
+    problem = Problem(
+        free.model, free.start, duration=24.0, steps=12,
+        control=Control(tasks=False, knobs={"head_lr": (0.0, 3.0)}),
+        limits=Limits(mean={"head_lr": 0.7}),
+    )  # fmt: skip
+    plan = solve(problem, start=Protocol([[0.25, 0.75]] * 12, 24.0))
+    rates = plan.protocol.by_task("head_lr")
+    assert np.ptp(rates) > 0.1
+    assert np.mean(rates @ [0.25, 0.75]) == pytest.approx(0.7, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("control", "mean", "message"),
+    [
+        (
+            {"keep": (0.1, 0.5)}, {"keep": 0.6},
+            "`mean` of keep expects a mean within `control.keep`, 0.1 to 0.5, got 0.6",
+        ),
+        ({"keep": (0.5, 0.9)}, {"keep": (0.1, 0.4)}, "0.5 to 0.9, got 0.1 to 0.4"),
+        ({"keep": (0.1, 0.5)}, {"lr": 0.6}, "`mean` expects knobs that are controlled, got lr"),
+        ({"keep": (0.1, 0.5)}, {"kept": 0.6}, "`mean` expects one of lr, keep; got 'kept', did"),
+        ({"keep": (0.1, 0.5)}, {"keep": (0.4, 0.2)}, "`mean` of keep expects min ≤ max, got min"),
+        ({"keep": (0.1, 0.5)}, {"keep": np.nan}, "`mean of keep` expects finite numbers, got nan"),
+    ],
+)  # fmt: skip
+def test_means_that_cannot_be_kept_are_refused(control, mean, message):
+    """When the problem is made, before any work."""
+    with pytest.raises(ValueError) as raised:
+        dropped(control=Control(knobs=control), limits=Limits(mean=mean))
+    assert message in str(raised.value)
+
+
+def test_the_mean_of_a_knob_of_each_task_needs_fixed_tasks(make):
+    free = make()
+    with pytest.raises(ValueError, match=r"`mean` of lr, .* expects `control\.tasks` to be false"):
+        Problem(
+            free.model, free.start, duration=24.0, control=Control(lr=(0.0, 2.0)),
+            limits=Limits(mean={"lr": 1.0}),
         )  # fmt: skip

@@ -217,7 +217,7 @@ def test_bad_input_is_refused(problem, settings, message):
 
 def test_every_start_diverging_is_an_error(problem):
     wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
-    with pytest.raises(replan.IntegrationError, match="every start diverges"):
+    with pytest.raises(replan.IntegrationError, match="every start diverges: the trajectory"):
         solve(wild)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_teacher_student import random_model
 
-from replan import Overlaps
+from replan import Overlaps, TeacherStudent
 from replan.dynamics import AutoDynamics, Pieces
 
 SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K, P, T
@@ -144,6 +144,23 @@ def test_hand_written_gradients_match_finite_differences(shape):
         unit[index] = 1.0
         expected = difference(none, nothing, unit)
         assert by_knobs[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+def test_batch_and_momentum_scale_the_rate_and_its_gradient():
+    plain, start, controls, cotangents = instance((2, 4, 3))
+    model = TeacherStudent(**(plain.to_dict() | {"batch": 4, "momentum": 0.5}))
+    knobs = controls.knobs.copy()
+    knobs[:, :3] *= 4 * (1 - 0.5)  # lr, for each task
+    slow, x = controls._replace(knobs=knobs), plain.pack(start)
+    states = model.roll_out(x, slow)
+    np.testing.assert_allclose(states, plain.roll_out(x, controls), rtol=1e-12)
+    ours, theirs = (
+        one.pull_back(states, cotangents, pieces)
+        for one, pieces in ((model, slow), (plain, controls))
+    )
+    np.testing.assert_allclose(2 * ours.by_knobs[:, :3], theirs.by_knobs[:, :3], atol=1e-10)
+    np.testing.assert_allclose(ours.by_knobs[:, 3:], theirs.by_knobs[:, 3:], atol=1e-10)
+    np.testing.assert_allclose(ours.by_shares, theirs.by_shares, atol=1e-10)
 
 
 def test_a_head_of_exactly_zero_has_a_derivative():

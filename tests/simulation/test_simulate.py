@@ -140,6 +140,106 @@ def test_the_theory_is_the_limit():
     assert slope == pytest.approx(-0.5, abs=0.06)
 
 
+# Batches and momentum
+
+
+def batched(batch, momentum, **settings):
+    """The problem of `make` for batches and momentum, at a rate that acts as 1.5."""
+    plain = make(**settings)
+    model = TeacherStudent.similar(0.3, tasks=2, hidden=2, batch=batch, momentum=momentum)
+    return replace(plain, model=model, lr=1.5 / model.pace)
+
+
+def plain_batches(model, weights, heads, teachers, inputs, tasks, knobs):
+    """SGD by the mean gradient of each whole batch, with momentum, written down plainly."""
+    N, b = weights.shape[1], model.batch
+    step, head_step = np.zeros_like(weights), np.zeros_like(heads)
+    for first in range(0, len(tasks) - b + 1, b):
+        step, head_step = model.momentum * step, model.momentum * head_step
+        for x, t, (lr, feature, head) in zip(
+            *(part[first : first + b] for part in (inputs, tasks, knobs)), strict=True
+        ):
+            fields = weights @ x / math.sqrt(N)
+            g = np.array([math.erf(z / math.sqrt(2)) for z in fields])
+            label = math.erf(teachers[t] @ x / math.sqrt(2 * N))
+            error = heads[t] @ g - label
+            slopes = math.sqrt(2 / math.pi) * np.exp(-(fields**2) / 2)
+            step += lr * feature / b * error * np.outer(heads[t] * slopes, x) / math.sqrt(N)
+            head_step[t] += lr * head * model.train_heads[t] / b * error * g / N
+        weights, heads = weights - step, heads - head_step
+    return weights, heads
+
+
+@pytest.mark.parametrize(("batch", "momentum"), [(1, 0.0), (4, 0.0), (1, 0.7), (4, 0.7)])
+def test_batches_are_those_of_plain_sgd(batch, momentum):
+    """Tasks are mixed within a batch, pieces of work cut through batches, and one is cut off."""
+    N, rng = 40, np.random.default_rng(0)
+    model = TeacherStudent.similar(
+        0.3, hidden=3, batch=batch, momentum=momentum, train_heads=[True, False]
+    )
+    chain = model.begin_chain("full", model.pack(model.fresh(0, weight_variance=0.5)), N, None)
+    tasks, knobs = rng.integers(2, size=30), rng.uniform(0.5, 2.0, size=(30, 3))
+    inputs = np.random.default_rng(1).standard_normal((30, N))
+    weights, heads = plain_batches(
+        model, chain.weights, chain.heads, chain.teachers, inputs, tasks, knobs
+    )
+    numbers, done = np.random.default_rng(1), 0
+    for count in (3, 7, 1, 19):
+        chain = chain.resume(numbers)
+        part = slice(done, done + count)
+        assert chain.advance(tasks[part], knobs[part]) == count
+        done += count
+    np.testing.assert_allclose(chain.weights, weights, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(chain.heads, heads, rtol=1e-11, atol=1e-13)
+    assert np.ptp(chain.heads - model.fresh(0, weight_variance=0.5).V, axis=1)[0] > 1e-4
+
+
+@pytest.mark.parametrize(("batch", "momentum", "dimension"), [(4, 0.5, 500), (8, 0.0, 300)])
+def test_batches_and_momentum_follow_the_theory(batch, momentum, dimension):
+    """Means of losses within the standard error, and what is of order 1/N."""
+    problem = batched(batch, momentum, duration=2.0)
+    lag = batch / (1 - momentum)
+    runs = simulate(
+        problem, strategies.interleaved(problem), dimension=dimension, seeds=40, order="random",
+        times=[1.0, 2.0],
+    )  # fmt: skip
+    assert runs.settings["engine"] == "full"
+    errors = runs.losses.std(axis=0) / math.sqrt(40)
+    gaps = np.abs(runs.losses.mean(axis=0) - runs.theory_losses)
+    assert np.all(gaps < bound(4) * errors + lag / dimension * runs.theory_losses)
+    assert np.all(np.abs(runs.theory_losses[0] - runs.theory_losses[1]) > 4 * errors[1])
+
+
+def test_batches_and_momentum_are_forgotten_in_high_dimension():
+    """The same samples one by one, at the rate that they act as: the rest falls as 1/N."""
+    rest, sizes = [], np.array([100, 400, 1600])
+    for N in sizes.tolist():
+        runs = [
+            ends(problem, "full", N, 6400 // N, order="random").losses[:, -1]
+            for problem in (batched(4, 0.5, duration=2.0), make(duration=2.0))
+        ]
+        rest.append(np.mean(np.abs(runs[0] - runs[1])))
+    assert np.polyfit(np.log(sizes), np.log(rest), 1)[0] < -0.8
+
+
+def test_recording_within_a_batch_changes_nothing():
+    problem = batched(7, 0.5, duration=1.0)
+    protocol = strategies.interleaved(problem)
+    settings = {"dimension": 50, "seeds": 2}
+    often = simulate(problem, protocol, times=np.arange(51) / 50, **settings)
+    once = simulate(problem, protocol, times=[1.0], **settings)
+    assert np.array_equal(often.states[:, -1], once.states[:, -1])
+    moved = np.any(np.diff(often.states, axis=1) != 0, axis=(0, 2))
+    assert np.flatnonzero(moved).tolist() == [6, 13, 20, 27, 34, 41, 48]
+
+
+def test_the_chain_of_overlaps_has_no_batches():
+    with pytest.raises(
+        ValueError, match=r"`engine` expects 'full' .*, got 'reduced' and batch 4, momentum 0\.5"
+    ):
+        ends(batched(4, 0.5), "reduced", 50, 2)
+
+
 def test_alignment_stays_exact():
     """10⁷ steps with a student that learns its teacher to a loss near 1e-6 and below."""
     model = TeacherStudent([[1.0]], hidden=2)

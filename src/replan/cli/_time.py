@@ -79,8 +79,9 @@ def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str
         return 0.0
     if not model.least_dimension <= dimension <= _DIMENSIONS or not 1 <= seeds <= _SEEDS:
         return 0.0
-    engine = engine or model.engines[0]
-    if engine not in model.engines:
+    try:
+        engine = model.choose_engine(engine)
+    except ValueError:  # which `simulate` will tell
         return 0.0
     less = max(1, model.chain_size(engine, dimension) / _CHAIN)
     tried = max(model.least_dimension, int(dimension / less))

@@ -7,6 +7,7 @@ import numpy as np
 from replan._common.check import Floats
 from replan.control._objective import Controls, Gradient, Objective
 from replan.control._solver import Descent
+from replan.dynamics._dynamics import with_ends
 
 
 class ForwardBackwardDescent(Descent):
@@ -95,7 +96,7 @@ class ForwardBackwardDescent(Descent):
         """Return what each step does to the objective (steps, T) with one task and one value."""
         problem, pieces = self.objective.problem, self.objective.pieces
         steps, tasks = controls.shares.shape
-        changes = np.empty((steps, tasks))
+        changes, set_ends = np.empty((steps, tasks)), self.objective.ends(found.states)
         knobs = controls.knobs.copy()
         knobs[:, columns] = value
         for t in range(tasks):
@@ -108,8 +109,8 @@ class ForwardBackwardDescent(Descent):
                     continue
                 changes[i, t] = after @ (ends[-1] - state)
                 if pieces > 1:  # running costs at the middle of the step
-                    middle = self.objective.losses(ends[1]) @ np.asarray(problem.running)
-                    changes[i, t] += 4 / (6 * steps) * middle
+                    middle = self.objective.model.losses(with_ends(ends[1], set_ends))
+                    changes[i, t] += 4 / (6 * steps) * (middle @ np.asarray(problem.running))
         return changes
 
 

@@ -150,7 +150,7 @@ class Objective:
         """Return the objective of the states of a roll-out, infinity where it diverged."""
         if len(states) <= self.steps * self.pieces:
             return np.inf
-        return self._value_with(states, self._ends(states))
+        return self._value_with(states, self.ends(states))
 
     def _value_with(self, states: Floats, ends: Floats) -> float:
         """Return the objective of the states of a whole roll-out with end knobs (E,)."""
@@ -164,7 +164,7 @@ class Objective:
         """Return the losses (L,) of a state, as if training ended there."""
         return self.model.losses(with_ends(state, best_ends(self.problem, state[None])))
 
-    def _ends(self, states: Floats) -> Floats:
+    def ends(self, states: Floats) -> Floats:
         """Return the best values (E,) of the end knobs for the states of a roll-out."""
         averaging = None if self.pieces == 1 else simpson_weights(self.lengths)
         return best_ends(self.problem, states, averaging)
@@ -178,7 +178,7 @@ class Objective:
         states = self.roll_out(controls)
         value, ends = np.inf, np.zeros(0)
         if len(states) > self.steps * self.pieces:
-            ends = self._ends(states)
+            ends = self.ends(states)
             value = self._value_with(states, ends)
         if value == np.inf:
             shares, knobs = np.zeros_like(controls.shares), np.zeros_like(controls.knobs)

@@ -111,11 +111,9 @@ class Search:
         self._references = np.array([value for value in values if np.isfinite(value)])
 
     def _all_diverge(self) -> str:
-        panel, values = self.problem.model.panel, self.problem.knob_values
-        rates = [name for name, knob in panel.knobs.items() if knob.rate]
-        at = "".join(f" at {knob_label(name)} {values[name]:g}" for name in rates[:1])
-        advice = "".join(f"a smaller `{name}` or " for name in rates[:1])
-        return f"every start diverges{at}: try {advice}a shorter `duration`"
+        """Return that no start has a value, and why the plainest one has none."""
+        plainest = evaluate(self.problem, interleaved(self.problem), throw=False)
+        return f"every start diverges: {plainest.advice or 'try a shorter `duration`'}"
 
     def _protocols(self, count: int, seed: int) -> Iterator[tuple[Protocol, bool]]:
         """Yield all starts, and whether each is a strategy."""

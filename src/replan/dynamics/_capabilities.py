@@ -58,6 +58,10 @@ class Simulable(ABC):
     def least_dimension(self) -> int:
         """The smallest input dimension that has room for the network."""
 
+    def choose_engine(self, engine: str | None) -> str:
+        """Return an engine if it can simulate this model, or the usual one where None is given."""
+        return check.one_of("engine", self.engines[0] if engine is None else engine, self.engines)
+
     def chain_size(self, engine: str, dimension: int) -> int:
         """Return how many numbers a run holds, besides its state, such as N-dimensional weights."""
         return 0

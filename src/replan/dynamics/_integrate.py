@@ -20,6 +20,8 @@ ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
 _ORDER = 4
 _LEFT = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
 _AGAIN = 2**16  # steps with which a divergence is checked once more
+_MODERATE = 4.0  # times its first size, or 1: a state that has not begun to diverge
+_HALVINGS = 200  # of a piece, to find where in it numbers are no longer finite
 
 
 class IntegrationError(ArithmeticError):
@@ -148,14 +150,25 @@ def _explain(
     steps, done = int(pieces.substeps.sum()), len(states) - 1
     if done < pieces.lengths.size:
         sizes = np.abs(states).max(axis=1)
-        moderate = int(np.flatnonzero(sizes <= 4 * max(1.0, sizes[0]))[-1])
+        most = _MODERATE * max(1.0, sizes[0])
+        moderate = int(np.flatnonzero(sizes <= most)[-1])
         again = pieces.only(moderate, done + 1)
         again = again._replace(
             substeps=np.maximum(8 * again.substeps, _AGAIN // again.lengths.size)
         )
         after, _ = _finite_roll_out(model, states[moderate], again, ends)
         if len(after) <= again.lengths.size:
-            _check_rate(model, states[moderate], pieces.only(moderate, moderate + 1))
+            if moderate == 0:
+                _check_rate(model, states[0], pieces.only(0, 1))
+            i = moderate + len(after) - 1
+            edge = _undefined_at(model, after[-1], pieces.only(i, i + 1), ends, most)
+            if edge is not None:
+                return "diverged", (
+                    "`model` expects rates and losses of finite numbers, got others after time "
+                    f"{pieces.lengths[:i].sum():g} of {pieces.lengths.sum():g}, near the state "
+                    f"{check.show(edge.round(6).tolist())}: change its functions there, or "
+                    f"{_smaller_rates(model)}"
+                )
             rates = _rates_in_force(model, pieces.only(done, done + 1))
             return "diverged", (
                 f"the trajectory diverged after time {pieces.lengths[:done].sum():g} of "
@@ -165,6 +178,24 @@ def _explain(
         f"accuracy {rtol:g} was not reached with {steps} steps: {_smaller_rates(model)}, or a "
         "larger `max_steps`"
     )
+
+
+def _undefined_at(
+    model: Dynamics, state: Floats, piece: Pieces, ends: Sequence[float] | Floats, most: float
+) -> Floats | None:
+    """Return where in a piece from `state` on the model is no longer defined, None where it is.
+
+    A roll-out that ends there comes ever closer and stays moderate, below `most`, and not even the
+    shortest step leads on; one that diverges grows.
+    """
+    piece = piece._replace(substeps=np.array([16]))
+    short = piece._replace(lengths=1e-9 * piece.lengths)
+    for _ in range(_HALVINGS):
+        piece = piece._replace(lengths=piece.lengths / 2)
+        state = _finite_roll_out(model, state, piece, ends)[0][-1]
+        if np.abs(state).max() > most:
+            return None
+    return state if len(_finite_roll_out(model, state, short, ends)[0]) < 2 else None
 
 
 def _rates_in_force(model: Dynamics, piece: Pieces) -> str:

@@ -96,8 +96,11 @@ class AutoDynamics(DifferentiableDynamics):
         self._task_names = _names(tasks)
         self.tasks = len(self._task_names)
         self.knobs, self.end_knobs = (
-            tuple(check.instance("knobs", knob, Knob, "a list of Knob(…)") for knob in some)
-            for some in (check.items("knobs", knobs, "Knob(…)"), end_knobs)
+            tuple(
+                check.instance(name, knob, Knob, "a list of Knob(…)")
+                for knob in check.items(name, some, "Knob(…)")
+            )
+            for name, some in (("knobs", knobs), ("end_knobs", end_knobs))
         )
         check.function("rate", rate)
         check.function("losses", losses)

@@ -80,6 +80,12 @@ class Problem:
                     f"`model` expects a dynamics with `{name}`, "
                     f"got a {type(self.model).__name__} without"
                 )
+        for knob in self.model.end_knobs:
+            if not np.isfinite(knob.high - knob.low):
+                raise ValueError(
+                    f"`model` expects end knobs with finite ranges, got {knob.name} from "
+                    f"{knob.low:g} to {knob.high:g}"
+                )
         tasks, count = self.model.tasks, len(self.model.loss_names)
         weights = self._weights("weights", np.full(count, 1 / count))
         running = self._weights("running", np.zeros(count))

@@ -55,7 +55,8 @@ def simulate(
     - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
       from the shares), or the tasks themselves, from 0, one per sample.
     - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
-      "full" (plain SGD on N-dimensional weights); by default the model's first.
+      "full" (plain SGD on N-dimensional weights, the only one with batches and momentum); by
+      default the model's first that can.
     - `times`: when to record the runs, by default at 101 times. The result's `times` are these,
       sorted and rounded to whole samples, and the end.
     - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, with
@@ -64,6 +65,10 @@ def simulate(
       `problem.start`.
     - `threads`: runs at a time, by default one per core; the result does not depend on it.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
+
+    With batches, weights change where a batch is full: a state that is recorded within one is that
+    after the batch before, and samples of a batch that the end cuts off wait for a simulation that
+    continues `after` this one.
 
     A run diverges where the network's error on a sample, or that times lr / N, exceeds 1e10, and
     ends there; the others go on. Ctrl-C keeps the runs that are finished.
@@ -141,7 +146,7 @@ def check_simulable(
 ) -> tuple[Simulable, str]:
     """Return a problem's model and the name of the engine; refuse what cannot be simulated."""
     model = require(problem.model, Simulable, "simulate")
-    engine = check.one_of("engine", model.engines[0] if engine is None else engine, model.engines)
+    engine = model.choose_engine(engine)
     if check.integer("dimension", dimension) < model.least_dimension:
         raise ValueError(
             f"`dimension` expects at least {model.least_dimension}, room for all units, "

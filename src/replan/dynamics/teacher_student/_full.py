@@ -1,4 +1,9 @@
-"""Plain SGD on N-dimensional weights: what the reduced engine is checked against."""
+"""Plain SGD on N-dimensional weights: what the reduced engine is checked against.
+
+With batches of b samples and momentum β, a velocity u keeps the gradients. Each batch makes
+u ← β u + (1/b) Σ lr_i ∇_i over its samples, which may be of several tasks, each with its own rate,
+and all weights and heads go by −u.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common.check import Floats, Ints
-from replan._common.compiled import compiled
+from replan._common.compiled import compiled, inlined
 from replan.dynamics._capabilities import Chain
 from replan.dynamics.teacher_student._reduced import LARGE, coordinates
 
@@ -20,7 +25,11 @@ _BLOCK = 2**20  # numbers drawn at once
 
 
 class Full(Chain):
-    """One run of SGD with weights (K, N), heads (T, K) and teachers (P, N)."""
+    """One run of SGD with weights (K, N), heads (T, K) and teachers (P, N).
+
+    velocity: of weights and heads, where there are batches or momentum. filled: how many samples
+    of the next batch it holds.
+    """
 
     def __init__(
         self,
@@ -32,6 +41,8 @@ class Full(Chain):
     ) -> None:
         self.model, self.rng = model, rng
         self.weights, self.heads, self.teachers = weights.copy(), heads.copy(), teachers
+        self.velocity = None if model.online else (np.zeros_like(weights), np.zeros_like(heads))
+        self.filled = 0
 
     @classmethod
     def begin(
@@ -50,7 +61,11 @@ class Full(Chain):
 
     def resume(self, rng: np.random.Generator) -> Full:
         """Return a copy that continues from here with its own random numbers."""
-        return Full(self.model, self.weights, self.heads, self.teachers, rng)
+        other = Full(self.model, self.weights, self.heads, self.teachers, rng)
+        if self.velocity is not None:
+            other.velocity = (self.velocity[0].copy(), self.velocity[1].copy())
+            other.filled = self.filled
+        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
@@ -64,17 +79,16 @@ class Full(Chain):
             noise = (
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
-            done = _train(
-                self.weights,
-                self.heads,
-                inputs,
-                noise,
-                tasks[part],
-                rates[part],
-                head_rates[part],
-                self.teachers,
-                model.teacher_heads,
-            )
+            given = (
+                self.weights, self.heads, inputs, noise, tasks[part], rates[part],
+                head_rates[part], self.teachers, model.teacher_heads,
+            )  # fmt: skip
+            if self.velocity is None:
+                done = _train(*given)
+            else:
+                momentum = (*self.velocity, model.momentum)
+                done = _train_batches(*given, *momentum, model.batch, self.filled)
+                self.filled = (self.filled + done) % model.batch
             if done < count:
                 return first + int(done)
         return len(tasks)
@@ -85,6 +99,35 @@ class Full(Chain):
         w, B = self.weights, self.teachers
         parts = (w @ w.T / N, w @ B.T / N, self.heads)
         return np.concatenate([np.ravel(part) for part in parts])
+
+
+@inlined
+def _slope(field: float) -> float:
+    return math.sqrt(2 / math.pi) * math.exp(-(field**2) / 2)
+
+
+@inlined
+def _error(
+    x: Floats,
+    t: int,
+    noise: float,
+    weights: Floats,
+    heads: Floats,
+    teachers: Floats,
+    teacher_heads: Floats,
+    fields: Floats,
+    activations: Floats,
+) -> float:
+    """Return prediction minus label of an input x (N,) of task t; fill in the fields (K,)."""
+    K, N = weights.shape
+    error = -noise
+    for p in range(teachers.shape[0]):
+        error -= teacher_heads[t, p] * math.erf(_dot(teachers[p], x) / math.sqrt(2 * N))
+    for k in range(K):
+        fields[k] = _dot(weights[k], x) / math.sqrt(N)
+        activations[k] = math.erf(fields[k] / math.sqrt(2))
+        error += heads[t, k] * activations[k]
+    return error
 
 
 @compiled
@@ -101,26 +144,68 @@ def _train(
 ) -> int:
     """Make one SGD step for every input (n, N), in place; return the number before a divergence."""
     K, N = weights.shape
-    P = teachers.shape[0]
     fields, activations = np.empty(K), np.empty(K)
     for sample in range(tasks.size):
         x, t = inputs[sample], tasks[sample]
-        error = -noise[sample]
-        for p in range(P):
-            error -= teacher_heads[t, p] * math.erf(_dot(teachers[p], x) / math.sqrt(2 * N))
-        for k in range(K):
-            fields[k] = _dot(weights[k], x) / math.sqrt(N)
-            activations[k] = math.erf(fields[k] / math.sqrt(2))
-            error += heads[t, k] * activations[k]
+        error = _error(
+            x, t, noise[sample], weights, heads, teachers, teacher_heads, fields, activations
+        )
         pace, head_pace = rates[sample] / N * error, head_rates[sample] / N * error
         if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
             return sample
         for k in range(K):
-            slope = math.sqrt(2 / math.pi) * math.exp(-(fields[k] ** 2) / 2)
-            push = pace * math.sqrt(N) * heads[t, k] * slope
+            push = pace * math.sqrt(N) * heads[t, k] * _slope(fields[k])
             heads[t, k] -= head_pace * activations[k]
             for j in range(N):
                 weights[k, j] -= push * x[j]
+    return tasks.size
+
+
+@compiled
+def _train_batches(
+    weights: Floats,
+    heads: Floats,
+    inputs: Floats,
+    noise: Floats,
+    tasks: Ints,
+    rates: Floats,
+    head_rates: Floats,
+    teachers: Floats,
+    teacher_heads: Floats,
+    velocity: Floats,
+    head_velocity: Floats,
+    momentum: float,
+    batch: int,
+    filled: int,
+) -> int:
+    """Make an SGD step for every batch of inputs (n, N), in place, as `_train` does for each.
+
+    The velocity already holds the first `filled` samples of a batch.
+    """
+    K, N = weights.shape
+    fields, activations = np.empty(K), np.empty(K)
+    for sample in range(tasks.size):
+        x, t = inputs[sample], tasks[sample]
+        error = _error(
+            x, t, noise[sample], weights, heads, teachers, teacher_heads, fields, activations
+        )
+        pace = rates[sample] / (batch * N) * error
+        head_pace = head_rates[sample] / (batch * N) * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
+            return sample
+        if filled == 0:
+            velocity *= momentum
+            head_velocity *= momentum
+        for k in range(K):
+            push = pace * math.sqrt(N) * heads[t, k] * _slope(fields[k])
+            head_velocity[t, k] += head_pace * activations[k]
+            for j in range(N):
+                velocity[k, j] += push * x[j]
+        filled += 1
+        if filled == batch:
+            weights -= velocity
+            heads -= head_velocity
+            filled = 0
     return tasks.size
 
 

@@ -361,20 +361,29 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         """K + P: room for all hidden units and teachers."""
         return self.hidden + self.teacher_units
 
+    @property
+    def online(self) -> bool:
+        """Whether SGD is the plain one: a step for every sample, without momentum."""
+        return self.batch == 1 and self.momentum == 0
+
+    def choose_engine(self, engine: str | None) -> str:
+        """Return an engine if it can simulate this model; batches and momentum need "full"."""
+        if engine == "reduced" and not self.online:
+            raise ValueError(
+                "`engine` expects 'full' for a model with batches or momentum, got 'reduced' and "
+                f"batch {self.batch}, momentum {self.momentum:g}"
+            )
+        return super().choose_engine("full" if engine is None and not self.online else engine)
+
     def chain_size(self, engine: str, dimension: int) -> int:
-        """Return the numbers in the weights and teachers that the engine "full" holds."""
-        return dimension * (self.hidden + self.teacher_units) if engine == "full" else 0
+        """Return the numbers in the vectors that the engine "full" holds."""
+        vectors = self.hidden * (1 if self.online else 2) + self.teacher_units
+        return dimension * vectors if engine == "full" else 0
 
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
-        """Return a run of online SGD at its start, by one of the `engines`."""
-        if self.batch > 1 or self.momentum > 0:
-            raise ValueError(
-                "`simulate` expects a model with batch 1 and no momentum, got batch "
-                f"{self.batch} and momentum {self.momentum:g}: simulate the effective learning "
-                "rate, lr / (batch (1 - momentum))"
-            )
+        """Return a run of SGD at its start, by one of the `engines`."""
         if engine == "reduced":
             from replan.dynamics.teacher_student._reduced import Reduced
 
