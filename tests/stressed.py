@@ -19,11 +19,14 @@ from swept import wait
 SIZES = {100: 1000, 100_000: 200, 10_000_000: 8}
 TRIGGERS = ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of a worker", "an error in a case")
 ERROR = "STRESSED_ERROR"  # an environment variable: the case that fails
+HELD = "STRESSED_HELD"  # another: the first case that takes too long to end before the signal
 
 
 def job(x, size):
     if os.environ.get(ERROR) == str(x):
         raise ValueError("no luck")
+    if x >= int(os.environ.get(HELD, x + 1)):
+        time.sleep(600)
     return {"y": f"{x} " * (size // len(f"{x} "))}
 
 
@@ -44,16 +47,17 @@ def kept(folder):
 
 
 @contextlib.contextmanager
-def started(folder, size, failing=None):
+def started(folder, size, failing=None, held=False):
     """Start a sweep in a process and a session of its own, both ended whatever happens."""
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}; import stressed; "
         f"found = stressed.run({str(folder)!r}, {size}, workers=2); "
         f"sys.exit(found != stressed.expected({size}))"
     )
+    settings = {ERROR: str(failing), HELD: str(SIZES[size] * 3 // 4 if held else SIZES[size])}
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, env=os.environ | {ERROR: str(failing)},
+        text=True, start_new_session=True, env=os.environ | settings,
     )  # fmt: skip
     try:
         yield process
@@ -95,12 +99,11 @@ def disturb(process, trigger):
 def disturbed(folder, size, trigger, random):
     """Disturb a sweep, and return what came of it; raise an AssertionError if that is not right.
 
-    The moment is somewhere among the first quarter of the cases, so that it does not end first, or,
-    one time in four, in the start.
+    The moment is somewhere among the first half of the cases or, one time in four, in the start.
     """
-    least = random.randint(1, SIZES[size] // 4) if random.random() < 0.75 else 0
+    least = random.randint(1, SIZES[size] // 2) if random.random() < 0.75 else 0
     failing = least if trigger == "an error in a case" else None
-    with started(folder, size, failing) as process:
+    with started(folder, size, failing, held=True) as process:
         moment = time.perf_counter() + random.uniform(0, 2.0)
         wait(
             lambda: (
