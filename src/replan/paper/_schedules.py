@@ -49,6 +49,8 @@ def case(
         OPTIMAL: plan.protocol,
     }
     losses = {name: evaluate(posed, protocol).loss for name, protocol in protocols.items()}
+    for name in (LINEAR, STEP):  # a constant is one of each, and their searches may end elsewhere
+        losses[name] = min(losses[name], losses[CONSTANT])
     return {
         "fixed": {
             "losses": losses,
