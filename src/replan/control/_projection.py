@@ -55,7 +55,10 @@ def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
 @compiled
 def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> float:
     project_rows(rows, shift, out)
-    return float(np.mean(out[:, t]))
+    total = 0.0
+    for i in range(out.shape[0]):
+        total += out[i, t]
+    return total / out.shape[0]
 
 
 @compiled
@@ -67,7 +70,7 @@ def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) 
     T = rows.shape[1]
     shift = np.zeros(T)
     for _ in range(_CYCLES):
-        moved = 0.0
+        moved, largest = 0.0, 0.0
         for t in range(T):
             before = shift[t]
             shift[t] = 0.0
@@ -88,7 +91,8 @@ def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) 
                         far = middle
                 shift[t] = far
             moved = max(moved, abs(shift[t] - before))
-        if moved <= 1e-12 * (1.0 + np.abs(shift).max()):
+            largest = max(largest, abs(shift[t]))
+        if moved <= 1e-12 * (1.0 + largest):
             break
     project_rows(rows, shift, out)
 
@@ -107,7 +111,10 @@ def project(x: Floats, domain: Domain) -> Floats:
     end = domain.rows * T
     if domain.rows:
         rows, shares = x[:end].reshape(-1, T), out[:end].reshape(-1, T)
-        if domain.low.max() <= 0.0 and domain.high.min() >= 1.0:
+        bound = False
+        for t in range(T):
+            bound |= domain.low[t] > 0.0 or domain.high[t] < 1.0
+        if not bound:
             project_rows(rows, np.zeros(T), shares)
         else:
             _project_with_budgets(rows, domain.low, domain.high, shares)

@@ -101,25 +101,15 @@ class _Model(NamedTuple):
     inverse: Floats
 
 
-@compiled
 def _model(moves: Floats, changes: Floats) -> _Model:
     """Return the model of limited-memory BFGS from moves of x and changes of the gradient.
 
     (Byrd, Nocedal & Schnabel 1994)
     """
-    pairs, n = moves.shape
-    squares, products = np.dot(moves, moves.T), np.dot(moves, changes.T)
-    scale = products[-1, -1]
-    middle, sides = np.zeros((2 * pairs, 2 * pairs)), np.empty((2 * pairs, n))
-    for i in range(pairs):
-        for j in range(pairs):
-            middle[i, j] = scale * squares[i, j]
-        middle[pairs + i, pairs + i] = -products[i, i]
-        for j in range(i):
-            middle[i, pairs + j] = middle[pairs + j, i] = products[i, j]
-        for a in range(n):
-            sides[i, a] = scale * moves[i, a]
-            sides[pairs + i, a] = changes[i, a]
+    products = moves @ changes.T
+    scale, lower = float(products[-1, -1]), np.tril(products, -1)
+    middle = np.block([[scale * (moves @ moves.T), lower], [lower.T, -np.diag(np.diag(products))]])
+    sides = np.concatenate([scale * moves, changes])
     return _Model(scale, sides, np.linalg.inv(middle))
 
 

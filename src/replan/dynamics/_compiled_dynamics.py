@@ -64,15 +64,15 @@ class CompiledDynamics(DifferentiableDynamics):
         x = states
         if x.dtype != np.float64 or x.ndim == 0:
             raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
-        rows = x.reshape(-1, x.shape[-1])
+        rows = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))  # else compiled once more
         out = np.empty((len(rows), len(self.loss_names)))
         self._paces.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
         return out.reshape(*x.shape[:-1], out.shape[1])
 
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
-        rows = states.reshape(-1, states.shape[-1])
-        weights = cotangents.reshape(len(rows), -1)
+        rows = np.ascontiguousarray(states.reshape(-1, states.shape[-1]))
+        weights = np.ascontiguousarray(cotangents.reshape(len(rows), -1))
         out = np.empty_like(rows)
         self._paces.pull_all_losses.run(
             self._loops.pull_all_losses, len(rows), self.parameters, rows, weights, out

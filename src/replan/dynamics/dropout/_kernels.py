@@ -66,7 +66,9 @@ def make_work(p: Parameters) -> Work:
     """Allocate the scratch arrays and fill in what the teachers determine."""
     U = p.weights.size
     cov = np.zeros((U, U))
-    cov[p.K :, p.K :] = p.S
+    for n in range(p.K, U):
+        for m in range(p.K, U):
+            cov[n, m] = p.S[n - p.K, m - p.K]
     return Work(
         p.weights, p.noise, p.rescale, p.K, cov, np.zeros((U, U)), np.zeros(U), np.zeros(U),
         np.zeros(U), np.zeros(U), np.zeros(5), np.zeros(5),
