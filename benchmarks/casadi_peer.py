@@ -128,7 +128,12 @@ def shoot_with_opti(rate, objective, start, knobs, steps, length, ends=(), mean=
         k4 = rate(x + length * k3, u)
         opti.subject_to(X[:, i + 1] == x + length / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
     opti.subject_to(X[:, 0] == start)
-    opti.set_initial(X, np.tile(np.asarray(start)[:, None], steps + 1))
+    x, u = ca.SX.sym("x", len(start)), ca.SX.sym("u", len(knobs))
+    slope = ca.Function("slope", [x, u], [rate(x, u)])
+    path = [np.asarray(start, dtype=float)]
+    for _ in range(steps):  # Euler will do for a guess
+        path.append(path[-1] + length * np.array(slope(path[-1], [g for *_, g in knobs])).ravel())
+    opti.set_initial(X, np.array(path).T)
     for variable, bounds in ((U, knobs), (e, ends)):
         for i, (low, high, guess) in enumerate(bounds):
             opti.subject_to(opti.bounded(low, variable[i, :], high))

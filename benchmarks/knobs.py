@@ -116,7 +116,7 @@ def dropout(problem: replan.Problem, shoot):
 
     keep, _, stats = shoot(
         rate, error, problem.state, [(0.0, 1.0, 0.7)], problem.steps,
-        problem.duration / problem.steps, ends=[(0.0, 2.0, 0.7)],
+        problem.duration / problem.steps, ends=[(0.0, 10.0, 0.7)],
     )  # fmt: skip
     knobs = {"lr": lr, "keep": keep[:, 0]}
     return replan.Protocol(np.ones((problem.steps, 1)), problem.duration, knobs=knobs), stats
@@ -218,7 +218,7 @@ def main() -> None:
     tables = save("knobs", tables)
     for row in tables["solve"]:
         assert row["Opti / solve"] >= 50, f"CasADi is too close: {row['kind']}"
-        assert float(row["relaxed"]) <= float(row["CasADi"]), f"CasADi ends lower: {row['kind']}"
+        assert float(row["solve"]) <= float(row["CasADi"]), f"CasADi ends lower: {row['kind']}"
     for row in tables["start"]:
         assert row["empty cache s"] < 20, f"a cold start takes too long: {row['kind']}"
         assert row["filled cache s"] < 5, f"a warm start takes too long: {row['kind']}"

@@ -14,6 +14,7 @@ from replan import (
     Control,
     Exhaustive,
     ForwardBackward,
+    Plan,
     Problem,
     Protocol,
     evaluate,
@@ -22,6 +23,7 @@ from replan import (
 from replan.control._objective import Controls, Objective
 from replan.dynamics import LR, Curriculum, Denoising, Dropout, Knob, Pieces
 from replan.dynamics._dynamics import with_ends
+from replan.problem._ends import best_ends
 
 
 def practise(state, task, lr, effort, *, fading):
@@ -90,6 +92,32 @@ def test_gradients_by_end_knobs_match_finite_differences(kind):
     slope = (model.losses(x + step) - model.losses(x - step)) @ cotangent / 2e-6
     assert abs(slope) > 1e-3
     assert model.pull_losses(x, cotangent)[-1] == pytest.approx(slope, rel=1e-7)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-7])
+def test_two_end_knobs_are_found_however_small_the_loss(size):
+    model = AutoDynamics(
+        lambda x, task, lr: -x,
+        lambda x, a, b: size * jnp.array([(a - 0.777) ** 2 + (b - 1.234) ** 2 + 0.3 * a * b]),
+        tasks=1, like=np.ones(1),
+        end_knobs=[Knob(name, 0.0, 2.0, default=1.0) for name in ("a", "b")],
+    )  # fmt: skip
+    best = np.linalg.solve([[2.0, 0.3], [0.3, 2.0]], [2 * 0.777, 2 * 1.234])
+    problem = Problem(model, np.ones(1), duration=1.0)
+    np.testing.assert_allclose(best_ends(problem, np.ones((1, 1))), best, atol=1e-5)
+
+
+def test_plans_of_a_model_with_end_knobs_are_read_without_it(tmp_path):
+    model = AutoDynamics(
+        lambda x, task, lr: -lr * x, lambda x, factor: (factor * x - 1.0) ** 2,
+        tasks=1, like=np.ones(1), end_knobs=[Knob("factor", 0.0, 9.0, default=1.0)],
+    )  # fmt: skip
+    problem = Problem(model, np.ones(1), 1.0, steps=4, control=Control(tasks=False, lr=(0.5, 1.0)))
+    plan = solve(problem, starts=0)
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again.trajectory.best_ends == plan.trajectory.best_ends
+    assert again.loss == plan.loss
 
 
 def test_end_knobs_suit_running_costs_too():

@@ -163,6 +163,20 @@ def test_the_mean_of_a_knob_with_a_value_for_each_task(make):
     assert np.mean(rates @ [0.25, 0.75]) == pytest.approx(0.7, abs=1e-12)
 
 
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_means_at_the_ends_of_a_range(mean):
+    """The weights 1/steps rarely sum to 1."""
+    for steps in range(1, 51):
+        weights, bound = np.full((1, steps), 1 / steps), np.array([mean])
+        domain = Domain(0, np.zeros(1), np.ones(1), weights, bound, bound)
+        assert np.all(project(np.full(steps, 0.5), domain) == mean)
+    for steps in (6, 10):  # where a task must have everything
+        shares = np.array([1.0, 0.0]) if mean else np.array([0.0, 1.0])
+        domain = Domain(steps, shares, shares, np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+        rows = project(np.linspace(0.1, 0.9, 2 * steps), domain).reshape(steps, 2)
+        np.testing.assert_allclose(rows, np.tile(shares, (steps, 1)), atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("control", "mean", "message"),
     [

@@ -51,6 +51,10 @@ CODE = "in JAX code, with functions of `jax.numpy` and no `if` that depends on t
             },
             "`losses` expects a function that returns an array of shape (2,), got (3,): give `loss",
         ),
+        (
+            {"loss_names": ["a", "cost"], "cost": lambda x, task, lr: lr},
+            "`loss_names` expects other names than 'cost', that of the running cost",
+        ),
         ({"knobs": ["lr"]}, "`knobs` expects a list of Knob(…), got 'lr'"),
         ({"end_knobs": 3}, "`end_knobs` expects a list of Knob(…), got 3"),
         ({"rate": lambda x, task, lr: x if x[0] > 0 else -x}, f"{CODE}TracerBoolConversionError"),

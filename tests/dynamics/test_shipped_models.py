@@ -322,6 +322,7 @@ def test_the_mean_of_a_knob_is_kept_exactly(low, high):
     [
         (lambda: Curriculum([]), "`difficulties` expects at least one variance"),
         (lambda: Curriculum([-1.0]), "`difficulties` expects at least one variance"),
+        (lambda: Curriculum([1.0, 1.0]), "`difficulties` expects different variances, got"),
         (lambda: Curriculum(teacher=0.0), "`teacher` expects a finite number above 0"),
         (lambda: Problem(Curriculum(), [1.0, 1.0, 2.0], 1.0), r"`start` expects \(q1, q2, m\)"),
         (lambda: Dropout([[1.0]], hidden=2, heads=[1.0]), "`heads` expects"),

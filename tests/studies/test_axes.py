@@ -41,6 +41,7 @@ def refused(message, **changes):
     ("given", "values"),
     [
         ({"from": 0, "to": 3}, [0, 1, 2, 3]),
+        ({"from": 2, "to": 2}, [2]),
         ({"from": 0, "to": 20, "count": 5}, [0, 5, 10, 15, 20]),
         ({"values": [7, 3]}, [7, 3]),
         ([4, 2], [4, 2]),

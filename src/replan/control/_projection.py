@@ -11,6 +11,7 @@ from replan._common.compiled import compiled
 
 _CYCLES = 200
 _EXACT = 1e-13
+_FAR = 1e18  # a price at which a task has all or nothing, to rounding
 
 
 class Domain(NamedTuple):
@@ -79,7 +80,7 @@ def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) 
                 bound = high[t] if share > high[t] else low[t]
                 sign = 1.0 if share > high[t] else -1.0
                 near, far = 0.0, sign
-                while sign * (_mean_at(rows, shift, t, far, out) - bound) > 0.0:
+                while abs(far) < _FAR and sign * (_mean_at(rows, shift, t, far, out) - bound) > 0.0:
                     near, far = far, 2.0 * far
                 while abs(far - near) > _EXACT * abs(far):
                     middle = 0.5 * (near + far)
@@ -136,6 +137,10 @@ def _project_mean(x: Floats, weights: Floats, least: float, most: float, out: Fl
     if least <= mean <= most:
         return
     bound, sign = (most, 1.0) if mean > most else (least, -1.0)
+    largest = 0.0  # the mean of ones, which rounding can leave below a bound of 1
+    for i in range(x.size):
+        largest += weights[i]
+    bound = min(max(bound, 0.0), largest)
     near, far = 0.0, sign
     while sign * (_shifted_mean(x, weights, far, out) - bound) > 0.0:
         near, far = far, 2.0 * far

@@ -339,7 +339,7 @@ def _absent(content: dict[str, Any], protocol: Protocol) -> Absent:
         Knob(name, -np.inf, np.inf, 0.0, per_task=values.ndim == 2)
         for name, values in protocol.knobs.items()
     ]
-    ends = [Knob(name, -np.inf, np.inf, 0.0) for name in content["ends"]]
+    ends = [Knob(name, x - 1.0, x + 1.0, x) for name, x in content["ends"].items()]
     section = content["problem"]["model"]
     return Absent(section, protocol.tasks, knobs, content["loss_names"], ends)
 

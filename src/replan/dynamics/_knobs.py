@@ -13,7 +13,10 @@ from replan._common import check
 from replan._common.check import Floats
 
 # What else a protocol, a result or a section of a file says under its name.
-_TAKEN = {"tasks", "shares", "duration", "edges", "steps", "start", "end", "weighted"}
+_TAKEN = {
+    "tasks", "shares", "duration", "edges", "steps", "start", "end", "weighted", "knobs", "time",
+    "loss", "given", "construct", "copy", "dict", "json", "schema", "validate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Knob:
     """A number that training may turn over time, such as the learning rate.
 
     - `name`: in files, tables and protocols.
-    - `low`, `high`: the values that make sense, `high` possibly infinite.
+    - `low`, `high`: the values that make sense; both may be infinite.
     - `default`: its value where a problem does not set it.
     - `per_task`: whether every task can have its own value at the same time.
     - `rate`: whether it is a learning rate, which can be annealed.
@@ -37,8 +40,11 @@ class Knob:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
             raise ValueError(f"`name` expects a word of a knob, got {check.show(self.name)}")
-        if self.name in _TAKEN or re.search(r"_\d+$", self.name):
-            raise ValueError(f"`name` expects a word of a knob's own, got {check.show(self.name)}")
+        if self.name in _TAKEN or re.search(r"^model_|_\d+$", self.name):
+            raise ValueError(
+                "`name` expects a word that means nothing else in files, without a number at its "
+                f"end, got {check.show(self.name)}"
+            )
         for end in ("low", "high"):
             value = getattr(self, end)
             if not (isinstance(value, float) and value == (np.inf if end == "high" else -np.inf)):

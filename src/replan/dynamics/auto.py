@@ -55,7 +55,8 @@ class AutoDynamics(DifferentiableDynamics):
     - `rate(state, task, lr)`: d(state)/dα while training on `task` (from 0) at a learning rate; JAX
       code that returns the structure and the shapes of the state. `task` is a traced integer, for
       `jnp.where` and indexing; a function that needs a Python int, as for an `if`, gets one, and
-      takes longer to compile.
+      takes longer to compile. JAX takes the last element where an index is too large: an array of
+      values by task needs one for each.
     - `losses(state)`: all losses, an array (L,).
     - `tasks`: T, or the names of the tasks.
     - `like`: a state, for its structure and shapes.
@@ -70,11 +71,14 @@ class AutoDynamics(DifferentiableDynamics):
     - `end_knobs`: what `losses(state, …)` has after the state: set once, at the end, so that the
       objective is smallest, such as a factor at test time.
     - `cost(state, task, lr)`: with the arguments of `rate`, a number: what training costs per unit
-      of time. Its integral is a further loss, "cost".
+      of time. Its integral is a further loss, "cost", with the weight of the others unless the
+      problem says otherwise.
 
-    All numbers are float64. No file can hold the functions: results of such a model are loaded
-    with `model=`, or else only as far as the file holds them. A subclass that makes the
-    functions from settings can be registered, with a `kind`, `from_dict` and `to_dict` of its own.
+    All numbers are float64. JAX keeps what it compiles in replan's cache, for the whole process,
+    unless `jax_compilation_cache_dir` is set before the first model is made. No file can hold the
+    functions: results of such a model are loaded with `model=`, or else only as far as the file
+    holds them. A subclass that makes the functions from settings can be registered, with a `kind`,
+    `from_dict` and `to_dict` of its own.
     """
 
     kind = "auto"
@@ -118,6 +122,10 @@ class AutoDynamics(DifferentiableDynamics):
             }
             self._program = _Program(self, rate, losses, cost, state)
             names = self._task_names if loss_names is None else _words("loss_names", loss_names)
+            if cost is not None and COST in names:
+                raise ValueError(
+                    f"`loss_names` expects other names than {COST!r}, that of the running cost"
+                )
             hint = ": give `loss_names`" if loss_names is None else ""
             self._program.check(self.parameters, len(names), hint)
         self._loss_names = (*names, *([COST] * self._program.costs))

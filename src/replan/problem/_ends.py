@@ -56,6 +56,11 @@ def _in_a_box(bounds: Floats, values: Callable[[Floats], Floats]) -> Floats:
     axes = np.linspace(bounds[:, 0], bounds[:, 1], side, axis=1)
     points = np.array(list(product(*axes)))
     coarse = values(points)
-    first = points[np.argmin(coarse)]
-    found = minimize(lambda x: values(x[None])[0], first, bounds=bounds, options={"ftol": 1e-15})
-    return np.asarray(found.x) if found.fun < coarse.min() else first
+    first, least, spread = points[np.argmin(coarse)], coarse.min(), np.ptp(coarse)
+    if spread == 0:
+        return first
+    found = minimize(
+        lambda x: (values(x[None])[0] - least) / spread,  # the tolerances are absolute
+        first, bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-10},
+    )  # fmt: skip
+    return np.asarray(found.x) if found.fun < 0 else first

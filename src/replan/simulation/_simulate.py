@@ -70,8 +70,9 @@ def simulate(
     after the batch before, and samples of a batch that the end cuts off wait for a simulation that
     continues `after` this one.
 
-    A run diverges where the network's error on a sample, or that times lr / N, exceeds 1e10, and
-    ends there; the others go on. Ctrl-C keeps the runs that are finished.
+    A run ends where it diverges: where the error of a teacher-student on a sample, or that times
+    lr / N, or a number in the state of another model exceeds 1e10; the latter is looked at now and
+    then. The other runs go on. Ctrl-C keeps those that are finished.
     """
     check.instance("problem", problem, Problem, "a Problem")
     problem.accept(protocol)
@@ -86,7 +87,9 @@ def simulate(
         raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
     looks = _looks(times, protocol.duration, dimension, samples)
     size = problem.state.size
-    each = 2 * len(looks) * (size + problem.model.tasks) + model.chain_size(engine, dimension)
+    each = 2 * len(looks) * (size + len(problem.model.loss_names)) + model.chain_size(
+        engine, dimension
+    )
     memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
     if after is None:

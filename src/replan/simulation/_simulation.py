@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Simulation:
     """Runs of SGD with the same protocol, one per seed.
 
-    times: (m,) when they were recorded; the last is the end. states: (seeds, m, n) their overlaps,
+    times: (m,) when they were recorded; the last is the end. states: (seeds, m, n) their states,
     NaN from where a run diverged. ends: what each run can continue from. failures: what happened to
     diverged runs, by number. settings: dimension, seeds, seed, order, engine, and the phase, from
     0, where simulations follow one another.
@@ -71,14 +71,14 @@ class Simulation:
 
     @cached_property
     def theory_losses(self) -> Floats:
-        """The losses of the theory (m, T) at the same times, NaN where it has none."""
+        """The losses of the theory (m, L) at the same times, NaN where it has none."""
         if self.theory.status != "ok":
             return np.full_like(self.losses[0], np.nan)
         return self.theory.losses_at(self.times)
 
     @cached_property
     def deviation(self) -> Floats:
-        """The losses minus those of the theory (seeds, m, T)."""
+        """The losses minus those of the theory (seeds, m, L)."""
         return self.losses - self.theory_losses
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,16 +113,20 @@ class Simulation:
         """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
 
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw there and return nothing: one for the losses, or two for the colour bar and the losses.
+        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
+        one more for each knob that varies.
         """
         from replan._common import plotting
 
-        names = ("colour bar", "losses")
+        knobs = self.protocol.varied
+        names = ("colour bar", "losses", *knobs)
         if axes is not None:
-            self._draw(plotting.panels(path, axes, names[1:], names))
+            choices = [names[: 2 + count] for count in range(len(knobs) + 1)]
+            self._draw(plotting.panels(path, axes, names[1:2], *choices))
             return None
-        with plotting.figure(path, width=6.4, height=3.6) as figure:
-            parts = figure.subplots(2, sharex=True, height_ratios=[1, 11])
+        with plotting.figure(path, width=6.4, height=3.6 + 1.0 * len(knobs)) as figure:
+            heights = [1, 11, *[5] * len(knobs)]
+            parts = figure.subplots(len(heights), sharex=True, height_ratios=heights)
             self._draw(dict(zip(names, parts, strict=True)))
             title = (
                 f"× SGD, N = {self.settings['dimension']}\n"
@@ -138,7 +142,10 @@ class Simulation:
             plotting.draw_protocol(panels["colour bar"], self.protocol)
             panels["colour bar"].tick_params(bottom=False, labelbottom=False)
         plotting.draw_simulation(panels["losses"], self)
-        panels["losses"].set_xlabel("training time α")
+        for knob in self.protocol.varied:
+            if knob in panels:
+                plotting.draw_knob(panels[knob], self.protocol, knob)
+        list(panels.values())[-1].set_xlabel("training time α")
 
     def __repr__(self) -> str:
         s = self.settings
@@ -179,7 +186,7 @@ class Simulation:
         )
 
     def _results(self) -> Floats:
-        """Return (T, 4): mean final loss, its standard error, theory, largest deviation."""
+        """Return (L, 4): mean final loss, its standard error, theory, largest deviation."""
         gaps = np.abs(self.curves.finished - self.theory_losses)
         worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
         ends = [self.curves.mean[-1], self.curves.standard_error[-1], self.theory_losses[-1], worst]

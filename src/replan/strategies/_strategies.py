@@ -88,7 +88,10 @@ def focus_then_replay(
     """
     new = _new_task(problem, new_task)
     if problem.model.loss_names != problem.model.task_names:
-        raise UnfitError("`problem` expects a model with a loss for each task")
+        raise UnfitError(
+            "`problem` expects a model with a loss for each task, without which focus-then-replay "
+            f"does not know how long to focus, got the losses {', '.join(problem.model.loss_names)}"
+        )
     revision = _shares(problem, shares).tolist()
     if focus is None:
         focus = _meeting_time(problem, new)

@@ -201,9 +201,9 @@ def _explicit(path: Path, table: Content) -> list[Any]:
         return values
     given: Any = read(_Range, table, name)
     first, last = getattr(given, "from"), given.to
-    if not first < last:
-        raise ValueError(f"`{name}` expects `from` below `to`, got {toml(table)}")
     whole = isinstance(first, int) and isinstance(last, int)
+    if not (first < last or (first == last and whole and given.count is None)):
+        raise ValueError(f"`{name}` expects `from` below `to`, got {toml(table)}")
     if given.count is None and (not whole or given.scale == "log"):
         raise ValueError(
             f"`{name}` expects a `count` of values, unless `from` and `to` are integers, "

@@ -133,7 +133,8 @@ def losses(p: Parameters, state: Floats, out: Floats) -> None:
     """Write the error acos(m / √((q₁ + Δ q₂) T)) / π on each difficulty to `out` (T,)."""
     for t in range(p.difficulties.size):
         square = (state[0] + p.difficulties[t] * state[1]) * p.teacher
-        out[t] = math.acos(state[2] / math.sqrt(square)) / math.pi
+        cosine = state[2] / math.sqrt(square)
+        out[t] = math.acos(min(max(cosine, -1.0), 1.0)) / math.pi  # above 1 by rounding
 
 
 @compiled

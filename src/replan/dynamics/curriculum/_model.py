@@ -71,6 +71,11 @@ class Curriculum(CompiledDynamics, Sampled):
                 f"{check.show(self.difficulties.tolist())}"
             )
         self.tasks = self.difficulties.size
+        if len(set(self.task_names)) < self.tasks:
+            raise ValueError(
+                "`difficulties` expects different variances, got "
+                f"{check.show(self.difficulties.tolist())}"
+            )
         self.teacher = check.number("teacher", teacher, above=0)
 
     def __repr__(self) -> str:

@@ -13,8 +13,9 @@ gradient is N times as large, gives, as averages of polynomials of Gaussian fiel
 with R = (1 − bκ)² σ² + b² Δ, X = κ² σ² + Δ and Y = (1 − bκ) κ σ² − b Δ: per dimension, the square
 of the residual of the skip, that of the input, and their product.
 
-At the noise Δ of the test, the squared error of N dimensions is N R + C + o(1) with
-C = a (1 − bκ)² − 2 κ Λ + (2b + q) L: `skip` is R, and `cluster` is C.
+At the noise Δ of the test, the squared error of N dimensions at a state is N R + C with
+C = a (1 − bκ)² − 2 κ Λ + (2b + q) L: `skip` is R, and `cluster` is C. In SGD, b differs from its
+limit by O(1/N), which changes N R by O(1) unless b is the best skip at the noise of the test.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ teacher_overlaps = [[1.0]]        # of the teacher units
 noise = 0.2                       # standard deviation of the label noise
 # teacher_heads = [1.0]           # one for each teacher unit
 # heads = [1.0, 1.0]              # of the student
-# rescale = 0.7                   # the factor of the heads at test time; by default the best one
+# rescale = 0.7                   # of the heads at test time; by default the best factor up to 10
 
 [start]
 Q = [[0.0, 0.0], [0.0, 0.0]]      # overlaps of the hidden units
@@ -104,7 +104,7 @@ class Dropout(CompiledDynamics, Sampled):
     @property
     def end_knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
         """The factor of the heads at test time, unless it is given."""
-        return (Knob("rescale", 0.0, 2.0, 1.0),) if self.rescale is None else ()
+        return (Knob("rescale", 0.0, 10.0, 1.0),) if self.rescale is None else ()
 
     @property
     def task_names(self) -> tuple[str, ...]:

@@ -368,12 +368,13 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
 
     def choose_engine(self, engine: str | None) -> str:
         """Return an engine if it can simulate this model; batches and momentum need "full"."""
-        if engine == "reduced" and not self.online:
+        chosen = super().choose_engine("full" if engine is None and not self.online else engine)
+        if chosen == "reduced" and not self.online:
             raise ValueError(
                 "`engine` expects 'full' for a model with batches or momentum, got 'reduced' and "
                 f"batch {self.batch}, momentum {self.momentum:g}"
             )
-        return super().choose_engine("full" if engine is None and not self.online else engine)
+        return chosen
 
     def chain_size(self, engine: str, dimension: int) -> int:
         """Return the numbers in the vectors that the engine "full" holds."""
