@@ -124,7 +124,7 @@ class AutoDynamics(DifferentiableDynamics):
             names = self._task_names if loss_names is None else _words("loss_names", loss_names)
             if cost is not None and COST in names:
                 raise ValueError(
-                    f"`loss_names` expects other names than {COST!r}, that of the running cost"
+                    f"`loss_names` expects other names than '{COST}', that of the running cost"
                 )
             hint = ": give `loss_names`" if loss_names is None else ""
             self._program.check(self.parameters, len(names), hint)
