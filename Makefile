@@ -39,6 +39,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/figures.py
 	$(BIN)/python benchmarks/sweeps.py
+	$(BIN)/python benchmarks/knobs.py
 
 .venv/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "replan needs Python 3.11 or later")'

@@ -92,7 +92,7 @@ class Curriculum(CompiledDynamics, Sampled):
         """Return a start (q₁, q₂, m), checked, as a state."""
         state = check.array("start", start, (3,))
         q1, q2, m = state.tolist()
-        if q1 <= 0 or q2 < 0 or m * m > q1 * self.teacher:
+        if q1 <= 0 or q2 < 0 or m * m > q1 * self.teacher * (1 + 1e-9):
             raise ValueError(
                 "`start` expects (q1, q2, m) with q1 > 0, q2 ≥ 0 and m² ≤ q1 × teacher, got "
                 f"{check.show(state.tolist())}"

@@ -65,6 +65,7 @@ class Denoising(CompiledDynamics, Sampled):
     """
 
     kind = "denoising"
+    knobs = (LR, Knob("noise", 0.0, _MOST_NOISE, 0.3))  # and the share of noise in the inputs
     example = EXAMPLE
     tasks = 1
 
@@ -77,11 +78,6 @@ class Denoising(CompiledDynamics, Sampled):
 
     def __repr__(self) -> str:
         return f"Denoising(mean={self.mean:g}, variance={self.variance:g})"
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
-        """The learning rate and the share of noise."""
-        return LR, Knob("noise", 0.0, _MOST_NOISE, 0.3)
 
     @property
     def task_names(self) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class Dropout(CompiledDynamics, Sampled):
     """
 
     kind = "dropout"
+    knobs = (LR, Knob("keep", 0.0, 1.0, 1.0))  # and the probability to keep a unit
     example = EXAMPLE
     tasks = 1
 
@@ -95,11 +96,6 @@ class Dropout(CompiledDynamics, Sampled):
 
     def __repr__(self) -> str:
         return f"Dropout(hidden={self.hidden}, teacher_units={len(self.teacher_overlaps)})"
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
-        """The learning rate and the probability to keep a unit."""
-        return LR, Knob("keep", 0.0, 1.0, 1.0)
 
     @property
     def end_knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
