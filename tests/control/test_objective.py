@@ -9,6 +9,7 @@ from replan import (
     ForwardBackward,
     Plan,
     Problem,
+    TeacherStudent,
     evaluate,
     solve,
     strategies,
@@ -144,3 +145,10 @@ def test_phases_of_mixtures(parts):
         "focus on task 2 for 5",
         "mixture (task 1 50%, task 2 50%) for 15",
     ]
+
+
+def test_a_task_that_training_leaves_as_it_is_asks_for_no_smaller_steps():
+    """Relative to the little that its loss still changes, no error would be small enough."""
+    model = TeacherStudent.similar(0.2)
+    start = model.pretrain(seed=7, duration=1000.0)
+    assert Objective(Problem(model, start, duration=25.0), 50).substeps == 2

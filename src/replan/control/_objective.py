@@ -72,8 +72,8 @@ class Objective:
 
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
     gradient is exact (discretise, then optimise). Mixed training and each task alone, with the
-    highest values of all knobs, are accurate to `accuracy` × what training changes. Where average
-    losses count, every step is two pieces.
+    highest values of all knobs, are accurate to `accuracy` × the most that one of them changes.
+    Where average losses count, every step is two pieces.
 
     counts: the work done, which objectives of one search share. untrained: the objective if the
     losses stayed as they are at the start.
@@ -96,22 +96,26 @@ class Objective:
         self.untrained = float(problem.objective(first, first))
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
-        for row in (np.full(tasks, 1 / tasks), *np.eye(tasks)):
-            controls = Controls(np.tile(row, (steps, 1)), np.tile(highest, (steps, 1)))
-            self.resolve(controls, accuracy)
+        plain = [
+            Controls(np.tile(row, (steps, 1)), np.tile(highest, (steps, 1)))
+            for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
+        ]
+        # Not each relative to its own change: a task that has been learned changes nothing.
+        changes = np.abs([self.value(controls) - self.untrained for controls in plain])
+        error = accuracy * np.max(changes, initial=0.0, where=np.isfinite(changes))
+        for controls in plain:
+            self.resolve(controls, error)
 
-    def resolve(self, controls: Controls, accuracy: float = 0.0, error: float = 0.0) -> bool:
+    def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
 
-        That is `error`, or `accuracy` × what training changes, whichever is larger, for twice the
-        steps that are kept: these have about 16 times the error.
+        Twice the steps that are kept have that error: these have about 16 times as much.
         """
         before, finer = self.substeps, self.value(controls)
         while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2
             coarser, finer = finer, self.value(controls)
-            allowed = max(error, accuracy * abs(finer - self.untrained))
-            if np.isfinite(finer) and abs(coarser - finer) <= 15 * allowed:
+            if np.isfinite(finer) and abs(coarser - finer) <= 15 * error:
                 self.substeps //= 2
                 break
         return self.substeps > before

@@ -254,7 +254,7 @@ class Search:
 
         Return whether it was not: then the values and what is left to gain were inaccurate.
         """
-        if not self.fine.resolve(self.best.controls, error=self.enough(tolerance) / 2):
+        if not self.fine.resolve(self.best.controls, self.enough(tolerance) / 2):
             return False
         self._best = self.best._replace(value=self.fine.value(self.best.controls))
         return True
