@@ -169,7 +169,7 @@ def test_means_at_the_ends_of_a_range(mean):
     for steps in range(1, 51):
         weights, bound = np.full((1, steps), 1 / steps), np.array([mean])
         domain = Domain(0, np.zeros(1), np.ones(1), weights, bound, bound)
-        assert np.all(project(np.full(steps, 0.5), domain) == mean)
+        np.testing.assert_allclose(project(np.full(steps, 0.5), domain), mean, atol=1e-14)
     for steps in (6, 10):  # where a task must have everything
         shares = np.array([1.0, 0.0]) if mean else np.array([0.0, 1.0])
         domain = Domain(steps, shares, shares, np.zeros((0, 0)), np.zeros(0), np.zeros(0))

@@ -44,13 +44,16 @@ def compiled(function: _F) -> _F: ...
 
 
 @overload
-def compiled(*, modules: Sequence[str] = (), **options: Any) -> Callable[[_F], _F]: ...
+def compiled(
+    *, modules: Sequence[str] = (), inner: bool = False, **options: Any
+) -> Callable[[_F], _F]: ...
 
 
 def compiled(
     function: Callable[..., Any] | None = None,
     *,
     modules: Sequence[str] = (),
+    inner: bool = False,
     **options: Any,
 ) -> Any:
     """Compile a function with numba, without the interpreter's lock and with IEEE division.
@@ -60,8 +63,10 @@ def compiled(
 
     - `modules`: those of the model that it is compiled for, whose sources count in place of its
       own.
+    - `inner`: it is called by compiled code only, which saves compiling what calls it from Python.
     - `options`: numba's own.
     """
+    options = {"no_cpython_wrapper": inner} | options
     if function is None:
         return lambda found: _compile(found, modules, options)
     return _compile(function, modules, options)
@@ -73,7 +78,11 @@ def inlined(function: _F) -> _F:
 
 
 def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:
-    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    settings: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+    } | options
     folder = _folder_of(modules or [function.__module__])
     dispatcher = njit(**settings)(function)
     # In a thread of its own, where no Ctrl-C can break off the compiler while it holds its locks.

@@ -166,7 +166,7 @@ def _trace(
     return sequence
 
 
-@compiled
+@compiled(inner=True)
 def _within(c: int, steps: int, low: Ints, high: Ints, sizes: Ints, strides: Ints) -> bool:
     """Whether final counts keep the budgets."""
     rest = steps

@@ -9,8 +9,9 @@ import numpy as np
 from replan._common.check import Floats
 from replan._common.compiled import compiled
 
-_CYCLES = 200
-_EXACT = 1e-13
+_CYCLES = 2000  # through the prices of all tasks
+_TURNS = 200  # at the price of one of them
+_EXACT = 1e-14
 _FAR = 1e18  # a price at which a task has all or nothing, to rounding
 
 
@@ -30,7 +31,7 @@ class Domain(NamedTuple):
     most: Floats
 
 
-@compiled
+@compiled(inner=True)
 def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
     """Write the nearest point of the simplex to every row minus `shift`; all (steps, T) or (T,).
 
@@ -53,18 +54,44 @@ def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
             out[i, t] = max(rows[i, t] - shift[t] - level, 0.0)
 
 
-@compiled
-def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> float:
+@compiled(inner=True)
+def _next_price(
+    price: float, excess: float, slope: float, lower: float, upper: float, turn: int
+) -> float:
+    """Return the next guess at the price at which a mean, which falls with it, meets its bound.
+
+    excess: the mean minus its bound at a price; slope: how fast it falls there. The mean is linear
+    between kinks, so Newton's step is exact near the end; others keep it within what is known.
+    """
+    step = price + excess / slope
+    if turn % 4 < 3 and lower < step < upper:
+        return step
+    if upper == np.inf:
+        return max(1.0, 2.0 * price)
+    if lower == -np.inf:
+        return min(-1.0, 2.0 * price)
+    return 0.5 * (lower + upper)
+
+
+@compiled(inner=True)
+def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> tuple[float, float]:
+    """Return the mean share of a task and how fast it falls with the task's price."""
     project_rows(rows, shift, out)
-    total = 0.0
+    T = rows.shape[1]
+    mean, slope = 0.0, 0.0
     for i in range(out.shape[0]):
-        total += out[i, t]
-    return total / out.shape[0]
+        mean += out[i, t]
+        if out[i, t] > 0.0:
+            above = 0
+            for other in range(T):
+                above += out[i, other] > 0.0
+            slope += 1.0 - 1.0 / above
+    return mean / out.shape[0], slope / out.shape[0]
 
 
-@compiled
+@compiled(inner=True)
 def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
-    """Find the price `shift` of each task in turn at which its budget is kept, by bisection.
+    """Find the price `shift` of each task in turn at which its budget is kept.
 
     A task's mean share falls with its own price; the price is 0 unless the budget binds.
     """
@@ -73,35 +100,27 @@ def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) 
     for _ in range(_CYCLES):
         moved, largest = 0.0, 0.0
         for t in range(T):
-            before = shift[t]
-            shift[t] = 0.0
-            share = _mean(rows, shift, t, out)
-            if share > high[t] or share < low[t]:
-                bound = high[t] if share > high[t] else low[t]
-                sign = 1.0 if share > high[t] else -1.0
-                near, far = 0.0, sign
-                while abs(far) < _FAR and sign * (_mean_at(rows, shift, t, far, out) - bound) > 0.0:
-                    near, far = far, 2.0 * far
-                while abs(far - near) > _EXACT * abs(far):
-                    middle = 0.5 * (near + far)
-                    if middle in (near, far):
-                        break
-                    if sign * (_mean_at(rows, shift, t, middle, out) - bound) > 0.0:
-                        near = middle
-                    else:
-                        far = middle
-                shift[t] = far
+            before, shift[t] = shift[t], 0.0
+            mean, slope = _mean(rows, shift, t, out)
+            bound = min(max(mean, low[t]), high[t])
+            lower, upper = -np.inf, np.inf
+            for turn in range(_TURNS):
+                if abs(mean - bound) <= _EXACT:
+                    break
+                if mean > bound:
+                    lower = shift[t]
+                else:
+                    upper = shift[t]
+                price = _next_price(shift[t], mean - bound, slope, lower, upper, turn)
+                if price in (lower, upper) or abs(price) > _FAR:
+                    break
+                shift[t] = price
+                mean, slope = _mean(rows, shift, t, out)
             moved = max(moved, abs(shift[t] - before))
             largest = max(largest, abs(shift[t]))
         if moved <= 1e-12 * (1.0 + largest):
             break
     project_rows(rows, shift, out)
-
-
-@compiled
-def _mean_at(rows: Floats, shift: Floats, t: int, price: float, out: Floats) -> float:
-    shift[t] = price
-    return _mean(rows, shift, t, out)
 
 
 @compiled
@@ -126,40 +145,34 @@ def project(x: Floats, domain: Domain) -> Floats:
     return out
 
 
-@compiled
+@compiled(inner=True)
 def _project_mean(x: Floats, weights: Floats, least: float, most: float, out: Floats) -> None:
     """Move a group within its box so that its mean is within bounds, to the nearest such point.
 
-    That lowers every number by its weight × one price, found by bisection. `out` holds the box's
-    nearest point.
+    That lowers every number by its weight × one price. `out` holds the box's nearest point.
     """
-    mean = np.dot(weights, out)
-    if least <= mean <= most:
-        return
-    bound, sign = (most, 1.0) if mean > most else (least, -1.0)
     largest = 0.0  # the mean of ones, which rounding can leave below a bound of 1
     for i in range(x.size):
         largest += weights[i]
-    bound = min(max(bound, 0.0), largest)
-    near, far = 0.0, sign
-    while sign * (_shifted_mean(x, weights, far, out) - bound) > 0.0:
-        near, far = far, 2.0 * far
-    while abs(far - near) > _EXACT * abs(far):
-        middle = 0.5 * (near + far)
-        if middle in (near, far):
+    price, lower, upper = 0.0, -np.inf, np.inf
+    for turn in range(_TURNS):
+        mean, slope = 0.0, 0.0
+        for i in range(x.size):
+            if weights[i] > 0.0:
+                moved = x[i] - price * weights[i]
+                out[i] = min(max(moved, 0.0), 1.0)
+                mean += weights[i] * out[i]
+                if 0.0 < moved < 1.0:
+                    slope += weights[i] * weights[i]
+        if turn == 0:
+            bound = min(max(mean, least, 0.0), most, largest)
+        if abs(mean - bound) <= _EXACT:
             break
-        if sign * (_shifted_mean(x, weights, middle, out) - bound) > 0.0:
-            near = middle
+        if mean > bound:
+            lower = price
         else:
-            far = middle
-    _shifted_mean(x, weights, far, out)
-
-
-@compiled
-def _shifted_mean(x: Floats, weights: Floats, price: float, out: Floats) -> float:
-    mean = 0.0
-    for i in range(x.size):
-        if weights[i] > 0.0:
-            out[i] = min(max(x[i] - price * weights[i], 0.0), 1.0)
-            mean += weights[i] * out[i]
-    return mean
+            upper = price
+        new = _next_price(price, mean - bound, slope, lower, upper, turn)
+        if new in (lower, upper) or abs(new) > _FAR:
+            break
+        price = new

@@ -23,6 +23,7 @@ from replan._common.compiled import NumbaError, compiled, inlined
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
+_OPTIONS: Any = {"error_model": "numpy", "no_cfunc_wrapper": True}  # numba's types lack the second
 _KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
 
 _ARGUMENTS = {
@@ -142,7 +143,7 @@ def _by_type(name: str) -> Callable[..., Any]:
 
     kernel.__name__ = name  # for errors
 
-    @overload(kernel, strict=False, jit_options={"error_model": "numpy"})
+    @overload(kernel, strict=False, jit_options=_OPTIONS)
     def find(*arguments: Any) -> Any:
         found: Any = getattr(_KERNELS[arguments[0].instance_class], name)
         return (lambda p: p) if found is None else found.py_func
