@@ -210,11 +210,10 @@ def first_plans(kind: str, folder: Path) -> dict:
 
 def main() -> None:
     makers = {"solve": against_casadi, "start": first_plans}
-    with tempfile.TemporaryDirectory() as folder:
-        tables = {
-            name: [makers[name](kind, Path(folder)) for kind in KINDS]
-            for name in sys.argv[1:] or makers
-        }
+    tables = {}
+    for name in sys.argv[1:] or makers:
+        with tempfile.TemporaryDirectory() as folder:
+            tables[name] = [makers[name](kind, Path(folder)) for kind in KINDS]
     tables = save("knobs", tables)
     for row in tables["solve"]:
         assert row["Opti / solve"] >= 50, f"CasADi is too close: {row['kind']}"
