@@ -71,3 +71,13 @@ def test_a_strategy_that_fails_does_not_take_the_others_along(problem):
     result = replan.compare(wild)
     assert "diverged" in result.failures["interleaved"]
     assert "failed" in str(result)
+
+
+def test_strategies_that_only_order_tasks_count_once_where_there_is_one(problem):
+    model = replan.TeacherStudent([[1.0]], hidden=2)
+    one = replan.Problem(model, model.fresh(0), duration=5.0, steps=10)
+    found = replan.compare(one)
+    assert "one-task" in found.runs
+    assert not {"no-replay", "interleaved", "sequential"} & found.runs.keys()
+    assert "interleaved" in replan.compare(one, strategies=["one-task", "interleaved"]).runs
+    assert "no-replay" in replan.compare(problem).runs

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 import replan
 from replan import Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
-from replan.dynamics import Pieces
+from replan.dynamics import Curriculum, Pieces
 
 sys.path.insert(0, str(Path(__file__).parent / "dynamics"))
 import plain
@@ -318,3 +318,11 @@ def test_the_error_of_averages_is_known(problem):
     assert 1e-9 < gap <= 3 * coarse.error
     assert fine.error < 1e-3 * coarse.error
     assert coarse.parts["running"] == pytest.approx(coarse.average_losses.mean())
+
+
+def test_tasks_that_have_names_are_called_by_them():
+    model = Curriculum()
+    problem = replan.Problem(model, [1.0, 1.0, 0.0], duration=1.0, steps=4)
+    shown = str(evaluate(problem, strategies.interleaved(problem)))
+    assert "easy 50.0%, hard 50.0%" in shown
+    assert "0.5 easy + 0.5 hard" in shown

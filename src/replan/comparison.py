@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,8 +157,9 @@ def compare(
 ) -> Comparison:
     """Evaluate strategies with their default settings; one that fails does not stop the others.
 
-    `strategies`: which, by their names or themselves; by default all. `progress`: True shows a bar;
-    a function is called with a `Progress` after each run, those of grid searches included.
+    `strategies`: which, by their names or themselves; by default all, and where there is a single
+    task, of those that train alike the first. `progress`: True shows a bar; a function is called
+    with a `Progress` after each run, those of grid searches included.
     """
     check.instance("problem", problem, Problem, "a Problem")
     runs, failures = {}, {}
@@ -189,6 +191,10 @@ def compare(
                 else:
                     failures[name] = run.advice
             meter.advance(note=name)
+    if strategies is None and problem.model.tasks == 1:
+        protocols = [run.protocol for run in runs.values()]
+        first = [protocol not in protocols[:i] for i, protocol in enumerate(protocols)]
+        runs = dict(compress(runs.items(), first))
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)
 

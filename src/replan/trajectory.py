@@ -270,7 +270,8 @@ class Trajectory:
     def __str__(self) -> str:
         if self.status != "ok":
             return f"Trajectory: {self.status}; {self.advice}"
-        return f"{self._loss_text()} ({self.losses_text})\n{self.protocol}"
+        protocol = self.protocol.text(self.problem.model.task_names)
+        return f"{self._loss_text()} ({self.losses_text})\n{protocol}"
 
     @property
     def losses_text(self) -> str:

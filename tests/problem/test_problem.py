@@ -133,6 +133,10 @@ def test_a_saved_problem_is_loaded_again(tmp_path):
     [
         (MODEL + "hiden = 2\n" + START + TRAINING, "`model.hiden` is not a known key, .* `hidden`"),
         (
+            MODEL + START + TRAINING + "[sweep]\n",
+            "`sweep` makes this a study: `replan sweep FILE` runs it",
+        ),
+        (
             MODEL + START + TRAINING + "[objectiv]\n",
             "`objectiv` is not .* did you mean `objective`",
         ),

@@ -171,34 +171,21 @@ def _copy(source: Floats, target: Floats) -> None:
 
 @inlined
 def _stages(
-    work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats,
+    work: Any, shares: Floats, knobs: Floats, step: float, count: int, stages: Floats,
     slope: Floats, total: Floats,
 ) -> None:  # fmt: skip
-    """Fill in the states of the last three stages (4, n) and the sum k₁ + 2k₂ + 2k₃ of slopes."""
-    n = total.size
-    _rate(work, stages[0], shares, knobs, slope)
-    for i in range(n):
-        total[i] = slope[i]
-        stages[1, i] = stages[0, i] + 0.5 * step * slope[i]
-    _rate(work, stages[1], shares, knobs, slope)
-    for i in range(n):
-        total[i] += 2.0 * slope[i]
-        stages[2, i] = stages[0, i] + 0.5 * step * slope[i]
-    _rate(work, stages[2], shares, knobs, slope)
-    for i in range(n):
-        total[i] += 2.0 * slope[i]
-        stages[3, i] = stages[0, i] + step * slope[i]
+    """Fill in the states of the stages (4, n) after the first, and the sum k₁ + 2k₂ + 2k₃ + k₄.
 
-
-@inlined
-def _finish(
-    work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats,
-    slope: Floats, total: Floats, end: Floats,
-) -> None:  # fmt: skip
-    """Write the end x + h/6 (k₁ + 2k₂ + 2k₃ + k₄) of a step whose stages are known."""
-    _rate(work, stages[3], shares, knobs, slope)
-    for i in range(total.size):
-        end[i] = stages[0, i] + step / 6.0 * (total[i] + slope[i])
+    count: how many slopes to compute; the last of the four is in the sum alone.
+    """
+    for j in range(count):
+        _rate(work, stages[j], shares, knobs, slope)
+        weight = 2.0 if 0 < j < 3 else 1.0
+        length = 0.5 * step if j < 2 else step
+        for i in range(total.size):
+            total[i] = (total[i] if j > 0 else 0.0) + weight * slope[i]
+            if j < 3:
+                stages[j + 1, i] = stages[0, i] + length * slope[i]
 
 
 # Each of them goes on from a position for about `most` steps and returns where it got, as `Pace`
@@ -224,10 +211,10 @@ def _roll_out(
         last = min(pieces.substeps[piece], part + most)
         most -= last - part
         for _ in range(part, last):
-            _stages(work, shares, knobs, step, stages, slope, total)
-            _finish(work, shares, knobs, step, stages, slope, total, stages[0])
+            _stages(work, shares, knobs, step, 4, stages, slope, total)
             size = 0.0
             for i in range(n):
+                stages[0, i] += step / 6.0 * total[i]
                 size += abs(stages[0, i])
             if not np.isfinite(size):
                 return piece, -1
@@ -269,9 +256,11 @@ def _pull_back(
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
         _copy(states[piece], stages[0, 0])
         for sub in range(substeps):  # the stages again, going forwards
-            _stages(work, shares, knobs, step, stages[sub], slope, total)
-            if sub + 1 < substeps:
-                _finish(work, shares, knobs, step, stages[sub], slope, total, stages[sub + 1, 0])
+            more = sub + 1 < substeps
+            _stages(work, shares, knobs, step, 4 if more else 3, stages[sub], slope, total)
+            if more:
+                for i in range(n):
+                    stages[sub + 1, 0, i] = stages[sub, 0, i] + step / 6.0 * total[i]
         _copy(adjoints[piece + 1], back)
         for sub in range(substeps - 1, -1, -1):
             # x⁺ = x + h/6 (k₁ + 2k₂ + 2k₃ + k₄): the cotangent of each kᵢ in turn, over h.

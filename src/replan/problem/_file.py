@@ -141,6 +141,8 @@ def problem_from(
     nothing (`Dynamics.sketch_start`), to find the mistakes.
     """
     check.instance("content", content, Mapping, "the sections of a problem file")
+    if "sweep" in content:
+        raise ValueError("`sweep` makes this a study: `replan sweep FILE` runs it")
     file = read(_File, content)
     if model is None:
         settings = dict(file.model)

@@ -447,12 +447,18 @@ class Protocol:
         return html.block(html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self))
 
     def __str__(self) -> str:
-        shares = ", ".join(f"task {t + 1} {share:.1%}" for t, share in enumerate(self.mean_shares))
+        return self.text([f"task {t + 1}" for t in range(self.tasks)])
+
+    def text(self, names: Sequence[str]) -> str:
+        """Return what it does in a few lines, with names for the tasks."""
+        shares = [
+            f"{name} {share:.1%}" for name, share in zip(names, self.mean_shares, strict=True)
+        ]
         return (
             f"Protocol: {self.duration:g} units in {self.steps} steps, "
-            + ", ".join([shares, *self.knob_texts])
+            + ", ".join([*shares, *self.knob_texts])
             + "\n"
-            + "\n".join(self._phases())
+            + "\n".join(self._phases(names))
         )
 
     def knob_text(self, knob: str) -> str:
@@ -484,14 +490,15 @@ class Protocol:
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
-    def _phases(self, most: int = 8) -> list[str]:
+    def _phases(self, names: Sequence[str], most: int = 8) -> list[str]:
         """Return the first few runs of equal shares, one line each."""
         changes = 1 + np.flatnonzero(np.any(np.abs(np.diff(self.shares, axis=0)) > 1e-12, axis=1))
         bounds = [0, *changes.tolist(), self.steps]
         lines = []
         for first, last in pairwise(bounds[: most + 1]):
             row = self.shares[first]
-            what = " + ".join(f"{s:.3g} task {t + 1}" for t, s in enumerate(row) if s > 0)
+            parts = zip(names, row, strict=True)
+            what = " + ".join(f"{share:.3g} {name}" for name, share in parts if share > 0)
             what = what.removeprefix("1 ")
             lines.append(f"  {self.edges[first]:8.4g} to {self.edges[last]:<8.4g} {what}")
         if len(bounds) - 1 > most:

@@ -61,7 +61,7 @@ class PullWork(NamedTuple):
     cotangent: Floats  # (K, U) what multiplies E[Δ g′_k λ_h]
 
 
-@compiled
+@compiled(inner=True)
 def make_work(p: Parameters) -> Work:
     """Allocate the scratch arrays and fill in what the teachers determine."""
     U = p.weights.size
@@ -120,15 +120,12 @@ def _tilt_by(k: int, work: Work) -> None:
         work.norms_once[a] = norm(once[a, a])
 
 
-@inlined
+@compiled(inner=True)
 def _count(k: int, h: int, n: int, m: int, K: int) -> int:
     """Return how many different hidden units are among k, h, n and m; k and h are."""
-    found = 1 if h == k else 2
-    if n < K and n not in (k, h):
-        found += 1
-    if m < K and m not in (k, h, n):
-        found += 1
-    return found
+    new = n < K and n != k and n != h  # tuples take longer to compile
+    newer = m < K and m != k and m != h and m != n
+    return 1 + (h != k) + new + newer
 
 
 @compiled
@@ -139,7 +136,7 @@ def rate(work: Work, state: Floats, shares: Floats, knobs: Floats, out: Floats) 
     lr, share = knobs[0], shares[0]
     _unpack(state, work)
     _set_powers(knobs[1], work)
-    out[:] = 0.0
+    out.fill(0.0)
     for k in range(K):
         _tilt_by(k, work)
         scale = TWO_OVER_PI * work.norms[k] * share * lr * weights[k]
@@ -215,7 +212,7 @@ def _pull_diffusion(
     j = _count(k, h, k, k, K)
     total = work.noise * work.noise * work.powers[j]
     by_keep = work.noise * work.noise * work.slopes[j]
-    twice[:] = 0.0
+    twice.fill(0.0)
     for n in range(U):
         norms[n] = norm(tilted(once[n, n], once[n, h], once[n, h], inverse))
     for n in range(U):
@@ -249,7 +246,7 @@ def pull_rate(
     lr, share = knobs[0], shares[0]
     _unpack(state, work)
     _set_powers(knobs[1], work)
-    pull.cov[:] = 0.0
+    pull.cov.fill(0.0)
     for k in range(K):
         for h in range(K):
             pull.cotangent[k, h] = cotangent[k * K + h] + cotangent[h * K + k]
@@ -258,7 +255,7 @@ def pull_rate(
     linear, square, linear_keep, square_keep = 0.0, 0.0, 0.0, 0.0
     for k in range(K):
         _tilt_by(k, work)
-        pull.once[:] = 0.0
+        pull.once.fill(0.0)
         found, by_keep = _pull_drift(k, lr, share, pull)
         linear += found
         linear_keep += by_keep
@@ -308,7 +305,7 @@ def pull_losses(pull: PullWork, state: Floats, cotangent: Floats, out: Floats) -
     K, cov, norms, U = work.K, work.cov, work.norms, work.weights.size
     free = state.size > K * U
     factor = state[-1] if free else work.rescale
-    out[:] = 0.0
+    out.fill(0.0)
     for n in range(U):
         for m in range(U):
             weight, hidden = cotangent[0] * work.weights[n] * work.weights[m], 0
