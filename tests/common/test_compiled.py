@@ -237,3 +237,15 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
     assert done.stdout == f"{FOLLOWED}\n"
     [line] = done.stderr.splitlines()
     assert line.startswith("replan: compiled code " + told.format(**places))
+
+
+def test_a_function_that_numba_compiles_can_call_ours():
+    """It holds the compiler's lock meanwhile; another thread would wait for it for ever."""
+    program = (
+        "import numba; from replan.dynamics.moments import norm\n"
+        "print(numba.njit(lambda x: 2.0 * norm(x))(3.0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=1200
+    )
+    assert done.stdout == "1.0\n"

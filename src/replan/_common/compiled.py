@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast, overload
 import numba
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError as NumbaError
 
 from replan._common import sources
@@ -32,6 +33,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _config: Any = numba.config  # its settings have no types
 _FunctionCache: Any = FunctionCache  # nor have these
+_lock: Any = global_compiler_lock
 _CompileResultCacheImpl: Any = CompileResultCacheImpl
 _USER = os.getuid() if hasattr(os, "getuid") else 0
 _PRIVATE = f"replan-{_USER}"
@@ -85,12 +87,22 @@ def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> 
     } | options
     folder = _folder_of(modules or [function.__module__])
     dispatcher = njit(**settings)(function)
-    # In a thread of its own, where no Ctrl-C can break off the compiler while it holds its locks.
-    dispatcher.compile = partial(heard, dispatcher.compile)
+    dispatcher.compile = partial(_in_a_thread, dispatcher.compile)
     if folder is not None:
         with _numba_cache_in(folder):
             _keep_code(dispatcher, folder)
     return dispatcher
+
+
+def _in_a_thread(compile_: Callable[..., Any], *arguments: Any) -> Any:
+    """Compile in a thread of its own, where no Ctrl-C can break it off while it holds its locks.
+
+    Not where this thread holds them already, as it does when a function of the user's that numba
+    compiles calls ours: the other thread would wait for ever.
+    """
+    if _lock.is_locked():
+        return compile_(*arguments)
+    return heard(compile_, *arguments)
 
 
 def _keep_code(dispatcher: Any, folder: Path) -> None:
