@@ -73,7 +73,7 @@ def roll_out_by_steps(steps: int) -> dict:
     """Microseconds per step of the roll-out (one RK4 step each), K = T = 2, equal shares."""
     model, start = instance(2)
     x, lengths = model.pack(start), np.full(steps, 0.1)
-    pieces = Pieces.whole(np.full((steps, 2), 0.5), np.ones((steps, 2)), lengths)
+    pieces = Pieces.whole(np.full((steps, 2), 0.5), np.ones((steps, model.panel.size)), lengths)
     [best] = best_times(lambda: model.roll_out(x, pieces))
     return {"steps": steps, "ms": 1e3 * best, "µs per step": 1e6 * best / steps}
 
