@@ -46,16 +46,13 @@ def compiled(function: _F) -> _F: ...
 
 
 @overload
-def compiled(
-    *, modules: Sequence[str] = (), inner: bool = False, **options: Any
-) -> Callable[[_F], _F]: ...
+def compiled(*, modules: Sequence[str] = (), **options: Any) -> Callable[[_F], _F]: ...
 
 
 def compiled(
     function: Callable[..., Any] | None = None,
     *,
     modules: Sequence[str] = (),
-    inner: bool = False,
     **options: Any,
 ) -> Any:
     """Compile a function with numba, without the interpreter's lock and with IEEE division.
@@ -65,13 +62,19 @@ def compiled(
 
     - `modules`: those of the model that it is compiled for, whose sources count in place of its
       own.
-    - `inner`: it is called by compiled code only, which saves compiling what calls it from Python.
     - `options`: numba's own.
     """
-    options = {"no_cpython_wrapper": inner} | options
     if function is None:
         return lambda found: _compile(found, modules, options)
     return _compile(function, modules, options)
+
+
+def inner(function: _F) -> _F:
+    """Compile a function that compiled code alone calls, without what a call from Python needs.
+
+    That takes time to compile too; a call from Python crashes.
+    """
+    return cast(_F, _compile(function, (), {"no_cpython_wrapper": True}))
 
 
 def inlined(function: _F) -> _F:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from replan._common.check import Floats, Ints
-from replan._common.compiled import compiled
+from replan._common.compiled import compiled, inner
 from replan._common.interrupt import Pace
 from replan.problem._limits import StepLimits
 from replan.protocol._rounding import sum_up
@@ -166,7 +166,7 @@ def _trace(
     return sequence
 
 
-@compiled(inner=True)
+@inner
 def _within(c: int, steps: int, low: Ints, high: Ints, sizes: Ints, strides: Ints) -> bool:
     """Whether final counts keep the budgets."""
     rest = steps

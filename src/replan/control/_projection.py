@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled
+from replan._common.compiled import compiled, inner
 
 _CYCLES = 2000  # through the prices of all tasks
 _TURNS = 200  # at the price of one of them
@@ -31,7 +31,7 @@ class Domain(NamedTuple):
     most: Floats
 
 
-@compiled(inner=True)
+@inner
 def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
     """Write the nearest point of the simplex to every row minus `shift`; all (steps, T) or (T,).
 
@@ -54,7 +54,7 @@ def project_rows(rows: Floats, shift: Floats, out: Floats) -> None:
             out[i, t] = max(rows[i, t] - shift[t] - level, 0.0)
 
 
-@compiled(inner=True)
+@inner
 def _next_price(
     price: float, excess: float, slope: float, lower: float, upper: float, turn: int
 ) -> float:
@@ -73,7 +73,7 @@ def _next_price(
     return 0.5 * (lower + upper)
 
 
-@compiled(inner=True)
+@inner
 def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> tuple[float, float]:
     """Return the mean share of a task and how fast it falls with the task's price."""
     project_rows(rows, shift, out)
@@ -89,7 +89,7 @@ def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> tuple[float, floa
     return mean / out.shape[0], slope / out.shape[0]
 
 
-@compiled(inner=True)
+@inner
 def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
     """Find the price `shift` of each task in turn at which its budget is kept.
 
@@ -145,7 +145,7 @@ def project(x: Floats, domain: Domain) -> Floats:
     return out
 
 
-@compiled(inner=True)
+@inner
 def _project_mean(x: Floats, weights: Floats, least: float, most: float, out: Floats) -> None:
     """Move a group within its box so that its mean is within bounds, to the nearest such point.
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, inlined
+from replan._common.compiled import compiled, inlined, inner
 from replan.dynamics.moments import TWO_OVER_PI, i2, norm, pull_tilt, tilted
 
 
@@ -61,7 +61,7 @@ class PullWork(NamedTuple):
     cotangent: Floats  # (K, U) what multiplies E[Δ g′_k λ_h]
 
 
-@compiled(inner=True)
+@compiled
 def make_work(p: Parameters) -> Work:
     """Allocate the scratch arrays and fill in what the teachers determine."""
     U = p.weights.size
@@ -120,7 +120,7 @@ def _tilt_by(k: int, work: Work) -> None:
         work.norms_once[a] = norm(once[a, a])
 
 
-@compiled(inner=True)
+@inner
 def _count(k: int, h: int, n: int, m: int, K: int) -> int:
     """Return how many different hidden units are among k, h, n and m; k and h are."""
     new = n < K and n != k and n != h  # tuples take longer to compile
