@@ -13,6 +13,7 @@ from replan.networks._tasks import (
     mixed_tasks,
     parity_tasks,
 )
+from replan.networks._testing import Tested, test
 
 __all__ = [
     "POLICIES",
@@ -22,6 +23,7 @@ __all__ = [
     "Images",
     "NetworkStart",
     "NetworkWeights",
+    "Tested",
     "Training",
     "cifar10",
     "class_tasks",
@@ -31,4 +33,5 @@ __all__ = [
     "image_tasks",
     "mixed_tasks",
     "parity_tasks",
+    "test",
 ]

@@ -9,21 +9,31 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replan._common import check, memory
-from replan._common.check import Floats, Ints
-from replan.dynamics import LR, DifferentiableDynamics, IntegrationError, Knob, Pieces, Pulled
-from replan.dynamics import register
+from replan._common.check import Floats
+from replan.dynamics import (
+    LR,
+    DifferentiableDynamics,
+    IntegrationError,
+    Outcomes,
+    Pieces,
+    Pulled,
+    Realised,
+    register,
+)
 from replan.networks._realisations import (
     PRETRAINING,
     TRAINING,
     WEIGHTS,
     check_distinct,
     checked_realisations,
+    numbers_text,
     rng_of,
     sample_order,
 )
@@ -35,6 +45,7 @@ PRECISIONS = {"single": np.float32, "double": np.float64}
 _RATE = 0.01  # the default learning rate
 _AT_ONCE = 100_000_000  # weights changed, step by step, in one compiled call: Ctrl-C waits for it
 _TAPE = 2**24  # numbers on a tape: steps that are pulled back at once
+_LOST = 10.0  # times the loss of outputs of 0: a training that ends above it has diverged
 _SAME = 1e-6  # of a step: a time that is so close below the middle of a step counts as behind it
 
 EXAMPLE = """\
@@ -94,7 +105,7 @@ class NetworkWeights(NamedTuple):
 
 
 @register
-class ImageNetwork(DifferentiableDynamics):
+class ImageNetwork(DifferentiableDynamics, Realised):
     """A two-layer ReLU network with a head for each task, trained by SGD on images.
 
     Time is in steps of SGD. A step takes the next sample of every task, with its share as its
@@ -173,11 +184,10 @@ class ImageNetwork(DifferentiableDynamics):
         self.sizes = np.array([K * D, K, T * C * K, T * C])
         self._size = int(self.sizes.sum())
         self._check_memory()
-        self._looked_at = [
-            (np.ascontiguousarray(x, real), self._targets(y)) for x, y in looked_at
-        ]
+        self._looked_at = [(np.ascontiguousarray(x, real), self._targets(y)) for x, y in looked_at]
         self._train_targets = self._targets(tasks.targets)
-        mix = np.stack([tasks.mix, 1 - tasks.mix], axis=1).astype(np.float64)
+        first = tasks.mix.astype(np.float64)
+        mix = np.stack([first, 1 - first], axis=1)
         factors = np.column_stack([tasks.scale * mix, np.full(T, tasks.shift)]) / np.sqrt(D)
         self._mix, self._inputs = mix.astype(real), factors.astype(real)
         self._streams: dict[tuple[int, int], NDArray[np.int32]] = {}
@@ -234,7 +244,7 @@ class ImageNetwork(DifferentiableDynamics):
             None if task is None else check.task("task", task, self.tasks),
         )
 
-    def pack(self, start: NetworkStart | NetworkWeights) -> Floats:
+    def pack(self, start: Any) -> Floats:
         """Return a start as a state [weights of every realisation, time]."""
         if isinstance(start, NetworkWeights):
             return self._from_weights(start)
@@ -265,7 +275,7 @@ class ImageNetwork(DifferentiableDynamics):
         pieces = Pieces.whole(shares[None], knobs, np.array([float(start.steps)]))
         states = self._roll_out(state, pieces, PRETRAINING)
         if len(states) < 2:
-            which = self._words(self._lost(state, pieces, PRETRAINING))
+            which = self._words(self._train_each(state, pieces, PRETRAINING).diverged)
             raise IntegrationError(f"pretraining: {which} diverged: try a smaller `lr`")
         return np.append(states[-1, :-1], 0.0)
 
@@ -357,7 +367,7 @@ class ImageNetwork(DifferentiableDynamics):
             for i in range(len(rates) - 1, -1, -1):
                 a, h = rates[i]
                 cuts = [*range(steps[i], steps[i + 1], length), steps[i + 1]]
-                segments = list(zip(cuts[:-1], cuts[1:], strict=True))
+                segments = list(pairwise(cuts))
                 weights = states[i, own].astype(real)
                 begins = []
                 for first, last in segments[:-1]:
@@ -427,34 +437,35 @@ class ImageNetwork(DifferentiableDynamics):
                     return
                 weights, out = rows[i, own].astype(real), np.zeros(self._size, real)
                 for t in range(self.tasks):
-                    pull_mean_loss(weights, *self._look(t), by_losses[i, t], out)
+                    pull_mean_loss(by_losses[i, t], out, weights, *self._look(t))
                 found[i, own] = out
 
         self._each(one)
         return found.reshape(states.shape)
 
     def diverging(self, state: Floats, piece: Pieces) -> str:
-        """Return which realisations do not stay finite over a piece."""
-        return self._words(self._lost(state, piece, TRAINING))
+        """Return which realisations diverge over a piece."""
+        return self._words(self.train_each(state, piece).diverged)
 
-    def _words(self, lost: Ints) -> str:
-        if lost.size == 0:
-            return ""
-        numbers = ", ".join(str(self.realisations[r]) for r in lost[:10])
-        more = ", …" * (lost.size > 10)
-        of = f"{lost.size} of {len(self.realisations)} realisations"
-        return f"{of} ({numbers}{more})"
+    def _words(self, diverged: NDArray[np.bool_]) -> str:
+        numbers = [number for number, it in zip(self.realisations, diverged, strict=True) if it]
+        return numbers_text(numbers, len(self.realisations)) if numbers else ""
 
-    def lost(self, start: Floats, pieces: Pieces) -> Ints:
-        """Return the indices of realisations that do not stay finite over some pieces."""
-        return self._lost(start, pieces, TRAINING)
+    def train_each(self, start: Floats, pieces: Pieces) -> Outcomes:
+        """Return how each realisation ends after some pieces.
 
-    def _lost(self, start: Floats, pieces: Pieces, use: int) -> Ints:
+        It has diverged where weights are not finite, or a loss is more than ten times that of
+        outputs of 0. It is dead where no hidden unit is on for any of the images of some task.
+        """
+        return self._train_each(start, pieces, TRAINING)
+
+    def _train_each(self, start: Floats, pieces: Pieces, use: int) -> Outcomes:
         from replan.networks._sgd import mean_loss, train
 
         _, steps = _edges(start, pieces)
         rates = self._rates(pieces)
-        finite = np.ones(len(self.realisations), bool)
+        losses = np.full((len(self.realisations), self.tasks), np.inf)
+        dead = np.zeros(len(losses), bool)
 
         def one(r: int, stopped: Callable[[], bool]) -> None:
             weights = start[self._slice(r)].astype(PRECISIONS[self.precision])
@@ -463,11 +474,27 @@ class ImageNetwork(DifferentiableDynamics):
                 if stopped():
                     return
                 train(samples, weights, self.hidden, a, h, steps[i], steps[i + 1])
-            losses = [mean_loss(weights, *self._look(t)) for t in range(self.tasks)]
-            finite[r] = np.all(np.isfinite(weights)) and np.all(np.isfinite(losses))
+            found = np.array([mean_loss(weights, *self._look(t)) for t in range(self.tasks)])
+            if np.all(np.isfinite(weights)) and np.all(found <= _LOST * self._empty_losses):
+                losses[r] = found
+                dead[r] = self._is_dead(weights)
 
         self._each(one)
-        return np.flatnonzero(~finite)
+        return Outcomes(losses, np.isinf(losses[:, 0]), dead)
+
+    def _is_dead(self, weights: Any) -> bool:
+        K, D = self.hidden, self.data.pixels.shape[1]
+        features, biases = weights[: K * D].reshape(K, D), weights[K * D : K * D + K]
+        return not all(np.any(x @ features.T + biases > 0) for x, _ in self._looked_at)
+
+    @property
+    def _empty_losses(self) -> Floats:
+        """The losses (T,) of outputs of 0."""
+        if self.loss == "cross-entropy":
+            return np.full(self.tasks, np.log(self.outputs))
+        return np.array(
+            [np.sum(y.astype(np.float64) ** 2) / 2 / len(y) for _, y in self._looked_at]
+        )
 
     # Parts
 
@@ -539,7 +566,7 @@ class ImageNetwork(DifferentiableDynamics):
                 self._streams[r, use] = found
         return found
 
-    def _look(self, task: int) -> tuple[Any, ...]:
+    def _look(self, task: int) -> Any:
         """Return what the compiled losses need besides weights."""
         return (
             self.hidden, self.tasks, task, *self._looked_at[task], self.loss == "cross-entropy",

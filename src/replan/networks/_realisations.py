@@ -14,6 +14,8 @@ from replan.networks._tasks import ImageTasks
 
 Order = NDArray[np.int32]
 
+_LISTED = 10  # numbers of realisations in a message
+
 WEIGHTS, TRAINING, PRETRAINING = range(3)  # what random numbers are for
 
 
@@ -28,6 +30,12 @@ def checked_realisations(realisations: int | Sequence[int]) -> list[int]:
             f"`realisations` expects at least one, none twice, got {check.show(which)}"
         )
     return which
+
+
+def numbers_text(numbers: Sequence[int], count: int) -> str:
+    """Return some of `count` realisations in words, by their numbers."""
+    listed = ", ".join(map(str, numbers[:_LISTED])) + ", …" * (len(numbers) > _LISTED)
+    return f"{len(numbers)} of {count} realisations ({listed})"
 
 
 def rng_of(seed: int, number: int, *use: int) -> np.random.Generator:

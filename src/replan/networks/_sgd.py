@@ -4,7 +4,7 @@ K hidden units, D inputs, T tasks, C outputs for each. On sample n of task t, wi
 
     z_k = max(Σ_d W_kd x_d + b_k, 0),  o_c = Σ_k V_tck z_k + c_tc,  p_k = [z_k > 0] Σ_c V_tck e_c,
 
-and e = o − y for the loss ½ |o − y|², e = softmax(o) − y for the cross-entropy −Σ_c y_c log softmax_c.
+and e = o − y for the loss ½ |o − y|², e = softmax(o) − y for the cross-entropy −y · log softmax(o).
 A step with rates a_t of the features and h_t of the heads takes sample n of every task:
 
     W ← W − Σ_t a_t p_t x_tᵀ,  b ← b − Σ_t a_t p_t,  V_t ← V_t − h_t e_t z_tᵀ,  c_t ← c_t − h_t e_t.
@@ -53,7 +53,7 @@ class Samples(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """What the reverse needs of every step: z (steps, T, K), e (steps, T, C), V (steps, T, C, K)."""
+    """What the reverse needs of steps: z (steps, T, K), e (steps, T, C), V (steps, T, C, K)."""
 
     units: Reals
     errors: Reals
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
 
 
 @inlined
-def _parts(weights, K, D, T, C):  # type: ignore[no-untyped-def]
+def _parts(weights: Reals, K: int, D: int, T: int, C: int) -> Parts:
     i, j, k = K * D, K * D + K, K * D + K + T * C * K
     return Parts(
         weights[:i].reshape((K, D)),
@@ -81,7 +81,7 @@ def _parts(weights, K, D, T, C):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _input(s, t, n, x):  # type: ignore[no-untyped-def]
+def _input(s: Samples, t: int, n: int, x: Reals) -> None:
     """Write the input of sample n of task t to x[t] (D,)."""
     i, j = s.streams[t, 0, n], s.streams[t, 1, n]
     a, b, c = s.inputs[t, 0], s.inputs[t, 1], s.inputs[t, 2]
@@ -94,7 +94,7 @@ def _input(s, t, n, x):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _outputs(w, t, biases, x, row, z, o):  # type: ignore[no-untyped-def]
+def _outputs(w: Parts, t: int, biases: bool, x: Reals, row: int, z: Reals, o: Reals) -> None:
     """Write the hidden units z (K,) and the outputs o (C,) of task t for an input x[row] (D,)."""
     zero = x.dtype.type(0.0)
     for k in range(z.size):
@@ -110,7 +110,7 @@ def _outputs(w, t, biases, x, row, z, o):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _to_probabilities(o):  # type: ignore[no-untyped-def]
+def _to_probabilities(o: Reals) -> Any:
     """Replace outputs by their softmax; return the logarithm of Σ_c exp(o_c)."""
     most = o[0]
     for c in range(1, o.size):
@@ -125,13 +125,13 @@ def _to_probabilities(o):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _target(s, t, n, c):  # type: ignore[no-untyped-def]
+def _target(s: Samples, t: int, n: int, c: int) -> Any:
     i, j = s.streams[t, 0, n], s.streams[t, 1, n]
     return s.mix[t, 0] * s.targets[i, c] + s.mix[t, 1] * s.targets[j, c]
 
 
 @inlined
-def _look(s, w, t, n, x, z, e):  # type: ignore[no-untyped-def]
+def _look(s: Samples, w: Parts, t: int, n: int, x: Reals, z: Reals, e: Reals) -> None:
     """Write the input x[t] (D,), the hidden units z (K,) and the errors e (C,) of a sample."""
     _input(s, t, n, x)
     _outputs(w, t, s.biases, x, t, z, e)
@@ -142,7 +142,7 @@ def _look(s, w, t, n, x, z, e):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _update(s, w, t, a, h, x, z, e):  # type: ignore[no-untyped-def]
+def _update(s: Samples, w: Parts, t: int, a: Any, h: Any, x: Reals, z: Reals, e: Reals) -> None:
     """Make the step of one task, with rates a and h, from what was seen before any task's."""
     for k in range(z.size):
         push = x.dtype.type(0.0)
@@ -242,7 +242,20 @@ def pull(
 
 
 @inlined
-def _pull_rates(s, w, t, i, a, h, x, tape, fields, back, by_a, by_h):  # type: ignore
+def _pull_rates(
+    s: Samples,
+    w: Parts,
+    t: int,
+    i: int,
+    a: Any,
+    h: Any,
+    x: Reals,
+    tape: Tape,
+    fields: Reals,
+    back: Reals,
+    by_a: Floats,
+    by_h: Floats,
+) -> None:
     """Pull one task's part of taped step i back to its rates, pushes and errors.
 
     w: gradients after the step. Those by the pushes p go to fields[t] (K,), those by the errors e
@@ -269,7 +282,9 @@ def _pull_rates(s, w, t, i, a, h, x, tape, fields, back, by_a, by_h):  # type: i
 
 
 @inlined
-def _pull_task(s, w, t, i, n, h, tape, fields, back):  # type: ignore
+def _pull_task(
+    s: Samples, w: Parts, t: int, i: int, n: int, h: Any, tape: Tape, fields: Reals, back: Reals
+) -> None:
     """Pull one task's part of taped step i, of sample n, back to its heads and its fields.
 
     The heads' gradients in w change in place. Those of W x + b replace those by the pushes in
@@ -325,6 +340,8 @@ def mean_loss(
 
 @_fast
 def pull_mean_loss(
+    scale: float,
+    out: Reals,
     weights: Reals,
     hidden: int,
     tasks: int,
@@ -333,8 +350,6 @@ def pull_mean_loss(
     targets: Reals,
     softmax: bool,
     biases: bool,
-    scale: float,
-    out: Reals,
 ) -> None:
     """Add scale × the gradient of `mean_loss` by the weights to `out`."""
     K, D, C = hidden, inputs.shape[1], targets.shape[1]
