@@ -81,7 +81,10 @@ def start_with_a_dead_unit(model):
     weights = model.unpack(model.pack(model.pretrain(**START)))
     weights.features[0, 0] = -3.0
     weights.features[1, 2] -= 0.5  # off on most
-    return model.pack(weights)
+    state = model.pack(weights)
+    inputs = model.data.scale * model.data.pixels.astype(float) + model.data.shift
+    assert np.all(inputs @ weights.features[0, 0] + weights.biases[0, 0] < 0)
+    return state
 
 
 # The forward
@@ -138,9 +141,7 @@ def test_one_task_at_a_time_is_the_training_of_experiments():
     model = small_network(hidden=4, precision="single", realisations=1)
     start = model.pack(model.fresh())
     order = np.array([0, 1, 1, 0, 1] * 6)
-    pieces = Pieces.whole(
-        np.eye(2)[order], np.tile([0.1, 0.1, 1, 1, 1, 1], (30, 1)), np.ones(30)
-    )
+    pieces = Pieces.whole(np.eye(2)[order], np.tile([0.1, 0.1, 1, 1, 1, 1], (30, 1)), np.ones(30))
     found = model.unpack(model.roll_out(start, pieces)[-1])
     own = model.unpack(start)
     weights, heads = (x[0].astype(np.float32) for x in (own.features, own.heads))
@@ -242,9 +243,7 @@ def test_gradients_against_finite_differences(loss, biases, tasks, outputs):
         if not biases:
             unpacked = model.unpack(direction)
             direction = model.pack(
-                unpacked._replace(
-                    biases=0 * unpacked.biases, head_biases=0 * unpacked.head_biases
-                )
+                unpacked._replace(biases=0 * unpacked.biases, head_biases=0 * unpacked.head_biases)
             )
         wanted = difference(lambda size, d=direction: model.roll_out(start + size * d, pieces))
         assert found.adjoints[0] @ direction == pytest.approx(wanted, abs=1e-6)
@@ -257,51 +256,50 @@ def jax_gradients(model, start, pieces, weights, dtype):
 
     T, R = model.tasks, len(model.realisations)
     step = np.floor(np.cumsum([0.0, *pieces.lengths]) + 0.5).astype(int)
-    streams = np.stack([model._stream(r, 1, step[-1]) for r in range(R)])
-    pixels, mix = model.data.pixels.astype(np.float64), model.data.mix.astype(np.float64)
-    targets = np.asarray(model._targets(model.data.targets), np.float64)
+    piece = np.repeat(np.arange(len(pieces.lengths)), np.diff(step))
+    streams = np.stack([model._stream(r, 1, step[-1])[..., : step[-1]] for r in range(R)])
+    mix = np.stack([model.data.mix, 1 - model.data.mix.astype(float)], axis=1)
+
+    def samples(rows):  # (R, steps, T, …)
+        return np.einsum("ti,rtin...->rnt...", mix, rows[streams]).astype(dtype)
+
+    pixels = (model.data.scale * model.data.pixels + model.data.shift) / np.sqrt(12)
+    inputs, targets = samples(pixels), samples(np.asarray(model._targets(model.data.targets)))
     own = [np.asarray(part, dtype) for part in model.unpack(start)[:4]]
 
-    def forward(w, x, t):
+    def loss(w, x, y, t):
         W, b, V, c = w
-        z = jax.nn.relu(W @ x + b * model.biases)
-        return V[t] @ z + c[t] * model.biases
-
-    def sample_loss(o, y):
+        o = V[t] @ jax.nn.relu(W @ x + b * model.biases) + c[t] * model.biases
         if model.loss == "cross-entropy":
             return -jnp.sum(y * jax.nn.log_softmax(o))
         return jnp.sum((o - y) ** 2) / 2
 
-    def sgd(w, n, r, shares, knobs):
-        new = list(w)
-        for t in range(T):
-            one, two = streams[r][t, :, n]
-            x = mix[t] * pixels[one] + (1 - mix[t]) * pixels[two]
-            x = ((model.data.scale * x + model.data.shift) / np.sqrt(x.size)).astype(dtype)
-            y = (mix[t] * targets[one] + (1 - mix[t]) * targets[two]).astype(dtype)
-            by = jax.grad(lambda w, x=x, y=y, t=t: sample_loss(forward(w, x, t), y))(w)
-            rate = shares[t] * knobs[t]
-            for i, factor in enumerate([knobs[T + t]] * 2 + [knobs[2 * T + t]] * 2):
-                new[i] = new[i] - rate * factor * by[i]
-        return new
+    def train(w, inputs, targets, shares, knobs):
+        def sgd(w, sample):
+            i, x, y = sample
+            new = list(w)
+            for t in range(T):
+                by = jax.grad(loss)(w, x[t], y[t], t)
+                rate = shares[i, t] * knobs[i, t]
+                for j, factor in enumerate([knobs[i, T + t]] * 2 + [knobs[i, 2 * T + t]] * 2):
+                    new[j] = new[j] - rate * factor * by[j]
+            return new, new
 
-    def look(w, t):
-        inputs, y = (jnp.asarray(part) for part in model._looked_at[t])
-        return jnp.mean(jax.vmap(lambda x, y: sample_loss(forward(w, x, t), y))(inputs, y))
+        _, states = jax.lax.scan(sgd, w, (piece, inputs, targets))
+        states = [jnp.concatenate([x[None], later]) for x, later in zip(w, states, strict=True)]
+        return [part[step] for part in states]
 
     def objective(parts, shares, knobs):
+        edges = jax.vmap(train, (0, 0, 0, None, None))(parts, inputs, targets, shares, knobs)
         total = 0.0
-        for r in range(R):
-            w = [part[r] for part in parts]
-            for i in range(len(pieces.lengths) + 1):
-                total += sum(weights[i, t] * look(w, t) for t in range(T)) / R
-                for n in range(step[i], step[i + 1]) if i < len(pieces.lengths) else ():
-                    w = sgd(w, n, r, shares[i], knobs[i])
+        for t in range(T):
+            of_samples = jax.vmap(loss, (None, 0, 0, None))
+            at_edges = jax.vmap(jax.vmap(of_samples, (0, None, None, None)), (0, None, None, None))
+            total += jnp.sum(weights[:, t] * at_edges(edges, *model._looked_at[t], t).mean((0, 2)))
         return total
 
     given = own, pieces.shares.astype(dtype), pieces.knobs.astype(dtype)
-    with jax.disable_jit():
-        by = jax.grad(objective, argnums=(0, 1, 2))(*given)
+    by = jax.jit(jax.grad(objective, argnums=(0, 1, 2)))(*given)
     flat = np.concatenate([np.asarray(part, np.float64).reshape(R, -1) for part in by[0]], axis=1)
     return flat.ravel(), np.asarray(by[1], np.float64), np.asarray(by[2], np.float64)
 
@@ -312,7 +310,7 @@ def test_gradients_against_jax(loss, biases, precision, tolerance):
     jax = pytest.importorskip("jax")
     model = small_network(2, 3, loss=loss, biases=biases, precision=precision)
     start = start_with_a_dead_unit(model)
-    pieces = some_pieces(model, (3.0, 2.4, 2.6))
+    pieces = some_pieces(model)
     weights = np.random.default_rng(2).uniform(size=(4, 2))
     found = gradients(model, start, pieces, weights)
     with jax.enable_x64(precision == "double"):
@@ -345,7 +343,9 @@ def test_threads_and_realisations_change_nothing():
     for threads in (1, 3):
         model = small_network(precision="single", realisations=5, threads=threads)
         start, pieces = model.pack(model.pretrain(**START)), some_pieces(model)
-        found.append((model.roll_out(start, pieces), *gradients(model, start, pieces, np.ones((4, 2)))))
+        found.append(
+            (model.roll_out(start, pieces), *gradients(model, start, pieces, np.ones((4, 2))))
+        )
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
     alone = small_network(precision="single", realisations=[3])
@@ -413,6 +413,11 @@ def problem():
     return Problem(model, model.pretrain(100, lr=0.1), duration=60.0, steps=6, lr=0.1)
 
 
+@pytest.fixture(scope="module")
+def plan(problem):
+    return replan.solve(problem, starts=0, throw=False)
+
+
 def test_evaluate_rolls_out_once_and_has_no_error(problem, monkeypatch):
     calls = []
     roll_out = ImageNetwork.roll_out
@@ -450,20 +455,30 @@ def test_the_objective_has_the_gradient_of_its_value():
         assert found.by_knobs[index] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
 
 
-def test_a_plan_is_not_worse_than_the_strategies_it_begins_from(problem):
-    plan = replan.solve(problem, starts=0)
-    assert plan.certificate.discretisation_error < 1e-12
-    for name in ("interleaved", "no-replay", "sequential", "focus-then-replay"):
-        other = replan.evaluate(problem, strategies.STRATEGIES[name](problem))
-        assert plan.certificate.relaxed_value <= other.loss + 1e-6
-    begun = replan.solve(problem, start=plan.protocol, starts=0)
-    assert begun.loss <= plan.loss
+def test_a_plan_is_not_worse_than_the_strategies_it_begins_from(problem, plan):
+    """Steps are not rounded to one task, so that mixtures count as they are."""
+    assert plan.certificate.discretisation_error == 0
+    assert plan.certificate.integrality_gap == pytest.approx(0, abs=1e-12)
+    for name in ("interleaved", "no-replay", "sequential", "alternating", "random-order"):
+        protocol = strategies.STRATEGIES[name](problem)
+        assert plan.loss <= replan.evaluate(problem, protocol).loss
+    for shares in ([0.3, 0.7], [0.55, 0.45]):
+        given = strategies.interleaved(problem, shares=shares)
+        begun = replan.solve(problem, start=given, starts=0, max_gradients=3, throw=False)
+        assert begun.loss <= replan.evaluate(problem, given).loss
+
+
+def test_a_step_has_one_task_where_stays_are_limited(problem):
+    limited = dataclasses.replace(problem, limits=Limits(max_switches=1))
+    found = replan.solve(limited, starts=0, max_gradients=20, throw=False)
+    assert np.all(found.protocol.shares.max(axis=1) == 1)
+    assert found.certificate.switches <= 1
 
 
 def test_rates_and_layers_can_be_planned(problem):
     control = Control(tasks=False, lr=(0.0, 1.0), knobs={"head_lr": (0.0, 2.0)})
     free = dataclasses.replace(problem, control=control, knobs={})
-    plan = replan.solve(free, starts=1, max_gradients=60, throw=False)
+    plan = replan.solve(free, starts=1, max_gradients=30, throw=False)
     base = replan.evaluate(problem, strategies.interleaved(problem))
     assert plan.loss < base.loss
     assert plan.protocol.knobs["head_lr"].min() >= 0
@@ -471,17 +486,16 @@ def test_rates_and_layers_can_be_planned(problem):
 
 def test_limits_hold(problem):
     limited = dataclasses.replace(problem, limits=Limits(max_share=[0.34, 1.0]))
-    plan = replan.solve(limited, starts=0, throw=False)
-    assert plan.protocol.shares[:, 0].mean() <= 0.34
+    plan = replan.solve(limited, starts=0, max_gradients=20, throw=False)
+    assert plan.protocol.shares[:, 0].mean() <= 0.34 + 1e-9
 
 
 def test_compare_lists_all_strategies(problem):
     table = replan.compare(problem, strategies=["interleaved", "no-replay", "constant-lr"])
-    assert len(table.rows if hasattr(table, "rows") else table.to_frame()) == 3
+    assert len(table.to_frame()) == 3
 
 
-def test_a_saved_plan_comes_back(problem, tmp_path):
-    plan = replan.solve(problem, starts=0, throw=False)
+def test_a_saved_plan_comes_back(problem, plan, tmp_path):
     plan.plot(tmp_path / "plan.png")
     plan.save(tmp_path / "plan.json")
     again = replan.Plan.load(tmp_path / "plan.json", model=problem.model)
@@ -491,8 +505,7 @@ def test_a_saved_plan_comes_back(problem, tmp_path):
     assert np.array_equal(problem.model.pack(weights), plan.trajectory.states[-1])
 
 
-def test_adjoints_of_large_states_are_left_out_of_files(problem, tmp_path, monkeypatch):
-    plan = replan.solve(problem, starts=0, throw=False)
+def test_adjoints_of_large_states_are_left_out_of_files(problem, plan, tmp_path, monkeypatch):
     monkeypatch.setattr("replan.control.plan._MOST", plan.adjoints.size - 1)
     plan.save(tmp_path / "plan.json")
     again = replan.Plan.load(tmp_path / "plan.json", model=problem.model)
@@ -583,9 +596,7 @@ def test_broken_realisations_are_counted_and_not_averaged_away(problem, tmp_path
     assert content["diverged"] == broken["diverged"]
     model = small_network(biases=True, precision="single", realisations=2)
     gone = Problem(model, model.fresh(), 40.0, steps=4, lr=0.05)
-    found = networks.test(
-        gone, strategies.interleaved(gone).with_knobs(lr=1e6), realisations=2
-    )
+    found = networks.test(gone, strategies.interleaved(gone).with_knobs(lr=1e6), realisations=2)
     assert found.broken("protocol")["diverged"] == [0, 1, 2, 3]
     assert found.value("protocol").mean == np.inf
     found.save(tmp_path / "gone.json")
@@ -693,7 +704,7 @@ def test_the_command_line(file, tmp_path):
 
 def test_the_kind_is_found_by_its_word():
     assert find("network") is ImageNetwork
-    with pytest.raises(ValueError, match="did you mean 'network'|network"):
+    with pytest.raises(ValueError, match="did you mean `network`"):
         find("netwrok")
 
 
@@ -748,7 +759,10 @@ def test_bad_starts_and_pieces_are_refused(problem):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ('similarity = 0.5\nclasses = [[0, 5], [2, 7]]', "`model.similarity` or `classes`: expects one"),
+        (
+            "similarity = 0.5\nclasses = [[0, 5], [2, 7]]",
+            "`model.similarity` or `classes`: expects one",
+        ),
         ("classes = [[0, 5], [5, 7]]", "`model.classes` expects lists of at least two classes"),
         ("classes = [[0, 5], [2, 7]]\nupstream = [0, 5]", "`model.upstream` goes with"),
         ("similarity = 0.5\nhiden = 3", "`model.hiden` is not a known key, did you mean"),
@@ -769,7 +783,7 @@ def test_data_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         image_tasks(str(tmp_path / "none.npz"), similarity=0.5)
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
-    with pytest.raises(ValueError, match="`data` expects an .npz file with train_images"):
+    with pytest.raises(ValueError, match=r"`data` expects an \.npz file with train_images"):
         image_tasks(str(tmp_path / "other.npz"), similarity=0.5)
     wrong = {name: np.zeros((3, 4)) for name in networks.Images._fields}
     np.savez(tmp_path / "wrong.npz", **wrong)
