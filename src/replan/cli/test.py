@@ -49,10 +49,10 @@ def command(
     json: Path | None,
     csv: Path | None,
 ) -> None:
-    """Test protocols of a network on realisations and images they were not planned on.
+    """Test protocols on realisations and images they have not seen.
 
-    Differences are paired, and counted from the protocol that is given first: files come before
-    strategies.
+    For models with realisations, such as networks. Differences are paired, and counted from the
+    protocol that is given first; files come before strategies.
 
     \b
     Examples:

@@ -127,13 +127,13 @@ def read_images(data: str) -> Images:
             images = Images(*(found[name] for name in Images._fields))
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         expects = f"an .npz file with {', '.join(Images._fields)}"
-        raise ValueError(f"`data` expects {expects}, got {data!r}: {error}") from None
+        raise ValueError(f"`data` expects {expects}, got {check.show(data)}: {error}") from None
     for part, pixels, labels in (("train", *images[:2]), ("test", *images[2:])):
         good = pixels.dtype == labels.dtype == np.uint8 and pixels.ndim > 1 and labels.ndim == 1
         if not good or len(pixels) != len(labels) or pixels.shape[1:] != images[0].shape[1:]:
             raise ValueError(
                 f"`data` expects uint8 images (n, …) and labels (n,), got {pixels.dtype} "
-                f"{pixels.shape} and {labels.dtype} {labels.shape} for {part} in {data!r}"
+                f"{pixels.shape} and {labels.dtype} {labels.shape} for {part} in {data}"
             )
     return images
 
