@@ -47,6 +47,7 @@ TINY = {
     },
     "dropout": {"noises": [0.3], "steps": 3, "duration": 3.0, "lr": 1.0, "max_lr": 2.0},
     "denoising": {"test_noises": [0.5], "steps": 3, "duration": 3.0, "lr": 0.3, "max_lr": 1.0},
+    "levers": {"seeds": 2, "steps": 4, "similarities": [0.3, 0.8], "max_lr": 2.0},
 }
 
 
