@@ -221,7 +221,9 @@ class Levers:
                 tuple(content["notes"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: expects levers that were saved, got {error!r}") from None
+            raise ValueError(
+                f"{path}: expects levers that were saved, got others: {check.show(error)}"
+            ) from None
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
