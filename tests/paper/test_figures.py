@@ -173,7 +173,7 @@ def annealing(joint=1.0, annealed=1.5, optimal=3.0):
 
 
 def levers(timing=0.6, late=0.9, rate=0.3, curve=0.2, equal=0.5):
-    """Losses with `share` at 1 and `all` at 0.1; what is given is relative to these, or the loss."""
+    """Losses with constant shares at 1 and everything at 0.1; `late` and `equal` are relative."""
     alone = {"nothing": 2.0, "share": 1.0, "timing": timing, "rate": rate, "curve": curve,
              "rates": 0.1 / late, "all": 0.1}  # fmt: skip
     rest = {"share": 0.1 / equal, "timing": 0.1 / late}
