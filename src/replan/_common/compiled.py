@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import numba
+import numpy as np
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
@@ -35,6 +36,8 @@ _config: Any = numba.config  # its settings have no types
 _FunctionCache: Any = FunctionCache  # nor have these
 _lock: Any = global_compiler_lock
 _CompileResultCacheImpl: Any = CompileResultCacheImpl
+# Of an array, in compiled code: a signed one costs a test whether it counts from the end.
+index = np.uint64
 _USER = os.getuid() if hasattr(os, "getuid") else 0
 _PRIVATE = f"replan-{_USER}"
 _told = False
