@@ -1,5 +1,6 @@
 """Compiled code is never older than the sources it was made from."""
 
+import io
 import os
 import resource
 import shutil
@@ -70,6 +71,24 @@ def test_an_edited_kernel_computes_new_numbers_and_old_code_is_removed(checkout)
     assert float(run(checkout, LOSS)) == pytest.approx(3 * before)
     [second] = folders(checkout)
     assert second != first
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_compiling_is_said_once_on_a_terminal(monkeypatch):
+    @compiled.compiled
+    def plus_one(x):
+        return x + 1
+
+    compiled._tell_of_compiling.cache_clear()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    for x in (1, 1.0):
+        plus_one._cache.flush()
+        assert plus_one(x) == 2
+    assert sys.stderr.getvalue().count("replan: compiling") == 1
 
 
 def test_ctrl_c_cannot_break_off_the_compiler_while_it_holds_its_lock():

@@ -85,6 +85,14 @@ def inlined(function: _F) -> _F:
     return cast(_F, njit(inline="always", error_model="numpy")(function))
 
 
+def is_kept(function: Any) -> bool:
+    """Whether code of a compiled function, for whatever types, is in memory or on the disk."""
+    kept = function._cache
+    return bool(function.signatures) or (
+        isinstance(kept, _Cache) and bool(kept._cache_file._load_index())
+    )
+
+
 def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:
     settings: dict[str, Any] = {
         "nogil": True,
@@ -134,12 +142,15 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, *args: Any) -> Any:
         """Return compiled code from the disk; None if there is none that can be read."""
+        found = None
         try:
-            return super().load_overload(*args)
+            found = super().load_overload(*args)
         except Exception:  # whatever unpickling a broken file raises
             with contextlib.suppress(OSError):
                 self.flush()
-            return None
+        if found is None:
+            _tell_of_compiling()
+        return found
 
     def save_overload(self, *args: Any) -> None:
         """Put compiled code on the disk."""
@@ -236,6 +247,13 @@ def _writable(folder: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+@cache
+def _tell_of_compiling() -> None:
+    """Say on a terminal, once, what takes so long."""
+    if sys.stderr.isatty() and multiprocessing.parent_process() is None:
+        print("\rreplan: compiling, which later starts need not do", file=sys.stderr)
 
 
 def _tell(what: str) -> None:
