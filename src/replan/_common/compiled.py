@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast, overload
 import numba
 import numpy as np
 from numba import njit
+from numba import typeof as typeof
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError as NumbaError

@@ -16,9 +16,8 @@ import threading
 from typing import Any
 
 import numpy as np
-from numba import typeof
 
-from replan._common.compiled import is_kept
+from replan._common.compiled import is_kept, typeof
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._loops import Loops, loops
