@@ -50,6 +50,9 @@ PROBLEMS = {
     "many steps": lambda: short(0.6, steps=40),
     "running costs": lambda: short(0.4, steps=4, running=[0.2, 0.0]),
     "budget": lambda: short(0.4, limits=Limits(max_share=[0.25, 1.0])),
+    "mean rate": lambda: short(
+        control=Control(False, lr=(0.0, 2.0)), limits=Limits(mean={"lr": (0.5, 0.8)})
+    ),
     "curriculum": lambda: Problem(
         Curriculum(), [1.0, 1.0, 0.0], duration=6.0, lr=3.0, steps=12,
         limits=Limits(min_share=[0.5, 0.5], max_share=[0.5, 0.5]),
@@ -243,7 +246,7 @@ def test_all_is_what_solve_finds():
         assert evaluate(problem, lever.protocol).loss == pytest.approx(lever.loss, rel=1e-5), name
 
 
-@pytest.mark.parametrize("name", ["budget", "curriculum", "dropout, mean"])
+@pytest.mark.parametrize("name", ["budget", "mean rate", "curriculum", "dropout, mean"])
 def test_limits_hold_for_every_lever(name):
     problem, found = pulled(name)
     for word, lever in found._found():
@@ -254,6 +257,10 @@ def test_limits_hold_for_every_lever(name):
         for knob, (low, high) in limits.mean.items():
             mean = lever.protocol.knobs[knob].mean()
             assert low - 1e-9 <= mean <= high + 1e-9, word
+    if name == "mean rate":
+        assert list(found.without) == ["share", "timing", "rate", "curve"]
+        assert found.alone[0]["nothing"].protocol.knobs["lr"].tolist() == [0.8] * 8
+        assert "lr is 0.8 where fixed: its mean is limited" in found.notes
     if name == "budget":
         np.testing.assert_allclose(found.alone[0]["nothing"].protocol.shares[0], [0.25, 0.75])
         assert any("0.25, 0.75" in note for note in found.notes)
