@@ -1,5 +1,6 @@
 """Compiled code is never older than the sources it was made from."""
 
+import io
 import os
 import resource
 import shutil
@@ -11,12 +12,14 @@ from importlib import import_module
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from llvmlite.binding.ffi import register_lock_callback, unregister_lock_callback
 
 import replan
 from mounted import can_mount, with_mounts
 from replan._common import compiled, sources
+from replan.dynamics import moments
 
 LOSS = (
     "import replan; m = replan.TeacherStudent([[1.0]], hidden=1); "
@@ -70,6 +73,20 @@ def test_an_edited_kernel_computes_new_numbers_and_old_code_is_removed(checkout)
     assert float(run(checkout, LOSS)) == pytest.approx(3 * before)
     [second] = folders(checkout)
     assert second != first
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_compiling_is_said_once_on_a_terminal(monkeypatch):
+    compiled._tell_of_compiling.cache_clear()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    for kind in (np.float32, np.int8):  # nobody else calls it with these
+        moments.norm._cache.flush()
+        assert moments.norm(kind(3)) == 0.5
+    assert sys.stderr.getvalue().count("replan: compiling") == 1
 
 
 def test_ctrl_c_cannot_break_off_the_compiler_while_it_holds_its_lock():

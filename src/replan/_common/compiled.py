@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import numba
+import numpy as np
 from numba import njit
+from numba import typeof as typeof
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError as NumbaError
@@ -35,6 +37,8 @@ _config: Any = numba.config  # its settings have no types
 _FunctionCache: Any = FunctionCache  # nor have these
 _lock: Any = global_compiler_lock
 _CompileResultCacheImpl: Any = CompileResultCacheImpl
+# Of an array, in compiled code: a signed one costs a test whether it counts from the end.
+index = np.uint64
 _USER = os.getuid() if hasattr(os, "getuid") else 0
 _PRIVATE = f"replan-{_USER}"
 _told = False
@@ -80,6 +84,14 @@ def inner(function: _F) -> _F:
 def inlined(function: _F) -> _F:
     """Compile a function by pasting it into its callers: a call would cost as much as the work."""
     return cast(_F, njit(inline="always", error_model="numpy")(function))
+
+
+def is_kept(function: Any) -> bool:
+    """Whether code of a compiled function, for whatever types, is in memory or on the disk."""
+    kept = function._cache
+    return bool(function.signatures) or (
+        isinstance(kept, _Cache) and bool(kept._cache_file._load_index())
+    )
 
 
 def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:
@@ -131,12 +143,15 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, *args: Any) -> Any:
         """Return compiled code from the disk; None if there is none that can be read."""
+        found = None
         try:
-            return super().load_overload(*args)
+            found = super().load_overload(*args)
         except Exception:  # whatever unpickling a broken file raises
             with contextlib.suppress(OSError):
                 self.flush()
-            return None
+        if found is None:
+            _tell_of_compiling()
+        return found
 
     def save_overload(self, *args: Any) -> None:
         """Put compiled code on the disk."""
@@ -233,6 +248,13 @@ def _writable(folder: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+@cache
+def _tell_of_compiling() -> None:
+    """Say on a terminal, once, what takes so long."""
+    if sys.stderr.isatty() and multiprocessing.parent_process() is None:
+        print("\rreplan: compiling, which later starts need not do", file=sys.stderr)
 
 
 def _tell(what: str) -> None:

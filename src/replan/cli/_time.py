@@ -20,6 +20,7 @@ EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
 SOLVE_RATES = 5000  # where learning rates are free as well
+LEVERS = 20_000
 _SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds

@@ -49,21 +49,14 @@ class Ladder:
         self.notes: list[str] = []
         self._rate = main_rate(problem)
         self.ranges = self._ranges()
-        means = problem.limits.mean
-        values = {
-            name: float(np.clip(value, *means.get(name, (value, value))))
-            for name, value in problem.knob_values.items()
-        }
-        own = {name: values[name] for name in problem.settings}
+        values = self._values()
         self.base = replace(
-            problem, lr=own.pop("lr", None), knobs=own, control=Control(tasks=False),
+            problem, lr=values.pop("lr", None), knobs=values, control=Control(tasks=False),
             limits=Limits(),
         )  # fmt: skip
         self.protocol = interleaved(self.base, shares=self._shares())
         self._tied = [  # the mean of a value for each task depends on the shares
-            name
-            for name in self.ranges
-            if name in means and problem.model.panel.knobs[name].per_task
+            name for name in self.ranges if name in problem.limits.mean and self._per_task(name)
         ]
         self._knobs = {
             f"{name} (knob)" if name in _OWN else name: name
@@ -77,28 +70,22 @@ class Ladder:
         rate, mixed = self._rate, self._problem.model.tasks > 1
         shares = ["share", "timing"] if mixed else []
         rates = ["rate", "curve"] if rate in self.ranges else []
-        if rates and mixed and rate not in self._tied:
-            assert rate is not None
-            rates += ["rates"] * self._problem.model.panel.knobs[rate].per_task
-        everything = frozenset([*shares, *rates, *self._knobs])
-        levers = {"nothing": Freedoms()}
-        if shares:
-            levers["share"] = frozenset(["share"])
-        if rates:
-            levers["rate"] = frozenset(["rate"])
-        if shares:
-            levers["timing"] = frozenset(shares)
-        if rates:
-            levers["curve"] = frozenset(["rate", "curve"])
-        if shares and rates:
-            levers["rates"] = frozenset(["share", *rates])
-        levers |= {name: frozenset([name]) for name in self._knobs}
+        own = rates and mixed and rate not in self._tied and self._per_task(rate)
+        rates += ["rates"] * bool(own)
+        words = [*shares, *rates, *self._knobs]
+        known = {
+            "nothing": [],
+            "share": ["share"],
+            "rate": ["rate"],
+            "timing": ["share", "timing"],
+            "curve": ["rate", "curve"],
+            "rates": ["share", "rate", "curve", *rates[2:]],
+        } | {name: [name] for name in self._knobs}
+        known = {name: free for name, free in known.items() if set(free) <= set(words)}
         needs = {"share": shares, "rate": rates}
-        without = {
-            name: everything.difference(needs.get(name, [name]))
-            for name in (*shares, *rates, *self._knobs)
-        }
-        return levers | {"all": everything}, without
+        without = {name: set(words).difference(needs.get(name, [name])) for name in words}
+        levers = {name: frozenset(free) for name, free in (known | {"all": words}).items()}
+        return levers, {name: frozenset(free) for name, free in without.items()}
 
     def _ranges(self) -> dict[str, Range]:
         """Return the ranges of all knobs that have one: the problem's, or one by default."""
@@ -121,6 +108,16 @@ class Ladder:
                 if not given and name != self._rate:
                     self.notes.append(f"{name} from {low:g} to {high:g}: all that makes sense")
         return found
+
+    def _values(self) -> dict[str, float]:
+        """Return the problem's knobs by name, moved to where their means may be."""
+        values = self._problem.settings
+        for name, bounds in self._problem.limits.mean.items():
+            value = values[name]
+            values[name] = float(np.clip(value, *bounds))
+            if values[name] != value:
+                self.notes.append(f"{name} is {values[name]:g} where fixed: its mean is limited")
+        return values
 
     def _shares(self) -> Floats:
         """Return equal shares (T,), or the nearest that the limits allow."""
@@ -162,8 +159,8 @@ class Ladder:
             ),
         )
 
-    def _per_task(self, name: str) -> bool:
-        return self._problem.model.panel.knobs[name].per_task
+    def _per_task(self, name: str | None) -> bool:
+        return name is not None and self._problem.model.panel.knobs[name].per_task
 
     def scan(self) -> list[Protocol]:
         """Return the best constant rate of a grid over its whole range, to begin from."""

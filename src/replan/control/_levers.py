@@ -156,17 +156,15 @@ class Levers:
 
     def _sentences(self) -> list[str]:
         """Return what stands below the table: what its numbers mean, and how far they hold."""
-        lines = [
-            "alone: how far below nothing; on top: how far all are below all without it",
-        ]
+        lines = ["alone: how far below nothing; on top: how far all are below all without it"]
         if "timing" in self.rest[0]:
-            share, timing = self.losses["share"], self.losses["timing"]
-            last = self.additions["timing"]
+            early = _part(self.losses["share"], self.losses["timing"])
+            late = self.additions["timing"]
             lines.append(
-                f"shares over time: {_percent(_part(share, timing))} below constant ones alone, "
-                f"{_percent(last)} with everything else controlled"
+                f"shares over time against constant ones: {_percent(early)}, "
+                f"with all else {_percent(late)}"
             )
-        found = [*self._found()]
+        found = self._found()
         left = max(_relative(x.certificate.pmp_residual, x.loss) for _, x in found)
         lines.append(f"left to gain, to first order: at most {left:.1e} of a loss")
         gaps = [_relative(x.certificate.integrality_gap or 0.0, x.loss) for _, x in found]
@@ -223,7 +221,9 @@ class Levers:
                 tuple(content["notes"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: expects levers that were saved, got {error!r}") from None
+            raise ValueError(
+                f"{path}: expects levers that were saved, got others: {check.show(error)}"
+            ) from None
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
@@ -239,21 +239,23 @@ class Levers:
             self._draw(*plotting.panels(path, axes, ("losses", "gains")).values())
             return None
         height = 1.1 + 0.42 * len(self.names)
-        with plotting.figure(path, width=7.2, height=height) as figure:
+        with plotting.figure(path, width=7.8, height=height) as figure:
             losses, gains = figure.subplots(1, 2, width_ratios=[2, 3])
             self._draw(losses, gains)
             plotting.legend_above(figure, gains.get_legend_handles_labels()[0])
         return figure
 
     def _draw(self, losses: Axes, gains: Axes) -> None:
+        from replan._common import plotting
+
         rows = {name: len(self.names) - 1 - i for i, name in enumerate(self.names)}
+        zero = plotting.log_scale(losses, np.concatenate(list(self.losses.values())))
         for name, values in self.losses.items():
-            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+            low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
             losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
-            losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5)
-        positive = min(values.min() for values in self.losses.values()) > 0
-        losses.set(xscale="log" if positive else "linear", xlabel="loss with this lever alone")
-        losses.set_yticks(list(rows.values()), list(rows))
+            losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
+        losses.set_xlabel("loss with this lever alone")
+        losses.set_yticks(list(rows.values()), [f"{name}\n({self._what(name)})" for name in rows])
         for shift, colour, label, found in (
             (0.19, _ALONE, "alone: below nothing", self.gains),
             (-0.19, _LAST, "on top: below all others", self.additions),

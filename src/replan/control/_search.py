@@ -69,6 +69,8 @@ class Search:
     ) -> None:
         self.problem, self.meter = problem, meter
         listed: Any = start if isinstance(start, list | tuple) else [start] * (start is not None)
+        if start is not None and len(listed) == 0:
+            raise ValueError("`start` expects at least one protocol, got none")
         self.given = [self._accepted(one) for one in listed]
         self.free_tasks = bool(problem.control.tasks) and problem.model.tasks > 1
         self.one_task = self.free_tasks and problem.control.tasks != "constant"

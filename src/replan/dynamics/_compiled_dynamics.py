@@ -50,6 +50,22 @@ class CompiledDynamics(DifferentiableDynamics):
         return found
 
     @cached_property
+    def _forward(self) -> Loop:
+        """The loop of the roll-out; the reverse is compiled beside it."""
+        from replan.dynamics._ahead import begin
+
+        begin(self.kernels(), type(self), self.parameters)
+        return self._loops.roll_out
+
+    @cached_property
+    def _reverse(self) -> Loops[Loop]:
+        """The loops, once those of the reverse are no longer being compiled elsewhere."""
+        from replan.dynamics._ahead import finish
+
+        finish(self.kernels())
+        return self._loops
+
+    @cached_property
     def _paces(self) -> Loops[Pace]:
         """How much of each loop makes a short call: Ctrl-C is heard between two of them."""
         from replan.dynamics._loops import Loops
@@ -75,7 +91,7 @@ class CompiledDynamics(DifferentiableDynamics):
         weights = np.ascontiguousarray(cotangents.reshape(len(rows), -1))
         out = np.empty_like(rows)
         self._paces.pull_all_losses.run(
-            self._loops.pull_all_losses, len(rows), self.parameters, rows, weights, out
+            self._reverse.pull_all_losses, len(rows), self.parameters, rows, weights, out
         )
         return out.reshape(states.shape)
 
@@ -89,9 +105,7 @@ class CompiledDynamics(DifferentiableDynamics):
         count = len(pieces.lengths)
         states = np.empty((count + 1, start.size))
         states[0] = start
-        completed = self._paces.roll_out.run(
-            self._loops.roll_out, count, self.parameters, pieces, states
-        )
+        completed = self._paces.roll_out.run(self._forward, count, self.parameters, pieces, states)
         return states[: completed + 1]
 
     def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
@@ -99,7 +113,7 @@ class CompiledDynamics(DifferentiableDynamics):
         by_shares, by_knobs = np.zeros_like(pieces.shares), np.zeros_like(pieces.knobs)
         found = Pulled(np.empty_like(states), by_shares, by_knobs)
         self._paces.pull_back.run(
-            self._loops.pull_back, len(pieces.lengths),
+            self._reverse.pull_back, len(pieces.lengths),
             self.parameters, states, cotangents, pieces, *found,
         )  # fmt: skip
         return found

@@ -16,7 +16,7 @@ evaluated once for all tasks.
 from __future__ import annotations
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, inlined
+from replan._common.compiled import compiled, index, inlined
 from replan.dynamics.moments import TWO_OVER_PI, i2, norm, tilted
 from replan.dynamics.teacher_student._work import Work
 
@@ -30,16 +30,16 @@ def _unpack(state: Floats, K: int, work: Work) -> None:
     at = 0
     for k in range(K):
         for h in range(K):
-            cov[k, h] = state[at]
+            cov[k, h] = state[index(at)]
             at += 1
     for k in range(K):
         for p in range(K, U):
-            cov[k, p] = state[at]
-            cov[p, k] = state[at]
+            cov[k, p] = state[index(at)]
+            cov[p, k] = state[index(at)]
             at += 1
     for t in range(T):
         for k in range(K):
-            weights[t, k] = state[at]
+            weights[t, k] = state[index(at)]
             at += 1
     for a in range(K + P):
         work.norms[a] = norm(cov[a, a])
@@ -51,8 +51,8 @@ def _set_rates(knobs: Floats, work: Work) -> None:
     T = work.rates.size
     for t in range(T):
         lr = work.pace * knobs[t]
-        work.rates[t] = lr * knobs[T + t]
-        work.head_rates[t] = lr * knobs[2 * T + t] * work.trained[t]
+        work.rates[t] = lr * knobs[index(T + t)]
+        work.head_rates[t] = lr * knobs[index(2 * T + t)] * work.trained[t]
 
 
 @inlined
@@ -62,15 +62,15 @@ def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
     tasks = 0
     for t in range(T):
         if shares[t] != 0.0:
-            work.active[tasks] = t
+            work.active[index(tasks)] = t
             tasks += 1
     units = K
     for k in range(K):
         work.units[k] = k
     for p in range(K, U):
         for i in range(tasks):
-            if work.weights[work.active[i], p] != 0.0:
-                work.units[units] = p
+            if work.weights[index(work.active[i]), p] != 0.0:
+                work.units[index(units)] = p
                 units += 1
                 break
     return tasks, units
@@ -84,13 +84,13 @@ def _add_head_rate(shares: Floats, K: int, tasks: int, units: int, work: Work, o
     for k in range(K):
         for j in range(k, units):
             n = work.units[j]
-            moment = i2(cov[k, n], norms[k], norms[n])
+            moment = i2(cov[k, index(n)], norms[k], norms[index(n)])
             for i in range(tasks):
                 t = work.active[i]
-                pace = shares[t] * work.head_rates[t] * moment
-                out[heads + t * K + k] -= pace * weights[t, n]
+                pace = shares[index(t)] * work.head_rates[index(t)] * moment
+                out[index(heads + t * K + k)] -= pace * weights[index(t), index(n)]
                 if k < n < K:
-                    out[heads + t * K + n] -= pace * weights[t, k]
+                    out[index(heads + t * K + n)] -= pace * weights[index(t), k]
 
 
 @inlined
@@ -103,21 +103,21 @@ def _add_drift(
     P = U - K
     scale = TWO_OVER_PI * work.norms[k]
     for j in range(units):
-        n = work.units[j]
+        n = index(work.units[j])
         push = 0.0
         for i in range(tasks):
-            t = work.active[i]
+            t = index(work.active[i])
             push += shares[t] * rates[t] * weights[t, k] * weights[t, n]
         work.push[j] = scale * push * work.norms_once[n]
     for h in range(U):
         drift = 0.0
         for j in range(units):
-            drift += work.push[j] * once[work.units[j], h]
+            drift += work.push[j] * once[index(work.units[j]), h]
         if h < K:
-            out[k * K + h] -= drift
-            out[h * K + k] -= drift
+            out[index(k * K + h)] -= drift
+            out[index(h * K + k)] -= drift
         else:
-            out[K * K + k * P + h - K] -= drift
+            out[index(K * K + k * P + h - K)] -= drift
 
 
 @inlined
@@ -129,19 +129,19 @@ def _add_diffusion(
     inverse = 1.0 / (1.0 + once[h, h])
     total = 0.0
     for i in range(tasks):
-        t = work.active[i]
+        t = index(work.active[i])
         work.coefficients[i] = shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h]
         total += work.coefficients[i] * work.noise * work.noise
     for j in range(units):
-        n = work.units[j]
+        n = index(work.units[j])
         norms[n] = norm(tilted(once[n, n], once[n, h], once[n, h], inverse))
     for j in range(units):
-        n = work.units[j]
+        n = index(work.units[j])
         for j2 in range(j + 1):
-            m = work.units[j2]
+            m = index(work.units[j2])
             weight = 0.0
             for i in range(tasks):
-                t = work.active[i]
+                t = index(work.active[i])
                 weight += work.coefficients[i] * weights[t, n] * weights[t, m]
             if weight == 0.0:  # two teacher units that no task combines
                 continue
@@ -150,9 +150,9 @@ def _add_diffusion(
             overlap = tilted(once[n, m], once[n, h], once[m, h], inverse)
             total += weight * i2(overlap, norms[n], norms[m])
     total *= TWO_OVER_PI * work.norms[k] * work.norms_once[h]
-    out[k * K + h] += total
+    out[index(k * K + h)] += total
     if h != k:
-        out[h * K + k] += total
+        out[index(h * K + k)] += total
 
 
 @compiled

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, inlined
+from replan._common.compiled import compiled, index, inlined
 from replan.dynamics.moments import TWO_OVER_PI, norm, pull_tilt, tilted
 from replan.dynamics.teacher_student._kernels import _set_rates, _unpack
 from replan.dynamics.teacher_student._work import Bars, PullWork, Work
@@ -29,9 +29,9 @@ def _pull_heads(cotangent: Floats, shares: Floats, K: int, work: Work, bars: Bar
             moment = TWO_OVER_PI * math.asin(z)
             bar = 0.0
             for t in range(T):
-                pace = work.trained[t] * cotangent[heads + t * K + k]
+                pace = work.trained[t] * cotangent[index(heads + t * K + k)]
                 bars.heads[t] -= pace * weights[t, n] * moment
-                pace = shares[t] * work.head_rates[t] * cotangent[heads + t * K + k]
+                pace = shares[t] * work.head_rates[t] * cotangent[index(heads + t * K + k)]
                 bars.weights[t, n] -= pace * moment
                 bar -= pace * weights[t, n]
             if bar == 0.0:
@@ -162,9 +162,9 @@ def pull_rate(
     bars.heads[:] = 0.0
     for k in range(K):
         for h in range(K):
-            bars.cotangent[k, h] = cotangent[k * K + h] + cotangent[h * K + k]
+            bars.cotangent[k, h] = cotangent[index(k * K + h)] + cotangent[index(h * K + k)]
         for q in range(P):
-            bars.cotangent[k, K + q] = cotangent[K * K + k * P + q]
+            bars.cotangent[k, index(K + q)] = cotangent[index(K * K + k * P + q)]
     _pull_heads(cotangent, shares, K, work, bars)
     for k in range(K):
         inverse = work.norms[k] * work.norms[k]
@@ -181,24 +181,26 @@ def pull_rate(
     at = 0
     for k in range(K):
         for h in range(K):
-            by_state[at] = 0.5 * (bars.cov[k, h] + bars.cov[h, k])
+            by_state[index(at)] = 0.5 * (bars.cov[k, h] + bars.cov[h, k])
             at += 1
     for k in range(K):
         for q in range(K, U):
-            by_state[at] = bars.cov[k, q] + bars.cov[q, k]
+            by_state[index(at)] = bars.cov[k, q] + bars.cov[q, k]
             at += 1
     for t in range(T):
         for k in range(K):
-            by_state[at] = bars.weights[t, k]
+            by_state[index(at)] = bars.weights[t, k]
             at += 1
         rate = work.rates[t]
         by_shares[t] += scale * rate * (bars.linear[t] + rate * bars.quadratic[t])
-        by_shares[t] += scale * work.pace * knobs[t] * knobs[2 * T + t] * bars.heads[t]
+        by_shares[t] += scale * work.pace * knobs[t] * knobs[index(2 * T + t)] * bars.heads[t]
         by_rate = scale * shares[t] * (bars.linear[t] + 2.0 * rate * bars.quadratic[t])
         by_head_rate = scale * shares[t] * bars.heads[t]
-        by_knobs[t] += work.pace * (knobs[T + t] * by_rate + knobs[2 * T + t] * by_head_rate)
-        by_knobs[T + t] += work.pace * knobs[t] * by_rate
-        by_knobs[2 * T + t] += work.pace * knobs[t] * by_head_rate
+        by_knobs[t] += work.pace * (
+            knobs[index(T + t)] * by_rate + knobs[index(2 * T + t)] * by_head_rate
+        )
+        by_knobs[index(T + t)] += work.pace * knobs[t] * by_rate
+        by_knobs[index(2 * T + t)] += work.pace * knobs[t] * by_head_rate
 
 
 @compiled
@@ -221,14 +223,14 @@ def pull_losses(pull_work: PullWork, state: Floats, cotangent: Floats, out: Floa
             for t in range(T):
                 scaled = cotangent[t] * weights[t, n]
                 if m < K:
-                    out[heads + t * K + m] += scaled * moment
+                    out[index(heads + t * K + m)] += scaled * moment
                 bar += 0.5 * scaled * weights[t, m]
             bar *= TWO_OVER_PI / math.sqrt(1.0 - z * z)
             variances[n] -= bar * z * norms[n] * norms[n]  # through both norms of each pair
             bar *= norms[n] * norms[m]
             if n < K and m < K:
-                out[n * K + m] += bar
+                out[index(n * K + m)] += bar
             elif n < K:
-                out[K * K + n * P + m - K] += 2.0 * bar
+                out[index(K * K + n * P + m - K)] += 2.0 * bar
     for k in range(K):
-        out[k * K + k] += variances[k]
+        out[index(k * K + k)] += variances[k]

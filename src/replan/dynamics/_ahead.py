@@ -1,0 +1,96 @@
+"""Compiling the reverse of a model in a second process, while this one compiles the roll-out.
+
+Whoever rolls out a model for the first time mostly wants its gradients next, which take longer to
+compile: on two cores this halves the wait. The second process puts the code on the disk and is
+gone; it ends with this one at the latest.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from replan._common.compiled import is_kept, typeof
+from replan.dynamics._dynamics import Pieces
+from replan.dynamics._kernels import Kernels
+from replan.dynamics._loops import Loops, loops
+
+_COMMAND = "from replan.dynamics._ahead import serve; serve()"
+_running: dict[Kernels, subprocess.Popen[bytes]] = {}
+
+
+def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
+    """Start to compile the reverse elsewhere if neither it nor the roll-out is on the disk yet.
+
+    owner: the class of the model. Not in a worker, whose neighbours compile the same, and not on a
+    single core.
+    """
+    found: Loops[Any] = loops(kernels)
+    if (
+        kernels in _running
+        or multiprocessing.parent_process() is not None
+        or _cores() < 2
+        or owner.__module__ == "__main__"
+        or is_kept(found.roll_out.__wrapped__)
+        or is_kept(found.pull_back.__wrapped__)
+    ):
+        return
+    try:
+        order = pickle.dumps((owner, _types(parameters)))
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        assert process.stdin is not None
+        pickle.dump(sys.path, process.stdin)
+        process.stdin.write(order)
+        process.stdin.flush()
+    except (OSError, pickle.PicklingError, AttributeError):  # it is compiled here when needed
+        return
+    _running[kernels] = process
+
+
+def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the types of the arguments of `pull_back` and of `pull_all_losses`."""
+    row, rows = np.zeros(0), np.zeros((0, 0))
+    pieces = Pieces.whole(rows, rows, row)
+    back = (parameters, rows, rows, pieces, rows, rows, rows, 0, 0, 0)
+    losses = (parameters, rows, rows, rows, 0, 0, 0)
+    return tuple(map(typeof, back)), tuple(map(typeof, losses))
+
+
+def finish(kernels: Kernels) -> None:
+    """Wait for what `begin` started."""
+    if kernels in _running:
+        _running[kernels].wait()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def serve() -> None:
+    """Compile the reverse of the model whose class and types come through stdin."""
+    sys.path[:] = pickle.load(sys.stdin.buffer)
+    owner, (back, losses) = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    found: Loops[Any] = loops(owner.kernels())
+    found.pull_back.__wrapped__.compile(back)
+    found.pull_all_losses.__wrapped__.compile(losses)
+
+
+def _leave_with_parent() -> None:
+    os.read(0, 1)  # nothing comes: it returns when the parent is gone
+    os._exit(1)
