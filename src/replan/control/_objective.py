@@ -184,8 +184,10 @@ class Objective:
         if self.counts.gradients >= self.counts.max_gradients:
             raise LimitError
         self.counts.gradients += 1
+        self.counts.roll_outs += 1
         model = self.model
-        states = self.roll_out(controls)
+        pieces = self._pieces(controls, 0, self.steps)
+        states, record = model.record(self.problem.state, pieces)
         value, ends = np.inf, np.zeros(0)
         if len(states) > self.steps * self.pieces:
             ends = self.ends(states)
@@ -200,7 +202,6 @@ class Objective:
         if self.pieces > 1:
             running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
             cotangents += model.pull_losses(whole, running)[:, :size]
-        pieces = self._pieces(controls, 0, self.steps)
-        adjoints, *by = model.pull_back(states, cotangents, pieces)
+        adjoints, *by = model.pull_back(states, cotangents, pieces, *record)
         by_shares, by_knobs = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
         return Gradient(value, by_shares, by_knobs, states, adjoints)

@@ -202,8 +202,12 @@ class DifferentiableDynamics(Dynamics):
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states, of their shape, of Σ_l cotangents[…, l] × loss l."""
 
+    def record(self, start: Floats, pieces: Pieces) -> tuple[Floats, tuple[Any, ...]]:
+        """Return what `roll_out` does, and what `pull_back` can use besides: by default nothing."""
+        return self.roll_out(start, pieces), ()
+
     @abstractmethod
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces, *record: Any) -> Pulled:
         """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out.
 
         states: (pieces + 1, n), what `roll_out` gave. cotangents: of the same shape.
