@@ -35,12 +35,11 @@ Family = Callable[[float, float], Protocol]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best protocol of a family: its value on the planned realisations, trials, and rate."""
+    """The best protocol of a family, its rate (the first, where it decays), and all trials."""
 
     protocol: Protocol
-    value: float
-    trials: int
     lr: float
+    trials: int
 
 
 def case(
@@ -70,19 +69,28 @@ def case(
         problem, {", ".join(key): protocol for key, protocol in protocols.items()},
         realisations=search["tested"], stability=min(search["planned"], search["tested"]),
     )  # fmt: skip
+    trials = {key: found.trials for key, found in tuned.items()}
+    trials |= {
+        key: plan.statistics["roll_outs"] + plan.statistics["gradients"]
+        for key, plan in plans.items()
+    }
+    lr = {key: found.lr for key, found in tuned.items()}
+    lr |= {key: float(plan.protocol.by_task("lr").max()) for key, plan in plans.items()}
     return {
         "contenders": [
-            _row(key, tested) | {"lr": _largest(protocols[key]), "trials": tuned[key].trials}
-            if key in tuned
-            else _row(key, tested) | {"lr": _largest(protocols[key]), "trials": _cost(plans[key])}
-            for key in protocols
+            _row(key, tested) | {"lr": lr[key], "trials": trials[key]} for key in protocols
         ],
         "plans": [
-            {"contender": key[0], "status": plan.status, "gradients": plan.statistics["gradients"],
-             "loss": plan.loss, "residual": plan.certificate.pmp_residual}
-            for key, plan in plans.items()
+            {
+                "contender": contender,
+                "loss": plan.loss,
+                "residual": plan.certificate.pmp_residual,
+                "gradients": plan.statistics["gradients"],
+                "status": plan.status,
+            }
+            for (contender, _), plan in plans.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _problem(
@@ -163,7 +171,7 @@ def _tune(
     best = min(tried, key=lambda point: tried[point])
     if not np.isfinite(tried[best]):
         raise IntegrationError("every rate that was tried diverges: try a smaller `min_lr`")
-    return Tuned(family(*best), tried[best], len(tried), best[1])
+    return Tuned(family(*best), best[1], len(tried))
 
 
 def _loss(problem: Problem, protocol: Protocol) -> float:
@@ -230,14 +238,14 @@ def _planned(
 def _row(key: tuple[str, str], tested: Tested) -> dict[str, Any]:
     """Return what is known of a contender; infinite numbers are None."""
     name = ", ".join(key)
-    broken = tested.broken(name)
-    protocol = tested.protocols[name]
-    planned, stability = tested.planned_value(name).mean, np.array(tested.stability[name])
+    broken, protocol = tested.broken(name), tested.protocols[name]
+    numbers = np.array([tested.planned_value(name).mean, tested.stability[name]])
+    planned, stability = files.nullable(numbers)
     return {
         "contender": key[0],
         "schedule": key[1],
-        "planned": files.nullable(np.array([planned]))[0],
-        "stability": files.nullable(np.array([stability]))[0],
+        "planned": planned,
+        "stability": stability,
         "share": float(protocol.mean_shares[0]),
         "diverged": broken["diverged"],
         "dead": broken["dead"],
@@ -245,11 +253,3 @@ def _row(key: tuple[str, str], tested: Tested) -> dict[str, Any]:
         "realisations": tested.runs,
         "protocol": protocol.to_dict(),
     }
-
-
-def _largest(protocol: Protocol) -> float:
-    return float(protocol.by_task("lr").max())
-
-
-def _cost(plan: Plan) -> int:
-    return int(plan.statistics["gradients"])
