@@ -150,7 +150,7 @@ def _tuned(
 def _tune(
     problem: Problem, family: Family, variants: list[float], search: dict[str, Any], *, near: bool
 ) -> Tuned:
-    """Return the best of a grid of variants and rates, and then of points around the best one.
+    """Return the best of a grid of variants and rates, and of points ever closer to the best one.
 
     near: whether there are variants between those of the grid, too.
     """
@@ -162,12 +162,12 @@ def _tune(
     factor = float(rates[1] / rates[0])
     for _ in range(_HALVINGS):
         width, factor = width / 2, float(np.sqrt(factor))
-        variant, lr = min(tried, key=lambda point: tried[point])
-        around = [(variant, lr * factor), (variant, lr / factor)]
-        around += [(variant + width, lr), (variant - width, lr)] * (width > 0)
-        for point in around:
-            if 0 <= point[0] <= max(1, *variants) and point[1] <= search["max_lr"]:
-                tried[point] = _loss(problem, family(*point))
+        for change, ratio in ((0.0, factor), (width, 1.0)):
+            variant, lr = min(tried, key=lambda point: tried[point])
+            for point in ((variant + change, lr * ratio), (variant - change, lr / ratio)):
+                fits = 0 <= point[0] <= max(1, *variants) and point[1] <= search["max_lr"]
+                if fits and point not in tried:
+                    tried[point] = _loss(problem, family(*point))
     best = min(tried, key=lambda point: tried[point])
     if not np.isfinite(tried[best]):
         raise IntegrationError("every rate that was tried diverges: try a smaller `min_lr`")
