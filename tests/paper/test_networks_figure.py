@@ -39,10 +39,11 @@ def test_the_map_at_tiny_size(data, tmp_path):
     assert len(found) == 4 * len(NAMES)
     for _, here in found.groupby(figure.CELL):
         assert set(zip(here["contender"], here["schedule"], strict=True)) == set(NAMES)
-        planned = here.set_index(["contender", "schedule"])["planned"]
-        assert planned["timing", "constant"] <= planned[:, "constant"].drop("timing").min()
+        # Focus-then-replay may change its shares within a step: a plan cannot.
+        planned = here.set_index(["contender", "schedule"])["planned"].drop("focus-then-replay")
+        assert planned["timing", "constant"] == planned.xs("constant", level=1).min()
         assert planned["rate", "planned"] <= planned["fixed share"].min()
-        assert planned["both", "planned"] <= planned.drop(("50 %", "decayed")).min()
+        assert planned["both", "planned"] == planned.min()
         assert all(here["stability"] > 1)
     assert not any(table.isna().any().any() for table in tables.values())
     assert set(tables["runs"]["realisation"]) == {2, 3, 4, 5}  # none of those planned on

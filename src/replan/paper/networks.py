@@ -30,14 +30,14 @@ FULL: dict[str, Any] = {
     "similarities": [0.2, 0.5, 0.8],
     "samples": [250, 500, 1000, 2000, 4000, 8000, 16000],
     "memories": ["50", "200", "1000", "all"],
-    "planned": 20,
+    "planned": 10,
     "tested": 100,
-    "steps": 20,
-    "shares": [0.1, 0.3, 0.5, 0.7],
+    "steps": 10,
+    "shares": [0.1, 0.3, 0.5],
     "rates": 9,
     "min_lr": 0.01,
     "max_lr": 2.56,
-    "gradients": 100,
+    "gradients": 50,
     "hidden": 8,
     "first": 10_000,
     "first_lr": 0.1,
@@ -46,8 +46,8 @@ FULL: dict[str, Any] = {
 }
 QUICK = FULL | {
     "data": ["fashion-mnist"], "similarities": [0.5], "samples": [250, 1000], "memories": ["50"],
-    "planned": 3, "tested": 20, "steps": 10, "shares": [0.1, 0.3, 0.5], "rates": 5,
-    "min_lr": 0.04, "max_lr": 1.28, "gradients": 20, "test_samples": 500,
+    "planned": 3, "tested": 20, "rates": 5, "min_lr": 0.04, "max_lr": 1.28, "gradients": 20,
+    "test_samples": 500,
 }  # fmt: skip
 
 CELL = ["data", "classes", "similarity", "samples", "memory"]
