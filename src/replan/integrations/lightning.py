@@ -1,6 +1,7 @@
 """Lightning: a callback that feeds a sampler's policy, with its state in the checkpoint.
 
 sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=32)
+probe = LossProbe([old_held_out, new_held_out], loss, policy)
 loader = DataLoader(ConcatDataset([old, new]), batch_sampler=sampler)
 trainer = Trainer(callbacks=[ReplayCallback(sampler, probe)], use_distributed_sampler=False)
 trainer.fit(module, loader)
@@ -43,6 +44,7 @@ class ReplayCallback(Stateful, Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send what the policy logs to the trainer's loggers, at its own count of steps."""
+        self.sampler.set_epoch(self.sampler.epoch)  # the trainer knows whether one is over
 
         def log(values: dict[str, float], step: int) -> None:
             named = {f"replay/{name}": x for name, x in (values | {"samples": step}).items()}
