@@ -42,9 +42,12 @@ class ReplayCallback(Stateful, Callback):
         self.sampler, self.probe = sampler, probe
         self._log: Log | None = None
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Continue where a checkpoint says: the trainer knows itself whether an epoch is over."""
+        self.sampler.set_epoch(self.sampler.epoch)
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send what the policy logs to the trainer's loggers, at its own count of steps."""
-        self.sampler.set_epoch(self.sampler.epoch)  # the trainer knows whether one is over
 
         def log(values: dict[str, float], step: int) -> None:
             named = {f"replay/{name}": x for name, x in (values | {"samples": step}).items()}

@@ -213,6 +213,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
                 "are accumulated or a batch is skipped",
                 stacklevel=3,
             )
+            self._given_out = self.steps
 
     def step(self, losses: Mapping[int, float] | None = None) -> None:
         """Tell the sampler that a batch is done with, and the policy losses by task, if any.
