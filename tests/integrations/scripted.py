@@ -40,12 +40,13 @@ def policy_by_hand(batches, policy, size=BATCH):
     return counts
 
 
-def run_documented(heading, **known):
+def run_documented(heading, seed=0, **known):
     """Run the Python of a section of docs/practice.md; return the names it made."""
     page = (Path(__file__).parents[2] / "docs" / "practice.md").read_text(encoding="utf-8")
     section = re.split(r"\n## ", page.split(f"\n## {heading}\n")[1])[0]
     code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
     assert code
+    code = code.replace("torch.manual_seed(0)", f"torch.manual_seed({seed})")
     exec(compile(code, heading, "exec"), known)
     return known
 

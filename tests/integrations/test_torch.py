@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from ast import literal_eval
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -347,7 +348,7 @@ def until_met(**settings):
 def test_the_same_losses_give_the_same_decisions(rule, switch):
     policy, twin = (FocusThenReplay(1, [0], order="random", seed=1, **rule) for _ in range(2))
     sampler = ReplayBatchSampler([50, 50], policy, BATCH, batches=20)
-    seen = train([sampler], 20, losses=lambda step: policy.needs_losses and scripted(step) or None)
+    seen = train([sampler], 20, losses=lambda step: (policy.needs_losses and scripted(step)) or None)
     counts = policy_by_hand(20, twin)
     assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for (b,) in seen] == counts
     assert policy.switch_step == switch * BATCH
@@ -876,7 +877,28 @@ def test_the_example_runs():
     check_example(rows_of_example("practice_torch"))
 
 
-def test_the_documentation_runs():
+@pytest.mark.parametrize("seed", range(5))
+def test_the_documentation_runs(seed, capsys):
+    """It is seeded, and whatever the seed, the policy replays because the losses say so."""
+    made = run_documented("PyTorch", seed)
+    printed = capsys.readouterr().out
+    assert 'reason="the new task\'s loss halved"' in printed
+    if seed == 0:  # the numbers in its comments
+        before, decisions, after, samples = printed.splitlines()[:4]
+        assert "step=224" in decisions
+        assert samples == "[1088 1312]"
+        switch = re.search(r"losses=({.*?})", decisions)[1]
+        for line, losses in ((before, [0.11, 0.80]), (switch, [0.17, 0.16]), (after, [0.09, 0.07])):
+            assert list(literal_eval(line).values()) == pytest.approx(losses, abs=0.006)
+    assert made["checkpoint"]["task"] == 2
+    assert made["checkpoint"]["sampler"]["steps"] == 25
+
+
+def test_a_checkpoint_at_a_tasks_end_goes_on_with_the_next_task():
+    """As documented for tasks that arrive one after another."""
     made = run_documented("PyTorch")
-    assert made["sampler"].samples.sum() == 25 * 32
-    assert [d.what for d in made["policy"].decisions if d.what == "focus"] == ["focus"] * 3
+    first, *_ = made["arrive"]()
+    again, *later = made["arrive"](first)
+    assert again == first  # nothing of it was trained on again
+    assert [c["task"] for c in later] == [1, 2]
+    assert [sum(c["sampler"]["drawn"]) for c in later] == [25 * 32] * 2
