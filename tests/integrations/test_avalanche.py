@@ -153,8 +153,10 @@ def test_as_many_batches_and_samples_as_replay_plugin():
 
 def test_losses_are_those_of_the_model_on_what_is_kept_apart():
     told = []
-    policy = FocusThenReplay(0, [], tasks=3, log=lambda values, step: told.append(values))
-    plugin = PolicyReplayPlugin(policy, 30, probe_size=6, every=20)
+    policy = FocusThenReplay(
+        0, [], tasks=3, max_focus=np.inf, log=lambda values, step: told.append(values)
+    )
+    plugin = PolicyReplayPlugin(policy, 30, probe_size=6, every=19)  # the last of 20, too
     run = strategy(plugin, train_epochs=1, train_mb_size=2)
     for experience in list(stream())[:2]:
         run.train(experience)

@@ -100,7 +100,7 @@ class FocusThenReplay(Policy):
             )
         self.min_focus = check.integer("min_focus", min_focus)
         self.max_focus = max_focus
-        if max_focus is not None and max_focus != math.inf:
+        if max_focus is not None and not (isinstance(max_focus, float) and max_focus == math.inf):
             self.max_focus = check.integer("max_focus", max_focus, at_least=self.min_focus)
         self.losses: dict[int, float] = {}
         self._start(new_task, old)
