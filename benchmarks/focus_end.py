@@ -5,8 +5,8 @@ each task or one for all classes. A memory of 300 images includes the 60 on whic
 After the focus phase half of each batch is of the new task. The learning rate of each rule is the
 best of three on seeds that are not tested on.
 
-Needs the environment of `make test-torch` and Fashion-MNIST (`replan data fetch`). Takes some
-minutes on one core; finished runs are kept in .cache.
+Needs the environment of `make test-torch` and Fashion-MNIST (`replan data fetch`). Takes 20
+minutes on a busy core; finished runs are kept in .cache.
 """
 
 import math
