@@ -94,6 +94,8 @@ class Objective:
         self.substeps = 1
         first = self.losses(problem.state)
         self.untrained = float(problem.objective(first, first))
+        if self.model.discrete:
+            return
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
         plain = [
@@ -109,8 +111,11 @@ class Objective:
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
 
-        Twice the steps that are kept have that error: these have about 16 times as much.
+        Twice the steps that are kept have that error: these have about 16 times as much. A discrete
+        model has none.
         """
+        if self.model.discrete:
+            return False
         before, finer = self.substeps, self.value(controls)
         while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2
