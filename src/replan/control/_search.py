@@ -54,10 +54,10 @@ class Search:
     """What `solve` has found so far; a solver improves on it.
 
     problem; free_tasks, free_knobs: whether these may change. one_task: whether plans have one task
-    per step, and are not constant mixtures. fine, coarse: the objective on the
-    problem's steps and on few. starts: where to begin, after `begin`. values: those reached from
-    the starts. best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global"
-    if every protocol was tried.
+    per step, and are not mixtures; a solver may set it before it begins. fine, coarse: the
+    objective on the problem's steps and on few. starts: where to begin, after `begin`. values:
+    those reached from the starts. best: the best plan. relaxed: the relaxed plan, where there is
+    one. scope: "global" if every protocol was tried.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class Search:
                     yield from self._made(strategy)
             rng, steps = np.random.default_rng(seed), self.coarse.steps
             for _ in range(count):
-                draws = rng.dirichlet(np.ones(problem.model.tasks), steps if self.one_task else 1)
+                different = 1 if problem.control.tasks == "constant" else steps
+                draws = rng.dirichlet(np.ones(problem.model.tasks), different)
                 rows = np.broadcast_to(draws, (steps, problem.model.tasks))
                 yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
             return
@@ -289,9 +290,10 @@ class Search:
 
     def tied(self, controls: Controls) -> Controls:
         """Return controls with constant and shared parts as such, and means within their limits."""
-        if not (self.problem.control.tied or self.problem.limits.mean):
-            return controls
         mixed = self.free_tasks and not self.one_task
+        budgets = mixed and self.problem.step_limits.binding
+        if not (self.problem.control.tied or self.problem.limits.mean or budgets):
+            return controls
         space = Space(self.problem, controls, free_tasks=mixed, free_knobs=True)
         return space.split(np.asarray(project(space.join(controls), space.domain)))
 

@@ -62,9 +62,9 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
 
 def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the types of the arguments of `pull_back` and of `pull_all_losses`."""
-    row, rows = np.zeros(0), np.zeros((0, 0))
+    row, rows, stages = np.zeros(0), np.zeros((0, 0)), np.zeros((0, 0, 0))
     pieces = Pieces.whole(rows, rows, row)
-    back = (parameters, rows, rows, pieces, rows, rows, rows, 0, 0, 0)
+    back = (parameters, rows, pieces, stages, rows, rows, rows, 0, 0, 0)
     losses = (parameters, rows, rows, rows, 0, 0, 0)
     return tuple(map(typeof, back)), tuple(map(typeof, losses))
 
