@@ -49,7 +49,7 @@ PROBLEMS = {
     "three tasks": lambda: short(0.4, tasks=3, steps=4),
     "many steps": lambda: short(0.6, steps=40),
     "running costs": lambda: short(0.4, steps=4, running=[0.2, 0.0]),
-    "budget": lambda: short(0.4, limits=Limits(max_share=[0.25, 1.0])),
+    "budget": lambda: short(0.4, limits=Limits(max_share=[1.0, 0.25])),
     "mean rate": lambda: short(
         control=Control(False, lr=(0.0, 2.0)), limits=Limits(mean={"lr": (0.5, 0.8)})
     ),
@@ -262,8 +262,8 @@ def test_limits_hold_for_every_lever(name):
         assert found.alone[0]["nothing"].protocol.knobs["lr"].tolist() == [0.8] * 8
         assert "lr is 0.8 where fixed: its mean is limited" in found.notes
     if name == "budget":
-        np.testing.assert_allclose(found.alone[0]["nothing"].protocol.shares[0], [0.25, 0.75])
-        assert any("0.25, 0.75" in note for note in found.notes)
+        np.testing.assert_allclose(found.alone[0]["nothing"].protocol.shares[0], [0.75, 0.25])
+        assert any("0.75, 0.25" in note for note in found.notes)
 
 
 def test_a_single_task_has_no_shares():

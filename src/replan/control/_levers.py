@@ -343,6 +343,7 @@ def levers(
 def _climbed(ladder: Ladder, solver: Relax, meter: Meter) -> dict[Freedoms, Lever]:
     """Return what is reached with each set of freedoms, the poorer ones first."""
     found = {Freedoms(): _untouched(ladder)}
+    rounded: dict[Freedoms, Protocol] = {}
     meter.advance(note="nothing")
     names = {free: f"without {name}" for name, free in ladder.without.items()}
     names |= {free: name for name, free in ladder.levers.items()}
@@ -354,12 +355,17 @@ def _climbed(ladder: Ladder, solver: Relax, meter: Meter) -> dict[Freedoms, Leve
         starts = [found[other].protocol for other in richest]
         if free == {"rate"}:  # one number: the best on its whole range, not the next one
             starts += ladder.scan()
+        if {"timing", "curve"} <= free and "rates" not in free:
+            # with one task per step, rates for each task are one curve
+            starts += [plan for other, plan in rounded.items() if other - {"rates"} < free]
         chosen = Relax(0, tolerance=solver.tolerance) if "rate" in free else solver
         watch = _watched(meter, names[free])
         plan = solve(ladder.problem(free), chosen, start=starts, progress=watch)
         if plan.status == "stopped":  # a part of the levers would say nothing
             raise KeyboardInterrupt
         found[free] = _reached(plan)
+        if "timing" in free and "rates" in free:
+            rounded[free] = plan.protocol
         meter.advance(note=names[free])
     return found
 
