@@ -7,6 +7,7 @@ gone; it ends with this one at the latest.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -72,7 +73,16 @@ def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def finish(kernels: Kernels) -> None:
     """Wait for what `begin` started."""
     if kernels in _running:
-        _running[kernels].wait()
+        with _running[kernels] as process:
+            process.wait()
+
+
+@atexit.register
+def _end() -> None:
+    for process in _running.values():
+        process.kill()
+        with process:
+            pass  # which closes the pipe and waits
 
 
 def _cores() -> int:
