@@ -1,15 +1,17 @@
-"""Online training of the image network against the same loop in PyTorch, both on the CPU.
+"""The image network on the CPU: its training against PyTorch's, its gradients against JAX's.
 
-Needs PyTorch (extra `torch`) and Fashion-MNIST (`replan data fetch fashion-mnist`).
+Needs Fashion-MNIST (`replan data fetch fashion-mnist`), and PyTorch or JAX (extras `torch` and
+`jax`) or both: what one of them is needed for is left out without it.
 """
 
 import time
+from importlib.util import find_spec
 
 import numpy as np
-import torch
 
-from common import save
+from common import best_times, save
 from replan import networks
+from replan.dynamics import Pieces
 from replan.networks._network import mean_loss, train
 
 SETTINGS = networks.Training()
@@ -39,6 +41,8 @@ def ours(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) -> t
 
 def theirs(tasks: networks.ImageTasks, order: np.ndarray, images: np.ndarray) -> tuple:
     """Return the weights after the same steps, written as one would in PyTorch."""
+    import torch
+
     start, start_heads = begin(tasks)
     weights = torch.nn.Linear(*start.shape[::-1], bias=False)
     heads = [torch.nn.Linear(SETTINGS.hidden, 1, bias=False) for _ in range(2)]
@@ -85,8 +89,147 @@ def compare(name: str, tasks: networks.ImageTasks, steps: int) -> dict:
     }  # fmt: skip
 
 
+# Gradients through training
+
+
+PIECES = 20
+WEIGHTS = np.array([0.5, 0.5])
+
+
+def pieces_of(shares: list[float], steps: int) -> Pieces:
+    knobs = np.tile([SETTINGS.lr, SETTINGS.lr, 1.0, 1.0, 1.0, 1.0], (PIECES, 1))
+    return Pieces.whole(np.tile(shares, (PIECES, 1)), knobs, np.full(PIECES, steps / PIECES))
+
+
+def network(tasks: networks.ImageTasks, realisations: int, threads: int) -> tuple:
+    model = networks.ImageNetwork(tasks, realisations=realisations, threads=threads)
+    return model, model.pack(model.pretrain(5000))
+
+
+def value_and_gradient(model: networks.ImageNetwork, start: np.ndarray, pieces: Pieces) -> tuple:
+    states = model.roll_out(start, pieces)
+    value = model.losses(states[-1]) @ WEIGHTS
+    cotangents = np.zeros_like(states)
+    cotangents[-1] = model.pull_losses(states[-1], WEIGHTS)
+    return value, model.pull_back(states, cotangents, pieces)
+
+
+def gradient_row(tasks: networks.ImageTasks, shares: list[float], steps: int) -> dict:
+    """Time training alone, and with the value and the gradient by all shares and rates.
+
+    In time of the processor, which other work on the machine does not change.
+    """
+    model, start = network(tasks, 1, 1)
+    pieces = pieces_of(shares, steps)
+    value_and_gradient(model, start, pieces)  # compiles
+    alone, both = best_times(
+        lambda: model.roll_out(start, pieces),
+        lambda: value_and_gradient(model, start, pieces),
+        clock=time.thread_time,
+    )
+    tape = sum(part.nbytes for part in model._make_tape(steps // PIECES))
+    return {
+        "steps": steps, "shares": shares, "training ms": 1e3 * alone,
+        "value and gradient ms": 1e3 * both, "times training": both / alone,
+        "tape MB": tape / 1e6, "states and adjoints MB": 16 * start.size * (PIECES + 1) / 1e6,
+        "all weights of all steps MB": 4 * start.size * steps / 1e6,
+    }  # fmt: skip
+
+
+def threads_row(tasks: networks.ImageTasks, realisations: int, steps: int) -> dict:
+    """Time value and gradient with one and with two threads.
+
+    On a machine that is busy with other work, the speed-up is what is left of it. "Expected" is
+    that of two free cores: by the processor's time with both threads, and by what the main thread,
+    which does what is not shared, takes of it.
+    """
+    made = [network(tasks, realisations, threads) for threads in (1, 2)]
+    pieces = pieces_of([0.5, 0.5], steps)
+    calls = [lambda m=m: value_and_gradient(*m, pieces) for m in made]
+    one, two = best_times(*calls)
+    cpu_one, cpu_two = best_times(*calls, clock=time.process_time)
+    _, main = best_times(*calls, clock=time.thread_time)
+    return {
+        "realisations": realisations, "steps": steps, "one thread s": one, "two threads s": two,
+        "speed-up": one / two, "one thread CPU s": cpu_one, "two threads CPU s": cpu_two,
+        "main thread CPU s": main, "expected": cpu_one / (main + (cpu_two - main) / 2),
+    }  # fmt: skip
+
+
+def jax_row(tasks: networks.ImageTasks, steps: int) -> dict:
+    """Time value and gradient against JAX: a scan over pieces, each a checkpoint of a scan."""
+    import jax
+    import jax.numpy as jnp
+
+    model, start = network(tasks, 1, 1)
+    pieces = pieces_of([0.5, 0.5], steps)
+    stream = model._stream(0, 1, steps)[..., :steps]
+    order = jnp.asarray(np.moveaxis(stream, 2, 0).reshape(PIECES, steps // PIECES, 2, 2))
+    pixels, targets = jnp.asarray(tasks.pixels), jnp.asarray(tasks.targets)
+    mix = jnp.asarray(np.stack([tasks.mix, 1 - tasks.mix], axis=1))
+    own = model.unpack(start.astype(np.float32))
+    given = own.features[0], own.heads[0]
+    root = np.float32(np.sqrt(tasks.pixels.shape[1]))
+    held_out = [tuple(map(jnp.asarray, part)) for part in tasks.held_out]
+
+    def loss(weights, x, y, task):
+        features, heads = weights
+        return jnp.sum((heads[task] @ jax.nn.relu(features @ x) - y) ** 2) / 2
+
+    def piece(weights, controls):
+        shares, lr, rows = controls
+
+        def step(weights, images):
+            new = weights
+            for t in range(2):
+                x = (tasks.scale * (mix[t] @ pixels[images[t]]) + tasks.shift) / root
+                by = jax.grad(loss)(weights, x, mix[t] @ targets[images[t]], t)
+                new = tuple(w - shares[t] * lr[t] * g for w, g in zip(new, by, strict=True))
+            return new, None
+
+        return jax.lax.scan(step, weights, rows)[0], None
+
+    def objective(shares, lr):
+        end, _ = jax.lax.scan(jax.checkpoint(piece), given, (shares, lr, order))
+        means = [
+            jnp.mean(jax.vmap(loss, (None, 0, 0, None))(end, *held_out[t], t)) for t in range(2)
+        ]
+        return WEIGHTS[0] * means[0] + WEIGHTS[1] * means[1]
+
+    both = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))
+    controls = [jnp.asarray(x, jnp.float32) for x in (pieces.shares, pieces.knobs[:, :2])]
+    value, by = jax.block_until_ready(both(*controls))  # compiles
+    found = value_and_gradient(model, start, pieces)
+    ours, theirs = best_times(
+        lambda: value_and_gradient(model, start, pieces),
+        lambda: jax.block_until_ready(both(*controls)),
+        repeats=5,
+    )
+    gaps = [
+        np.abs(np.asarray(a) - b).max() / np.abs(b).max()
+        for a, b in zip(by, (found[1].by_shares, found[1].by_knobs[:, :2]), strict=True)
+    ]
+    return {
+        "steps": steps, "ms": 1e3 * ours, "JAX ms": 1e3 * theirs, "times faster": theirs / ours,
+        "values differ by": abs(float(value) / found[0] - 1), "gradients by": float(max(gaps)),
+    }  # fmt: skip
+
+
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print("torch", torch.__version__)
     tasks = networks.mixed_tasks(networks.fashion_mnist(), 0.5)
-    save("networks", {"one sample per step, one core": [compare("fashion-mnist", tasks, 5000)]})
+    tables = {
+        "value and gradient, one realisation of 784 × 8, one thread": [
+            gradient_row(tasks, shares, 10_000) for shares in ([0.5, 0.5], [0.0, 1.0])
+        ],
+        "threads over realisations": [threads_row(tasks, 8, 2000)],
+    }
+    if find_spec("jax"):
+        title = "value and gradient against JAX (jax.checkpoint in scan), in the same run"
+        tables[title] = [jax_row(tasks, 10_000)]
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+        print("torch", torch.__version__)
+        tables["one sample per step, one core"] = [compare("fashion-mnist", tasks, 5000)]
+    save("networks", tables)

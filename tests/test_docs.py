@@ -13,7 +13,7 @@ from replan import Problem, networks
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("guide", "models", "studies")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("guide", "levers", "models", "studies")),
 ]
 
 

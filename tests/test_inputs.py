@@ -436,6 +436,12 @@ def calls():
             {"problem": "object", "solver": "object?", "start": "object?",
              "max_gradients": "integer", "throw": "flag", "progress": "progress"},
         ),
+        "levers": Call(
+            replan.levers,
+            {"problem": posed, "tolerance": 0.1},
+            {"problem": "object", "tolerance": "number", "progress": "progress"},
+        ),
+        "Levers.load": Call(replan.Levers.load, {}, {"path": "folder"}),
         "solve by Relax": Call(
             replan.solve,
             {"problem": posed, "max_gradients": 3, "starts": 0, "seed": 0, "tolerance": 0.1},

@@ -14,6 +14,7 @@ HELP = (
     "new",
     "compare",
     "solve",
+    "levers",
     "evaluate",
     "simulate",
     "sweep",

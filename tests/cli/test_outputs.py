@@ -22,7 +22,7 @@ def work(*_, **__):
 @pytest.fixture
 def idle(monkeypatch):
     """Make every computation fail."""
-    for name in ("solve", "evaluate", "simulate", "compare"):
+    for name in ("solve", "evaluate", "simulate", "compare", "levers"):
         monkeypatch.setattr(replan, name, work)
 
 
@@ -31,6 +31,7 @@ COMMANDS = {
     "evaluate problem.toml --strategy no-replay": ["json", "csv", "plot"],
     "simulate problem.toml --strategy no-replay": ["json", "csv", "plot"],
     "compare problem.toml": ["json", "csv", "plot"],
+    "levers problem.toml": ["json", "csv", "plot"],
 }
 OPTIONS = [(command, option) for command, options in COMMANDS.items() for option in options]
 

@@ -125,16 +125,16 @@ def test_bad_input_is_refused(parts, settings, message):
 
 def test_the_sweep_controls_learning_rates(parts):
     """Close to the relaxed optimum for a convex choice; it never ends above its start."""
-    problem = make(parts, steps=30, control=Control(tasks=False, lr=(0.0, 4.0)))
+    problem = make(parts, steps=15, control=Control(tasks=False, lr=(0.0, 4.0)))
     start = strategies.alternating(problem)
     swept, best = solve(problem, ForwardBackward(), start=start), solve(problem, start=start)
     assert best.loss * (1 - 1e-4) <= swept.loss <= 1.05 * best.loss
     assert swept.loss < evaluate(problem, start).loss
-    both = make(parts, steps=30, control=Control(lr=(0.0, 4.0)))
+    both = make(parts, steps=15, control=Control(lr=(0.0, 4.0)))
     joint = solve(both, ForwardBackward())
     assert joint.loss < evaluate(both, strategies.interleaved(both)).loss
     curves = joint.learning_rates
-    assert curves.shape == (30, 2)
+    assert curves.shape == (15, 2)
     assert np.array_equal(np.isnan(curves), joint.protocol.shares == 0)
 
 

@@ -14,10 +14,16 @@ from replan.dynamics import AutoDynamics, Pieces
 SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K, P, T
 
 
-def tilted_rate(model):
-    """The equations a third time, in JAX, with the tilts as in DESIGN: E[Δ g′ λ], E[Δ² g′ g′]."""
-    S, A = jnp.array(model.teacher_overlaps), jnp.array(model.teacher_heads)
-    K, trained = model.hidden, jnp.array(model.train_heads, float)
+K_MAX, P_MAX, T_MAX = 4, 4, 4
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """The equations a third time, in JAX, with the tilts as in DESIGN: E[Δ g′ λ], E[Δ² g′ g′].
+
+    Compiled once, for the largest shape: smaller models have units and tasks without weight there.
+    """
+    K = K_MAX
 
     def tilt(cov, k):
         return cov - jnp.outer(cov[:, k], cov[k]) / (1 + cov[k, k])
@@ -26,7 +32,7 @@ def tilted_rate(model):
         norm = 1 / jnp.sqrt(1 + jnp.diag(cov))
         return 2 / jnp.pi * jnp.arcsin(cov * norm[:, None] * norm)
 
-    def rate(state, task, lr, feature_lr, head_lr):
+    def rate(state, task, lr, feature_lr, head_lr, S, A, noise, trained):
         eta = lr * feature_lr
         Q = (state["Q"] + state["Q"].T) / 2
         M, V = state["M"], state["V"]
@@ -39,7 +45,7 @@ def tilted_rate(model):
             scale = jnp.sqrt(2 / jnp.pi / (1 + cov[k, k]))
             push = w * jnp.sqrt(2 / jnp.pi) / jnp.sqrt(1 + jnp.diag(once))
             slopes = scale * jnp.sqrt(2 / jnp.pi / (1 + jnp.diag(once)[:K]))
-            pairs = jax.vmap(lambda h: w @ i2(tilt(once, h)) @ w + model.noise**2)(units)
+            pairs = jax.vmap(lambda h: w @ i2(tilt(once, h)) @ w + noise**2)(units)
             return scale * (push @ once), slopes * pairs
 
         units = jnp.arange(K)
@@ -50,13 +56,24 @@ def tilted_rate(model):
         dV = jnp.zeros_like(V).at[task].set(-head * (i2(cov) @ w)[:K])
         return {"Q": dQ, "M": -first[:, K:], "V": dV}
 
-    def losses(state):
+    def losses(state, S, A, **_):
         M = state["M"]
         moments = i2(jnp.block([[state["Q"], M], [M.T, S]]))
         w = jnp.concatenate([state["V"], -A], axis=1)
         return 0.5 * jnp.einsum("tn,nm,tm->t", w, moments, w)
 
-    return rate, losses
+    knobs = random_model(1, 1, 1)[0].knobs
+    like = {
+        "M": np.ones((K, P_MAX)),
+        "Q": np.eye(K),
+        "V": np.ones((T_MAX, K)),
+    }
+    parameters = {
+        "S": np.eye(P_MAX), "A": np.ones((T_MAX, P_MAX)), "noise": 0.0, "trained": np.ones(T_MAX),
+    }  # fmt: skip
+    return AutoDynamics(
+        rate, losses, tasks=T_MAX, like=like, knobs=knobs, parameters=parameters
+    )  # fmt: skip
 
 
 def instance(shape):
@@ -76,35 +93,57 @@ def instance(shape):
     return model, start, controls, cotangents
 
 
+def padded(array, *shape):
+    """An array with zeros behind, up to the last axes of the given lengths."""
+    lead = array.ndim - len(shape)
+    missing = [(0, 0)] * lead + [
+        (0, most - n) for n, most in zip(array.shape[lead:], shape, strict=True)
+    ]
+    return np.pad(array, missing)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_hand_written_gradients_match_autodiff(shape):
+def test_hand_written_gradients_match_autodiff(shape, oracle):
     model, start, controls, cotangents = instance(shape)
-    K = model.hidden
-    rate, losses = tilted_rate(model)
-    auto = AutoDynamics(
-        rate, losses, tasks=model.tasks, like={"M": start.M, "Q": start.Q, "V": start.V},
-        knobs=model.knobs,
-    )  # fmt: skip
+    K, P, T = shape
+    S = padded(model.teacher_overlaps, P_MAX, P_MAX)
+    S[range(P, P_MAX), range(P, P_MAX)] = 1.0
+    auto = oracle.with_parameters(
+        S=S,
+        A=padded(model.teacher_heads, T_MAX, P_MAX),
+        noise=model.noise,
+        trained=padded(np.array(model.train_heads, float), T_MAX),
+    )
 
     def to_auto(states):  # JAX keeps the keys of a dict sorted: M, Q, V
-        x = model.unpack(states)
-        lead = states.shape[:-1]
-        return np.concatenate([part.reshape(*lead, -1) for part in (x.M, x.Q, x.V)], axis=-1)
+        x, lead = model.unpack(states), states.shape[:-1]
+        parts = (padded(x.M, K_MAX, P_MAX), padded(x.Q, K_MAX, K_MAX), padded(x.V, T_MAX, K_MAX))
+        return np.concatenate([part.reshape(*lead, -1) for part in parts], axis=-1)
 
+    there = to_auto(np.ones(K * K + K * P + T * K)) == 1.0  # of the numbers, those of the model
+    knobs = controls.knobs.reshape(-1, 3, T)
+    whole = controls._replace(
+        shares=padded(controls.shares, T_MAX),
+        knobs=padded(knobs, T_MAX).reshape(len(knobs), -1),
+    )
     x = model.pack(start)
     states = model.roll_out(x, controls)
-    auto_states = auto.roll_out(to_auto(x), controls)
+    auto_states = auto.roll_out(to_auto(x), whole)
     np.testing.assert_allclose(to_auto(states), auto_states, rtol=1e-11, atol=1e-13)
     ours = model.pull_back(states, cotangents, controls)
-    theirs = auto.pull_back(auto_states, to_auto(cotangents), controls)
+    theirs = auto.pull_back(auto_states, to_auto(cotangents), whole)
     scale = max(np.abs(part).max() for part in theirs)
-    for mine, other in zip((to_auto(ours[0]), *ours[1:]), theirs, strict=True):
+    for mine, other in (
+        (to_auto(ours.adjoints)[:, there], theirs.adjoints[:, there]),
+        (ours.by_shares, theirs.by_shares[:, :T]),
+        (ours.by_knobs.reshape(-1, 3, T), theirs.by_knobs.reshape(-1, 3, T_MAX)[..., :T]),
+    ):
         np.testing.assert_allclose(mine, other, atol=1e-10 * scale)
-    weights = np.random.default_rng(0).random((5, model.tasks))
-    np.testing.assert_allclose(model.losses(states), auto.losses(auto_states), rtol=1e-10)
-    pulled = to_auto(model.pull_losses(states, weights))
-    np.testing.assert_allclose(pulled, auto.pull_losses(auto_states, weights), atol=1e-11)
-    assert K * K + model.teacher_units * K + model.tasks * K == auto.size
+    weights = np.random.default_rng(0).random((5, T))
+    np.testing.assert_allclose(model.losses(states), auto.losses(auto_states)[:, :T], rtol=1e-10)
+    pulled = to_auto(model.pull_losses(states, weights))[:, there]
+    expected = auto.pull_losses(auto_states, padded(weights, T_MAX))[:, there]
+    np.testing.assert_allclose(pulled, expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

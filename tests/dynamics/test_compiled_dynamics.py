@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from problems.models import Averaging, Fishing, auto_averaging, auto_fishing
-from replan.dynamics import Pieces
+from replan.dynamics import Pieces, _compiled_dynamics
 
 CASES = {
     "fishing": (Fishing(), auto_fishing, [0.5, 0.7, 0.0]),
@@ -34,3 +34,26 @@ def test_gradients_of_compiled_models_match_autodiff(name):
     np.testing.assert_allclose(
         model.pull_losses(states, weights), auto.pull_losses(states, weights), rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("kept", [0, 12, 10**6])
+def test_gradients_do_not_depend_on_how_many_stages_are_kept(kept, monkeypatch):
+    model, x = Fishing(), np.array([0.5, 0.7, 0.0])
+    rng = np.random.default_rng(1)
+    pieces = Pieces(
+        rng.dirichlet(np.ones(2), size=5), np.ones((5, 2)), np.ones(5), np.array([1, 2, 3, 1, 2])
+    )
+    states, record = model.record(x, pieces)
+    assert record[0].shape == (9, 4, 3)
+    np.testing.assert_array_equal(states, model.roll_out(x, pieces))
+    cotangents = rng.normal(size=states.shape)
+    whole = model.pull_back(states, cotangents, pieces, *record)
+    monkeypatch.setattr(_compiled_dynamics, "_KEPT", kept * 4 * 3 // 4)
+    assert len(model.record(x, pieces)[1]) == (kept == 10**6)
+    for ours, expected in zip(model.pull_back(states, cotangents, pieces), whole, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_groups_of_pieces_end_at_most_steps_or_after_one_piece():
+    pieces = Pieces(np.ones((5, 1)), np.ones((5, 1)), np.ones(5), np.array([1, 2, 9, 1, 2]))
+    assert list(_compiled_dynamics._groups(pieces, 3)) == [(3, 5), (2, 3), (0, 2)]

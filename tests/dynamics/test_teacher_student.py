@@ -172,7 +172,7 @@ def test_a_committee_learns_its_task():
 
 def test_fresh_overlaps_have_the_law_of_real_weights():
     """Mean and covariance over many draws against weights that are really made."""
-    N, K, draws = 12, 3, 20_000
+    N, K, draws = 12, 3, 8_000
     model = TeacherStudent([[1, 0.5], [0.5, 2]], hidden=K)
     drawn = np.array(
         [model.pack(model.fresh(seed, dimension=N, weight_variance=0.5)) for seed in range(draws)]

@@ -47,6 +47,7 @@ TINY = {
     },
     "dropout": {"noises": [0.3], "steps": 3, "duration": 3.0, "lr": 1.0, "max_lr": 2.0},
     "denoising": {"test_noises": [0.5], "steps": 3, "duration": 3.0, "lr": 0.3, "max_lr": 1.0},
+    "levers": {"seeds": 2, "steps": 4, "similarities": [0.3, 0.8], "max_lr": 2.0},
 }
 
 
@@ -169,6 +170,19 @@ def annealing(joint=1.0, annealed=1.5, optimal=3.0):
         "joint optimum": joint,
     }  # fmt: skip
     return {"losses": losses_table(**{name: [x] * 4 for name, x in level.items()})}
+
+
+def levers(timing=0.6, late=0.9, rate=0.3, curve=0.2, equal=0.5):
+    """Losses with constant shares at 1 and everything at 0.1; `late` and `equal` are relative."""
+    alone = {"nothing": 2.0, "share": 1.0, "timing": timing, "rate": rate, "curve": curve,
+             "rates": 0.1 / late, "all": 0.1}  # fmt: skip
+    rest = {"share": 0.1 / equal, "timing": 0.1 / late}
+    return {
+        part: losses_table(**{k: [x] * 4 for k, x in found.items()}).rename(
+            columns={"strategy": "lever"}
+        )
+        for part, found in (("levers", alone), ("without", rest))
+    }
 
 
 def dynamics(learnt=2e-6, gap=1e-3, final=(3.0, 2.0, 1.0), focus=5):
@@ -338,6 +352,9 @@ MADE = {
     "denoising": (denoising, [({"first": 0.3}, 0), ({"last": 0.4}, 0), ({"dip": 0.1}, 0),
                               ({"steady": -0.1}, 1), ({"steady": 0.1}, 1), ({"constant": 1.04}, 2),
                               ({"simple": 1.1}, 3), ({"gain": 1.1}, 4), ({"mid": 3}, 5)]),
+    "levers": (levers, [({"timing": 0.95, "late": 0.99}, 0), ({"late": 0.7}, 1),
+                        ({"rate": 0.7, "curve": 0.4}, 2), ({"curve": 0.29}, 3),
+                        ({"equal": 0.95}, 4)]),
 }  # fmt: skip
 
 

@@ -133,8 +133,8 @@ def test_the_theory_is_the_limit():
     problem = make(duration=2.0)
     sizes = np.array([100, 1000, 10_000, 100_000, 1_000_000])
     spreads = []
-    for N in sizes:
-        run = ends(problem, "reduced", int(N), 32)
+    for N, seeds in zip(sizes, [32, 32, 32, 32, 8], strict=True):  # the last cost as their sizes
+        run = ends(problem, "reduced", int(N), seeds)
         spreads.append(np.sqrt(np.mean(run.deviation**2)))
     slope = np.polyfit(np.log(sizes), np.log(spreads), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.06)
@@ -421,17 +421,17 @@ def test_other_protocols_and_problems_are_refused():
 
 
 def test_the_papers_statement_for_its_figure_2():
-    """Deviations from the theory stay below 1/√N after 1,000 units on task 1, for 4 seeds."""
+    """Deviations from the theory stay below 1/√N after 1,000 units on task 1, for 2 seeds."""
     model, N = TeacherStudent.similar(0.3), 20_000
     first = Problem(model, model.fresh(1), duration=1000.0)
-    learnt = simulate(first, strategies.one_task(first), dimension=N, seeds=4, times=[1000.0])
+    learnt = simulate(first, strategies.one_task(first), dimension=N, seeds=2, times=[1000.0])
     problem = Problem(model, model.pretrain(seed=1), duration=25.0)
     for protocol in (
         strategies.no_replay(problem),
         strategies.interleaved(problem),
         replan.solve(problem, starts=0).protocol,
     ):
-        runs = simulate(problem, protocol, dimension=N, seeds=4, seed=1, after=learnt)
+        runs = simulate(problem, protocol, dimension=N, seeds=2, seed=1, after=learnt)
         assert np.abs(runs.deviation).max() < 1 / math.sqrt(N)
 
 

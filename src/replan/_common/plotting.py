@@ -243,7 +243,7 @@ def draw_final_losses(
     The losses' markers lie one above the other, so that none hides another. What a log scale cannot
     show stands at its left end, which then says 0.
     """
-    zero = _log_scale(axes, np.column_stack([losses, objective]))
+    zero = log_scale(axes, np.column_stack([losses, objective]))
     shown = np.where(losses > 0, losses, zero)
     tasks = losses.shape[1]  # one loss each, in most models
     for t, up in enumerate(np.linspace(-0.22, 0.22, tasks) if tasks > 1 else [0.0]):
@@ -273,7 +273,7 @@ def draw_final_losses(
     axes.spines["left"].set_visible(False)
 
 
-def _log_scale(axes: Axes, values: Floats) -> float:
+def log_scale(axes: Axes, values: Floats) -> float:
     """Give the x axis a log scale of whole decades; return where values of 0 or below may stand."""
     powers = np.log10(values[values > 0])
     low, high = (math.floor(powers.min()), math.ceil(powers.max())) if powers.size else (0, 0)

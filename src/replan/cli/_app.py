@@ -9,7 +9,19 @@ from contextlib import suppress
 import click
 
 from replan._common.interrupt import interrupted
-from replan.cli import compare, data, evaluate, figure, new, simulate, solve, sweep, train
+from replan.cli import (
+    compare,
+    data,
+    evaluate,
+    figure,
+    levers,
+    new,
+    simulate,
+    solve,
+    sweep,
+    test,
+    train,
+)
 
 _LONGEST = 450  # characters of a message
 
@@ -58,10 +70,12 @@ for command in (
     data.command,
     evaluate.command,
     figure.command,
+    levers.command,
     new.command,
     simulate.command,
     solve.command,
     sweep.command,
+    test.command,
     train.command,
 ):
     app.add_command(command)

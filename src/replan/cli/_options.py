@@ -40,7 +40,8 @@ class Command(click.Command):
 class OneOf(click.Option):
     """An option whose help lists the words it expects.
 
-    words: where the library keeps them, as "module:NAME"; it is imported when help is shown.
+    words: where the library keeps them, or the function that lists them, as "module:NAME"; it is
+    imported when help is shown.
     """
 
     def __init__(self, *names: Any, words: str, **settings: Any) -> None:
@@ -50,7 +51,8 @@ class OneOf(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the names and the help of the option."""
         more = "; repeat for more" if self.multiple else ""
-        self.help = f"One of {', '.join(resolve_name(self.words))}{more}."
+        found = resolve_name(self.words)
+        self.help = f"One of {', '.join(found() if callable(found) else found)}{more}."
         return super().get_help_record(ctx)
 
 

@@ -20,6 +20,7 @@ EVALUATE = 15
 COMPARE = 4000
 SOLVE = 500
 SOLVE_RATES = 5000  # where learning rates are free as well
+LEVERS = 20_000
 _SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds
@@ -112,7 +113,7 @@ def _integration(problem: replan.Problem, steps: int) -> float:
         if problem.model.panel.knobs[name].rate
     ]
     highest = max(rates, default=0.0)  # the largest rate that is tried
-    finer = min(max(highest * length / _STABLE, 1), _FINEST)
+    finer = 1.0 if problem.model.discrete else min(max(highest * length / _STABLE, 1), _FINEST)
     return each * steps * finer * problem.steps
 
 

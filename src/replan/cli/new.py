@@ -12,7 +12,7 @@ from replan.cli._options import Command, OneOf
 
 @click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-@click.option("--kind", cls=OneOf, words="replan.dynamics._registry:_KINDS")
+@click.option("--kind", cls=OneOf, words="replan.dynamics._registry:kinds")
 def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 

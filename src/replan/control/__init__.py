@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from replan.control.plan import Certificate, Plan, SolveError
 
 if TYPE_CHECKING:
+    from replan.control._levers import Levers, levers
     from replan.control._objective import Controls, Objective
     from replan.control._search import Found, Search
     from replan.control._solve import solve
@@ -25,12 +26,14 @@ __all__ = [
     "Flips",
     "ForwardBackward",
     "Found",
+    "Levers",
     "Objective",
     "Plan",
     "Relax",
     "Search",
     "SolveError",
     "Solver",
+    "levers",
     "solve",
 ]
 
@@ -43,10 +46,12 @@ _LAZY = {
     "Flips": "flips",
     "ForwardBackward": "forward_backward",
     "Found": "_search",
+    "Levers": "_levers",
     "Objective": "_objective",
     "Relax": "relax",
     "Search": "_search",
     "Solver": "_solver",
+    "levers": "_levers",
     "solve": "_solve",
 }
 

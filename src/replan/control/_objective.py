@@ -94,6 +94,8 @@ class Objective:
         self.substeps = 1
         first = self.losses(problem.state)
         self.untrained = float(problem.objective(first, first))
+        if self.model.discrete:
+            return
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
         plain = [
@@ -109,8 +111,11 @@ class Objective:
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
 
-        Twice the steps that are kept have that error: these have about 16 times as much.
+        Twice the steps that are kept have that error: these have about 16 times as much. A discrete
+        model has none.
         """
+        if self.model.discrete:
+            return False
         before, finer = self.substeps, self.value(controls)
         while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2
@@ -179,8 +184,10 @@ class Objective:
         if self.counts.gradients >= self.counts.max_gradients:
             raise LimitError
         self.counts.gradients += 1
+        self.counts.roll_outs += 1
         model = self.model
-        states = self.roll_out(controls)
+        pieces = self._pieces(controls, 0, self.steps)
+        states, record = model.record(self.problem.state, pieces)
         value, ends = np.inf, np.zeros(0)
         if len(states) > self.steps * self.pieces:
             ends = self.ends(states)
@@ -195,7 +202,6 @@ class Objective:
         if self.pieces > 1:
             running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
             cotangents += model.pull_losses(whole, running)[:, :size]
-        pieces = self._pieces(controls, 0, self.steps)
-        adjoints, *by = model.pull_back(states, cotangents, pieces)
+        adjoints, *by = model.pull_back(states, cotangents, pieces, *record)
         by_shares, by_knobs = (rows.reshape(self.steps, self.pieces, -1).sum(axis=1) for rows in by)
         return Gradient(value, by_shares, by_knobs, states, adjoints)

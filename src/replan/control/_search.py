@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A protocol to begin from, and its controls on the fine grid, one task per step if free."""
+    """A protocol to begin from, and its controls on the fine grid, as a plan would have them."""
 
     protocol: Protocol
     found: Found
@@ -53,17 +53,29 @@ class Start(NamedTuple):
 class Search:
     """What `solve` has found so far; a solver improves on it.
 
-    problem; free_tasks, free_knobs: whether these may change. fine, coarse: the objective on the
-    problem's steps and on few. starts: where to begin, after `begin`. values: those reached from
-    the starts. best: the best plan. relaxed: the relaxed plan, where there is one. scope: "global"
-    if every protocol was tried.
+    problem; free_tasks, free_knobs: whether these may change. one_task: whether plans have one task
+    per step, and are not mixtures; a solver may set it before it begins. fine, coarse: the
+    objective on the problem's steps and on few. starts: where to begin, after `begin`. values:
+    those reached from the starts. best: the best plan. relaxed: the relaxed plan, where there is
+    one. scope: "global" if every protocol was tried.
     """
 
     def __init__(
-        self, problem: Problem, start: Protocol | None, max_gradients: int, meter: Meter
+        self,
+        problem: Problem,
+        start: Protocol | Sequence[Protocol] | None,
+        max_gradients: int,
+        meter: Meter,
     ) -> None:
-        self.problem, self.given, self.meter = problem, start, meter
-        self.free_tasks = problem.control.tasks and problem.model.tasks > 1
+        self.problem, self.meter = problem, meter
+        listed: Any = start if isinstance(start, list | tuple) else [start] * (start is not None)
+        if start is not None and len(listed) == 0:
+            raise ValueError("`start` expects at least one protocol, got none")
+        self.given = [self._accepted(one) for one in listed]
+        self.free_tasks = bool(problem.control.tasks) and problem.model.tasks > 1
+        self.one_task = self.free_tasks and problem.control.tasks != "constant"
+        if not self.free_tasks:
+            self._check_same_tasks()
         low, high = problem.knob_ranges
         self.free_knobs = bool(np.any(low < high))
         self._check_memory()
@@ -80,6 +92,14 @@ class Search:
         self._best: Found | None = None
         self._references: Floats = np.zeros(0)
 
+    def _check_same_tasks(self) -> None:
+        """Refuse starts that would set different tasks."""
+        grids = [on_grid(self.problem, one, self.problem.steps).shares for one in self.given]
+        if any(not np.allclose(shares, grids[0], atol=1e-9) for shares in grids):
+            raise ValueError(
+                "`start` expects protocols with the same shares where tasks are not controlled"
+            )
+
     def _check_memory(self) -> None:
         """Refuse a problem for which there is no room."""
         steps, tasks, size = self.problem.steps, self.problem.model.tasks, self.problem.state.size
@@ -87,17 +107,17 @@ class Search:
         free = tasks * self.free_tasks + int(np.sum(low < high))
         memory.require(
             f"`solve` with `steps` = {steps} and a state of {size} numbers",
-            steps * (_STATES * size + _PAIRS * free + _MOVES * tasks * self.free_tasks),
+            steps * (_STATES * size + _PAIRS * free + _MOVES * tasks * self.one_task),
         )
 
     # Beginning
 
     def begin(self, starts: int = 0, seed: int = 0, *, alone: bool = False) -> None:
-        """Take the given start, all strategies that keep to the controls, and random ones.
+        """Take the given starts, all strategies that keep to the controls, and random ones.
 
-        With a given start and no random ones, that start alone; with `alone`, that or interleaved.
+        With given starts and no random ones, these alone; with `alone`, the first or interleaved.
         """
-        first = interleaved(self.problem) if self.given is None else self._accepted(self.given)
+        first = self.given[0] if self.given else interleaved(self.problem)
         for protocol, strategy in [(first, False)] if alone else self._protocols(starts, seed):
             found = self.offer(self.rounded(on_grid(self.problem, protocol, self.problem.steps)))
             self.starts.append(Start(protocol, found, strategy))
@@ -118,21 +138,22 @@ class Search:
     def _protocols(self, count: int, seed: int) -> Iterator[tuple[Protocol, bool]]:
         """Yield all starts, and whether each is a strategy."""
         problem = self.problem
-        if self.given is not None:
-            yield self._accepted(self.given), False
-            if count == 0:
-                return
+        yield from ((protocol, False) for protocol in self.given)
+        if self.given and count == 0:
+            return
         if self.free_tasks:
             for strategy in STRATEGIES.values():
                 if strategy.turned(problem) <= self._free.keys():
                     yield from self._made(strategy)
-            rng = np.random.default_rng(seed)
+            rng, steps = np.random.default_rng(seed), self.coarse.steps
             for _ in range(count):
-                rows = rng.dirichlet(np.ones(problem.model.tasks), size=self.coarse.steps)
+                different = 1 if problem.control.tasks == "constant" else steps
+                draws = rng.dirichlet(np.ones(problem.model.tasks), different)
+                rows = np.broadcast_to(draws, (steps, problem.model.tasks))
                 yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
             return
-        given = interleaved(problem) if self.given is None else self.given
-        if self.given is None:
+        given = self.given[0] if self.given else interleaved(problem)
+        if not self.given:
             yield given, True
         for strategy in STRATEGIES.values():
             if strategy.turns and strategy.turned(problem) <= self._free.keys():
@@ -153,7 +174,8 @@ class Search:
         values: dict[str, Any] = dict(self.problem.settings)
         for name, (low, high) in self._free.items():
             if not self.problem.model.panel.knobs[name].rate:
-                values[name] = rng.uniform(low, high, self.coarse.steps)
+                draws = 1 if name in self.problem.control.constant else self.coarse.steps
+                values[name] = np.broadcast_to(rng.uniform(low, high, draws), self.coarse.steps)
         return values
 
     def _made(self, strategy: Strategy, **settings: Protocol) -> Iterator[tuple[Protocol, bool]]:
@@ -260,17 +282,24 @@ class Search:
         return True
 
     def rounded(self, controls: Controls, patience: float = 0.0) -> Controls:
-        """Return controls within the limits, with one task per step if tasks are free."""
-        if self.problem.limits.mean:
-            space = Space(self.problem, controls, free_tasks=False, free_knobs=True)
-            controls = space.split(np.asarray(project(space.join(controls), space.domain)))
-        if not self.free_tasks:
+        """Return controls within the limits, with one task per step unless these are mixed."""
+        controls = self.tied(controls)
+        if not self.one_task:
             return controls
         return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
 
+    def tied(self, controls: Controls) -> Controls:
+        """Return controls with constant and shared parts as such, and means within their limits."""
+        mixed = self.free_tasks and not self.one_task
+        budgets = mixed and self.problem.step_limits.binding
+        if not (self.problem.control.tied or self.problem.limits.mean or budgets):
+            return controls
+        space = Space(self.problem, controls, free_tasks=mixed, free_knobs=True)
+        return space.split(np.asarray(project(space.join(controls), space.domain)))
+
     def offer(self, controls: Controls) -> Found:
         """Keep controls if they are the best so far; return them with their value."""
-        if self.free_tasks and not (
+        if self.one_task and not (
             np.all(controls.shares.max(axis=1) == 1.0)
             and allows(self.problem.step_limits, controls.sequence)
         ):

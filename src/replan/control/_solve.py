@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from replan._common import check
@@ -29,7 +30,7 @@ def solve(
     problem: Problem,
     solver: Solver | None = None,
     *,
-    start: Protocol | None = None,
+    start: Protocol | Sequence[Protocol] | None = None,
     starts: int | None = None,
     seed: int | None = None,
     tolerance: float | None = None,
@@ -48,7 +49,8 @@ def solve(
 
     **Other arguments**
 
-    - `start`: a further protocol to begin from; where tasks are not controlled, it sets them.
+    - `start`: a further protocol to begin from, or several; where tasks are not controlled, the
+      first sets them. The relaxed plan is never worse than any of them.
     - `starts`, `seed`, `tolerance`: those of `Relax`, where no solver is given.
     - `max_gradients`: how many gradients may be computed.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replan._common.check import Floats
+from replan._common.check import Floats, Ints
 from replan.control._objective import Controls, Gradient
 from replan.control._projection import Domain
 from replan.problem import Problem
@@ -13,9 +13,10 @@ from replan.problem import Problem
 class Space:
     """What of the controls around `fixed` is free, as vectors that a minimisation can change.
 
-    A vector holds the free shares (steps, T), then the free columns of the knobs (steps, F) in
-    units of their ranges. Of the limits, the shares of the tasks and the means of the knobs apply:
-    a mixture of tasks has no switches and no stays.
+    A vector holds the rows of free shares, (steps, T) or (1, T) where they are constant, then the
+    values of the free knobs in units of their ranges: one for each step and column, or one for all
+    steps or columns that the control ties. Controls are linear in it. Of the limits, the shares of
+    the tasks and the means of the knobs apply: a mixture of tasks has no switches and no stays.
     """
 
     def __init__(
@@ -26,12 +27,32 @@ class Space:
         free = (low < high) & free_knobs
         self._free, self._low, self._width = free, low[free], (high - low)[free]
         limits, steps = problem.step_limits, len(fixed.shares)
+        self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks
+        self._place = self._places(problem)
+        self._uses = np.bincount(self._place.ravel()).astype(np.float64)
         self.domain = Domain(
-            steps * free_tasks,
+            self._rows,
             limits.low / limits.steps,
             limits.high / limits.steps,
             *self._means(problem, low, high),
         )
+
+    def _places(self, problem: Problem) -> Ints:
+        """Return where in the knobs' part of a vector the value of each step and column is."""
+        steps, size = self.fixed.knobs.shape
+        step, column = np.indices((steps, size))
+        for name, columns in problem.model.panel.columns.items():
+            if name in problem.control.constant:
+                step[:, columns] = 0
+            if name in problem.control.shared:
+                column[:, columns] = columns.start
+        places = (step * size + column)[:, self._free]
+        numbers: Ints = np.unique(places, return_inverse=True)[1]
+        return numbers.reshape(places.shape)
+
+    def _collected(self, values: Floats) -> Floats:
+        """Return the sums of values (steps, F) over the steps and columns that have one number."""
+        return np.asarray(np.bincount(self._place.ravel(), values.ravel(), self._uses.size))
 
     def _means(self, problem: Problem, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the weights (G, m) of the limited knobs in their means, and the bounds (G,)."""
@@ -44,31 +65,37 @@ class Space:
             weights = np.zeros((steps, low.size))
             one = columns.stop - columns.start == 1
             weights[:, columns] = 1.0 if one else self.fixed.shares
-            rows.append(weights[:, self._free].ravel() / steps)
+            rows.append(self._collected(weights[:, self._free]) / steps)
             first, width = low[columns.start], high[columns.start] - low[columns.start]
             least.append((bounds[0] - first) / width)
             most.append((bounds[1] - first) / width)
-        size = steps * int(self._free.sum())
-        return np.array(rows).reshape(len(rows), size), np.array(least), np.array(most)
+        weighted = np.array(rows).reshape(len(rows), self._uses.size)
+        return weighted, np.array(least), np.array(most)
 
     def join(self, controls: Controls) -> Floats:
-        """Return the free part of controls as a vector."""
-        knobs = (controls.knobs[:, self._free] - self._low) / self._width
-        return np.concatenate([*([controls.shares.ravel()] * self.free_tasks), knobs.ravel()])
+        """Return the free part of controls as a vector, means of what the control ties."""
+        knobs = self._collected((controls.knobs[:, self._free] - self._low) / self._width)
+        shares = controls.shares
+        if self._rows == 1:
+            shares = shares.mean(axis=0)
+        return np.concatenate([*([shares.ravel()] * self.free_tasks), knobs / self._uses])
 
     def split(self, x: Floats) -> Controls:
         """Return the controls of a vector."""
         shares, end = self.fixed.shares, self._end
         if self.free_tasks:
-            shares = x[:end].reshape(shares.shape)
+            shares = np.tile(x[:end].reshape(self._rows, -1), (len(shares) // self._rows, 1))
         knobs = self.fixed.knobs.copy()
-        knobs[:, self._free] = self._low + self._width * x[end:].reshape(len(knobs), -1)
+        knobs[:, self._free] = self._low + self._width * x[end:][self._place]
         return Controls(shares, knobs)
 
     def slopes(self, gradient: Gradient) -> Floats:
         """Return the gradient by the vector."""
-        knobs = self._width * gradient.by_knobs[:, self._free]
-        return np.concatenate([*([gradient.by_shares.ravel()] * self.free_tasks), knobs.ravel()])
+        knobs = self._collected(self._width * gradient.by_knobs[:, self._free])
+        shares = gradient.by_shares
+        if self._rows == 1:
+            shares = shares.sum(axis=0)
+        return np.concatenate([*([shares.ravel()] * self.free_tasks), knobs])
 
     def residual(self, x: Floats, slopes: Floats) -> float:
         """First-order gain still possible: that of the best controls in the linear model.
@@ -78,12 +105,12 @@ class Space:
         """
         end, left = self._end, float(slopes @ x)
         if self.free_tasks:
-            left -= _least_shares(slopes[:end].reshape(self.fixed.shares.shape), self.domain)
+            left -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
         return left - _least_box(slopes[end:], self.domain)
 
     @property
     def _end(self) -> int:
-        return self.fixed.shares.size * self.free_tasks
+        return self._rows * self.fixed.shares.shape[1]
 
 
 def _least_shares(rows: Floats, domain: Domain) -> float:

@@ -19,9 +19,9 @@ class Exhaustive(Solver):
 
     def run(self, search: Search) -> Status:
         """Try every protocol."""
-        if not search.free_tasks or search.free_knobs:
+        if not search.one_task or search.free_knobs:
             raise ValueError(
-                "`Exhaustive` expects a problem in which only the tasks are controlled"
+                "`Exhaustive` expects a problem in which only the tasks are controlled, over time"
             )
         search.begin()
         descent = Enumeration(search.fine, search.best.controls)

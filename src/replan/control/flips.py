@@ -36,8 +36,10 @@ class Flips(Solver):
 
     def run(self, search: Search) -> Status:
         """Polish every start."""
-        if not search.free_tasks or search.free_knobs:
-            raise ValueError("`Flips` expects a problem in which only the tasks are controlled")
+        if not search.one_task or search.free_knobs:
+            raise ValueError(
+                "`Flips` expects a problem in which only the tasks are controlled, over time"
+            )
         search.begin(self.starts, self.seed)
         for start in search.starts:
             enough = search.enough(self.tolerance)

@@ -36,6 +36,11 @@ class ForwardBackward(Solver):
 
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
+        if search.problem.control.tied:
+            raise ValueError(
+                "`ForwardBackward` expects controls that are free at every step and for every "
+                "task, got constant or shared ones: use Relax()"
+            )
         search.begin(alone=True)
         start = on_grid(search.problem, search.starts[0].protocol, search.problem.steps)
         descent = ForwardBackwardDescent(

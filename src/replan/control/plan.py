@@ -39,6 +39,7 @@ ADVICE: dict[Status, str] = {
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
 _FOCUS, _ALONE = "focus on {}", "{} alone"
 _BLOCKS = 9  # most stays that are described one by one
+_MOST = 1_000_000  # numbers in adjoints that a file holds
 _SAME = 1e-6  # values that differ by more, relatively, are those of different models
 
 
@@ -80,7 +81,8 @@ class Plan:
 
     trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
     tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
-    adjoints: (steps + 1, n), the gradients of the objective by the states. advice: what to do next,
+    adjoints: (steps + 1, n), the gradients of the objective by the states; files do not hold those
+    of very large states. advice: what to do next,
     if anything. statistics: method, seed, starts (from how many the search descended: random ones,
     a given one and strategies), gradients, roll_outs, seconds.
     """
@@ -160,7 +162,7 @@ class Plan:
             },
             "relaxed": self.relaxed.to_dict(),
             "hamiltonians": self.hamiltonians.tolist(),
-            "adjoints": self.adjoints.tolist(),
+            "adjoints": self.adjoints.tolist() if self.adjoints.size <= _MOST else None,
             "statistics": self.statistics,
         }
 
@@ -196,7 +198,7 @@ class Plan:
                 trajectory,
                 Protocol.from_dict(content["relaxed"]),
                 np.array(content["hamiltonians"]),
-                np.array(content["adjoints"]),
+                np.array(content["adjoints"] or np.zeros((0, trajectory.states.shape[1]))),
                 Certificate(**{name: content[name] for name in names}),
                 content["status"],
                 content["advice"],

@@ -31,8 +31,8 @@ _PATIENCES = 6  # ways to round the relaxed plan, with fewer and fewer switches
 class Relax(Solver):
     """Relax, round, polish.
 
-    - `starts`: random starts besides the three best strategies. 0 with a start given to `solve`
-      means that start alone.
+    - `starts`: random starts besides the three best strategies. 0 with starts given to `solve`
+      means these alone.
     - `seed`: of the random starts.
     - `tolerance`: how much may be left to gain to first order, as a fraction of what the controls
       can change: of how far a typical start lies above the best plan.
@@ -53,7 +53,13 @@ class Relax(Solver):
         check.number("tolerance", self.tolerance, above=0, at_most=1)
 
     def run(self, search: Search) -> Status:
-        """Go through the stages; each improves on what has been found."""
+        """Go through the stages; each improves on what has been found.
+
+        A step of a discrete model's protocol trains on many samples: it is not rounded to one task,
+        unless there are limits on stays.
+        """
+        if search.problem.model.discrete and not search.problem.step_limits.on_stays:
+            search.one_task = False
         search.begin(self.starts, self.seed)
         if not (search.free_tasks or search.free_knobs):
             return "converged"  # nothing to choose
@@ -92,7 +98,7 @@ class Relax(Solver):
         chosen: list[Controls] = []
         strategies = 0
         for start in sorted(search.starts, key=lambda start: (start.strategy, start.found.value)):
-            controls = on_grid(search.problem, start.protocol, search.coarse.steps)
+            controls = search.tied(on_grid(search.problem, start.protocol, search.coarse.steps))
             new = all(
                 np.abs(other.shares - controls.shares).max() > _ALIKE
                 or np.any(np.abs(other.knobs - controls.knobs) > _ALIKE * width)
@@ -107,6 +113,11 @@ class Relax(Solver):
         enough = part * search.enough(self.tolerance)
         descent = self._descent(search, search.fine, start, enough)
         search.descend(descent, 300)
+        for protocol in search.given:  # may be mixtures, which no rounded plan stands for
+            given = search.tied(on_grid(search.problem, protocol, search.problem.steps))
+            if search.fine.value(given) < descent.value:
+                descent = self._descent(search, search.fine, given, enough)
+                search.descend(descent, 300)
         search.relaxed = Found(descent.controls, descent.value, descent.residual)
         return _fill_knobs(search.problem, descent.controls)
 
@@ -115,7 +126,7 @@ class Relax(Solver):
 
     def _polish_tasks(self, search: Search, relaxed: Controls) -> None:
         """Change tasks step by step, from the rounded plan; on small problems, from all starts."""
-        if not search.free_tasks:
+        if not search.one_task:
             return
         self._flip(search, search.rounded(relaxed))
         if search.problem.step_limits.on_stays or search.coarse is search.fine:
@@ -127,7 +138,7 @@ class Relax(Solver):
 
     def _polish_tasks_and_knobs(self, search: Search) -> None:
         """Improve knobs and tasks alternately."""
-        for _ in range(5 * (search.free_knobs and search.free_tasks)):
+        for _ in range(5 * (search.free_knobs and search.one_task)):
             before = search.best.value
             enough = search.enough(self.tolerance)
             knobs = RelaxedDescent(
@@ -183,8 +194,8 @@ def _fill_knobs(problem: Problem, controls: Controls) -> Controls:
     """Give tasks without a share at a step the knobs of their nearest steps with one."""
     knobs = controls.knobs.copy()
     steps = np.arange(len(knobs))
-    for columns in problem.model.panel.columns.values():
-        if columns.stop - columns.start == 1:
+    for name, columns in problem.model.panel.columns.items():
+        if columns.stop - columns.start == 1 or name in problem.control.shared:
             continue
         for t in range(problem.model.tasks):
             used = controls.shares[:, t] > 1e-3

@@ -3,7 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from replan._common.sections import from_keys
-from replan.dynamics._capabilities import Chain, HasOverlaps, Simulable, require
+from replan.dynamics._capabilities import (
+    Chain,
+    HasOverlaps,
+    Outcomes,
+    Realised,
+    Simulable,
+    require,
+)
 from replan.dynamics._compiled_dynamics import CompiledDynamics
 from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, Pulled
 from replan.dynamics._integrate import Integration, IntegrationError, integrate
@@ -35,9 +42,11 @@ __all__ = [
     "IntegrationError",
     "Kernels",
     "Knob",
+    "Outcomes",
     "Overlaps",
     "Pieces",
     "Pulled",
+    "Realised",
     "Sampled",
     "Simulable",
     "TeacherStudent",

@@ -67,7 +67,7 @@ class Absent(DifferentiableDynamics):
         """Refuse: the losses are not known."""
         self._refuse()
 
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces, *_: Any) -> Pulled:
         """Refuse: the rate is not known."""
         self._refuse()
 

@@ -7,6 +7,7 @@ gone; it ends with this one at the latest.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -62,9 +63,9 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
 
 def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the types of the arguments of `pull_back` and of `pull_all_losses`."""
-    row, rows = np.zeros(0), np.zeros((0, 0))
+    row, rows, stages = np.zeros(0), np.zeros((0, 0)), np.zeros((0, 0, 0))
     pieces = Pieces.whole(rows, rows, row)
-    back = (parameters, rows, rows, pieces, rows, rows, rows, 0, 0, 0)
+    back = (parameters, rows, pieces, stages, rows, rows, rows, 0, 0, 0)
     losses = (parameters, rows, rows, rows, 0, 0, 0)
     return tuple(map(typeof, back)), tuple(map(typeof, losses))
 
@@ -72,7 +73,16 @@ def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def finish(kernels: Kernels) -> None:
     """Wait for what `begin` started."""
     if kernels in _running:
-        _running[kernels].wait()
+        with _running[kernels] as process:
+            process.wait()
+
+
+@atexit.register
+def _end() -> None:
+    for process in _running.values():
+        process.kill()
+        with process:
+            pass  # which closes the pipe and waits
 
 
 def _cores() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from replan.dynamics._kernels import Kernels
 if TYPE_CHECKING:
     from replan.dynamics._loops import Loop, Loops
 
+_KEPT = 2**23  # numbers of a roll-out's stages that are kept for the reverse
 _FEW = 5  # tasks: a step on all of them costs at most so many times a step on one of them
 
 
@@ -102,18 +104,60 @@ class CompiledDynamics(DifferentiableDynamics):
                 f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
                 f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
             )
+        return self._roll_out(start, pieces, np.empty((1, 4, start.size)))
+
+    def record(self, start: Floats, pieces: Pieces) -> tuple[Floats, tuple[Floats, ...]]:
+        """Roll out and keep the stages (steps, 4, n) of RK4, unless they are too many."""
+        steps = int(pieces.substeps.sum())
+        if 4 * steps * start.size > _KEPT:
+            return self.roll_out(start, pieces), ()
+        stages = np.empty((steps, 4, start.size))
+        return self._roll_out(start, pieces, stages), (stages,)
+
+    def _roll_out(self, start: Floats, pieces: Pieces, stages: Floats) -> Floats:
         count = len(pieces.lengths)
         states = np.empty((count + 1, start.size))
         states[0] = start
-        completed = self._paces.roll_out.run(self._forward, count, self.parameters, pieces, states)
+        completed = self._paces.roll_out.run(
+            self._forward, count, self.parameters, pieces, states, stages
+        )
         return states[: completed + 1]
 
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
-        """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`."""
+    def pull_back(
+        self, states: Floats, cotangents: Floats, pieces: Pieces, *record: Floats
+    ) -> Pulled:
+        """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`.
+
+        Where no stages were kept, some pieces at a time are rolled out again.
+        """
         by_shares, by_knobs = np.zeros_like(pieces.shares), np.zeros_like(pieces.knobs)
         found = Pulled(np.empty_like(states), by_shares, by_knobs)
+        if record:
+            self._pull(cotangents, pieces, record[0], found)
+            return found
+        found.adjoints[-1] = cotangents[-1]
+        for first, last in _groups(pieces, _KEPT // (4 * states.shape[1])):
+            some = pieces.only(first, last)
+            steps = np.empty((int(some.substeps.sum()), 4, states.shape[1]))
+            self._roll_out(states[first], some, steps)
+            ends = cotangents[first : last + 1].copy()
+            ends[-1] = found.adjoints[last]  # with all that follows
+            parts = found.adjoints[first : last + 1], by_shares[first:last], by_knobs[first:last]
+            self._pull(ends, some, steps, Pulled(*parts))
+        return found
+
+    def _pull(self, cotangents: Floats, pieces: Pieces, stages: Floats, found: Pulled) -> None:
         self._paces.pull_back.run(
             self._reverse.pull_back, len(pieces.lengths),
-            self.parameters, states, cotangents, pieces, *found,
+            self.parameters, cotangents, pieces, stages, *found,
         )  # fmt: skip
-        return found
+
+
+def _groups(pieces: Pieces, most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of pieces of at most so many steps, or of one piece, the last range first."""
+    last = len(pieces.lengths)
+    while last > 0:
+        steps = np.cumsum(pieces.substeps[:last][::-1])
+        first = last - max(1, int(np.searchsorted(steps, most, side="right")))
+        yield first, last
+        last = first

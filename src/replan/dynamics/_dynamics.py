@@ -70,8 +70,9 @@ class Dynamics(ABC):
     kind: the word that stands for the model in files. example: a commented problem file to start
     from, or its `[model]` and `[start]` sections alone. tasks: T. knobs: what training may turn
     over time, by default the learning rate alone. end_knobs: what is set once, at the end, so that
-    the objective is smallest, such as a factor at test time. `pack` makes a state from what a user
-    writes; `unpack` does the reverse.
+    the objective is smallest, such as a factor at test time. discrete: whether training consists of
+    steps of its own, as SGD does, which no integrator cuts: a roll-out takes no notice of substeps,
+    and has no error. `pack` makes a state from what a user writes; `unpack` does the reverse.
 
     A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
     as they are. One for files says how with the other methods.
@@ -82,6 +83,7 @@ class Dynamics(ABC):
     tasks: int
     knobs: Sequence[Knob] = (LR,)
     end_knobs: Sequence[Knob] = ()
+    discrete: ClassVar[bool] = False
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -119,6 +121,10 @@ class Dynamics(ABC):
 
         A roll-out stops where a number is no longer finite, and returns only the rows before.
         """
+
+    def diverging(self, state: Floats, piece: Pieces) -> str:
+        """Return, in words, what of a state does not stay finite over a piece; "" for all of it."""
+        return ""
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Dynamics:
@@ -196,8 +202,12 @@ class DifferentiableDynamics(Dynamics):
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states, of their shape, of Σ_l cotangents[…, l] × loss l."""
 
+    def record(self, start: Floats, pieces: Pieces) -> tuple[Floats, tuple[Any, ...]]:
+        """Return what `roll_out` does, and what `pull_back` can use besides: by default nothing."""
+        return self.roll_out(start, pieces), ()
+
     @abstractmethod
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces, *record: Any) -> Pulled:
         """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out.
 
         states: (pieces + 1, n), what `roll_out` gave. cotangents: of the same shape.

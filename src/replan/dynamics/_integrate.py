@@ -60,12 +60,17 @@ def integrate(
     The error is estimated by comparing step with half step; it says how many times smaller the
     steps must be. After the first pair of runs, give up where the next would need more than
     `max_steps` steps in all. If half the steps give the very same states, the model takes no notice
-    of them, and the error is not known.
+    of them, and the error is not known. A discrete model is rolled out once, and has none.
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
     max_steps = check.integer("max_steps", max_steps, at_least=1)
     ends = [knob.default for knob in model.end_knobs] if ends is None else ends
     lengths, whole = pieces.lengths, pieces.lengths.size + 1
+    if model.discrete:
+        states, losses = _finite_roll_out(model, start, pieces, ends)
+        advice = "" if len(states) == whole else _diverged(model, states, pieces)
+        status: Status = "diverged" if advice else "ok"
+        return Integration(states, losses, np.zeros_like(losses), pieces.substeps, status, advice)
     first = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
     pieces = pieces._replace(substeps=np.maximum(pieces.substeps, first))
     while True:
@@ -169,14 +174,22 @@ def _explain(
                     f"{check.show(edge.round(6).tolist())}: change its functions there, or "
                     f"{_smaller_rates(model)}"
                 )
-            rates = _rates_in_force(model, pieces.only(done, done + 1))
-            return "diverged", (
-                f"the trajectory diverged after time {pieces.lengths[:done].sum():g} of "
-                f"{pieces.lengths.sum():g}{rates}: {_smaller_rates(model)}"
-            )
+            return "diverged", _diverged(model, states, pieces)
     return "inaccurate", (
         f"accuracy {rtol:g} was not reached with {steps} steps: {_smaller_rates(model)}, or a "
         "larger `max_steps`"
+    )
+
+
+def _diverged(model: Dynamics, states: Floats, pieces: Pieces) -> str:
+    """Return when, and at which rates, a roll-out that ends with `states` diverged."""
+    done = len(states) - 1
+    piece = pieces.only(done, done + 1)
+    part = model.diverging(states[-1], piece)
+    return (
+        f"the trajectory{part and f' of {part}'} diverged after time "
+        f"{pieces.lengths[:done].sum():g} of {pieces.lengths.sum():g}"
+        f"{_rates_in_force(model, piece)}: {_smaller_rates(model)}"
     )
 
 

@@ -171,14 +171,11 @@ def _copy(source: Floats, target: Floats) -> None:
 
 @inlined
 def _stages(
-    work: Any, shares: Floats, knobs: Floats, step: float, count: int, stages: Floats,
-    slope: Floats, total: Floats,
+    work: Any, shares: Floats, knobs: Floats, step: float, stages: Floats, slope: Floats,
+    total: Floats,
 ) -> None:  # fmt: skip
-    """Fill in the states of the stages (4, n) after the first, and the sum k₁ + 2k₂ + 2k₃ + k₄.
-
-    count: how many slopes to compute; the last of the four is in the sum alone.
-    """
-    for j in range(count):
+    """Fill in the states of the stages (4, n) after the first, and the sum k₁ + 2k₂ + 2k₃ + k₄."""
+    for j in range(4):
         _rate(work, stages[j], shares, knobs, slope)
         weight = 2.0 if 0 < j < 3 else 1.0
         length = 0.5 * step if j < 2 else step
@@ -193,32 +190,40 @@ def _stages(
 
 
 def _roll_out(
-    p: Any, pieces: Pieces, states: Floats, piece: int, part: int, most: int
-) -> tuple[int, int]:
+    p: Any, pieces: Pieces, states: Floats, stages: Floats, piece: int, part: int, most: int
+) -> tuple[int, int]:  # fmt: skip
     """Classical RK4 with `pieces.substeps[i]` equal steps on piece i.
 
-    states: (pieces + 1, n), the start in its first row; the others are filled in. Goes on from step
-    `part` of a piece, from the state in the row after that piece. Returns the piece where a number
-    is no longer finite with part −1.
+    states: (pieces + 1, n), the start in its first row; the others are filled in. stages: (steps,
+    4, n) of all steps, filled in for the reverse; if it has a single row, for nobody. Goes on from
+    step `part` of a piece, from the state in the row after that piece. Returns the piece where a
+    number is no longer finite with part −1.
     """
     count, n = pieces.lengths.size, states.shape[1]
     work = _make_work(p)
-    stages, slope, total = np.empty((4, n)), np.empty(n), np.empty(n)
-    _copy(states[piece + 1] if part > 0 else states[piece], stages[0])
+    state, slope, total = np.empty(n), np.empty(n), np.empty(n)
+    _copy(states[piece + 1] if part > 0 else states[piece], state)
+    kept = stages.shape[0] > 1
+    at = part
+    for i in range(piece):
+        at += pieces.substeps[i]
     while piece < count:
         step = pieces.lengths[piece] / pieces.substeps[piece]
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
         last = min(pieces.substeps[piece], part + most)
         most -= last - part
         for _ in range(part, last):
-            _stages(work, shares, knobs, step, 4, stages, slope, total)
+            row = stages[at if kept else 0]
+            _copy(state, row[0])
+            _stages(work, shares, knobs, step, row, slope, total)
             size = 0.0
             for i in range(n):
-                stages[0, i] += step / 6.0 * total[i]
-                size += abs(stages[0, i])
+                state[i] += step / 6.0 * total[i]
+                size += abs(state[i])
             if not np.isfinite(size):
                 return piece, -1
-        _copy(stages[0], states[piece + 1])
+            at += 1
+        _copy(state, states[piece + 1])
         if last < pieces.substeps[piece]:
             return piece, last
         piece, part = piece + 1, 0
@@ -228,25 +233,23 @@ def _roll_out(
 
 
 def _pull_back(
-    p: Any, states: Floats, cotangents: Floats, pieces: Pieces,
+    p: Any, cotangents: Floats, pieces: Pieces, stages: Floats,
     adjoints: Floats, by_shares: Floats, by_knobs: Floats, done: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
-    states, cotangents: (pieces + 1, n). Fills in the adjoints (pieces + 1, n), the gradients by the
-    state at each edge, and adds to those by shares (pieces, T) and by knobs (pieces, C). Goes on
-    when the `done` last pieces are done, by whole pieces.
+    cotangents: (pieces + 1, n). stages: (steps, 4, n) of the roll-out. Fills in the adjoints
+    (pieces + 1, n), the gradients by the state at each edge, and adds to those by shares (pieces,
+    T) and by knobs (pieces, C). Goes on when the `done` last pieces are done, by whole pieces.
     """
-    count, n = pieces.lengths.size, states.shape[1]
-    work, pull_work = _make_work(p), _make_pull_work(p)
-    longest = 1
-    for piece in range(count):
-        longest = max(longest, pieces.substeps[piece])
-    stages = np.empty((longest, 4, n))
-    slope, total = np.empty(n), np.empty(n)
-    back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n)
+    count, n = pieces.lengths.size, cotangents.shape[1]
+    work = _make_pull_work(p)
+    total, back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     if done == 0:
         _copy(cotangents[count], adjoints[count])
+    at = 0
+    for piece in range(count - done):
+        at += pieces.substeps[piece]
     for piece in range(count - 1 - done, -1, -1):
         if most <= 0:
             return count - 1 - piece, 0
@@ -254,22 +257,16 @@ def _pull_back(
         most -= substeps
         step = pieces.lengths[piece] / substeps
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
-        _copy(states[piece], stages[0, 0])
-        for sub in range(substeps):  # the stages again, going forwards
-            more = sub + 1 < substeps
-            _stages(work, shares, knobs, step, 4 if more else 3, stages[sub], slope, total)
-            if more:
-                for i in range(n):
-                    stages[sub + 1, 0, i] = stages[sub, 0, i] + step / 6.0 * total[i]
         _copy(adjoints[piece + 1], back)
-        for sub in range(substeps - 1, -1, -1):
+        for _sub in range(substeps):
+            at -= 1
             # x⁺ = x + h/6 (k₁ + 2k₂ + 2k₃ + k₄): the cotangent of each kᵢ in turn, over h.
             for i in range(n):
                 cotangent[i] = back[i] / 6.0
                 total[i] = 0.0
             for j in range(3, -1, -1):
                 _pull_rate(
-                    pull_work, stages[sub, j], cotangent, shares, knobs, step,
+                    work, stages[at, j], cotangent, shares, knobs, step,
                     pulled, by_shares[piece], by_knobs[piece],
                 )  # fmt: skip
                 for i in range(n):

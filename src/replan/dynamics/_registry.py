@@ -14,6 +14,7 @@ from replan._common import check
 from replan.dynamics._dynamics import Dynamics
 
 DEFAULT = "teacher-student"  # for a problem file that names no kind
+_ELSEWHERE = {"network": "replan.networks"}  # kinds of layers above, imported when asked for
 IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with the user's own models
 
 _D = TypeVar("_D", bound=type[Dynamics])
@@ -44,10 +45,15 @@ def find(kind: str) -> type[Dynamics]:
     """Return the model of a kind; refuse an unknown kind."""
     if not isinstance(kind, str) or not known(kind):
         raise ValueError(
-            f"`model.kind` expects one of {', '.join(sorted(_KINDS))}; got {check.show(kind)}"
-            f"{check.hint(kind, _KINDS)} (a kind of your own: `replan --import FILE …`)"
+            f"`model.kind` expects one of {', '.join(kinds())}; got {check.show(kind)}"
+            f"{check.hint(kind, kinds())} (a kind of your own: `replan --import FILE …`)"
         )
     return _KINDS[kind]
+
+
+def kinds() -> list[str]:
+    """Return the words of all kinds that are registered, and those of replan's own that will be."""
+    return sorted({*_KINDS, *_ELSEWHERE})
 
 
 def known(kind: str) -> bool:
@@ -58,6 +64,8 @@ def known(kind: str) -> bool:
     entry points `replan.models` of installed packages.
     """
     import_named()
+    if kind in _ELSEWHERE:
+        importlib.import_module(_ELSEWHERE[kind])
     if kind not in _KINDS:
         for entry in _entry_points():
             if entry.name == kind:

@@ -205,7 +205,7 @@ class AutoDynamics(DifferentiableDynamics):
         bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
         return states[: bad[0]] if bad.size else states
 
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces, *_: Any) -> Pulled:
         """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`."""
         rows = _single_steps(pieces)
         last = np.cumsum(pieces.substeps) - 1

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from replan.networks._driver import (
     strategy_policy,
 )
 from replan.networks._experiment import Experiment
+from replan.networks._realisations import checked_realisations
 from replan.networks._tasks import ImageTasks
 from replan.policies import Fixed, Follow, Policy
 from replan.protocol import Protocol
@@ -97,7 +97,7 @@ def experiment(
         raise ValueError(f"`tasks` expects ImageTasks with two tasks, got {type(tasks).__name__}")
     names = check_strategies(strategies)
     steps = _checked_looks(looks, training.first)
-    which = _checked_realisations(realisations)
+    which = checked_realisations(realisations)
     seed = check.integer("seed", seed)
     protocols = _checked_protocols({} if protocols is None else protocols)
     threads = (os.cpu_count() or 1) if threads is None else threads
@@ -145,18 +145,6 @@ def _checked_looks(looks: Sequence[int], first: int) -> list[int]:
             f"`looks` expects steps of which the last is at least 1, got {check.show(steps)}"
         )
     return steps
-
-
-def _checked_realisations(realisations: int | Sequence[int]) -> list[int]:
-    if isinstance(realisations, Integral):
-        realisations = range(check.integer("realisations", realisations, at_least=1))
-    items = check.items("realisations", realisations, "numbers")
-    which = [check.integer("realisations", x) for x in items]
-    if len(which) == 0 or len(set(which)) < len(which):
-        raise ValueError(
-            f"`realisations` expects at least one, none twice, got {check.show(which)}"
-        )
-    return which
 
 
 def _checked_protocols(protocols: Mapping[str, Protocol]) -> dict[str, Protocol]:

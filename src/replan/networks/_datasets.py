@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import pickle
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -114,6 +115,27 @@ def cifar10(root: FilePath | None = None) -> Images:
     train, test = np.concatenate(rows[:-1]), rows[-1]
     images = (part[:, 1:].reshape(-1, 3, 32, 32) for part in (train, test))
     return Images(next(images), train[:, 0].copy(), next(images), test[:, 0].copy())
+
+
+def read_images(data: str) -> Images:
+    """Return a data set by its name, or the arrays of an .npz file, named as in `Images`."""
+    if not data.endswith(".npz"):
+        check.one_of("data", data, [*DATASETS, "FILE.npz"])
+        return fashion_mnist() if data == "fashion-mnist" else cifar10()
+    try:
+        with np.load(data) as found:
+            images = Images(*(found[name] for name in Images._fields))
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        expects = f"an .npz file with {', '.join(Images._fields)}"
+        raise ValueError(f"`data` expects {expects}, got {check.show(data)}: {error}") from None
+    for part, pixels, labels in (("train", *images[:2]), ("test", *images[2:])):
+        good = pixels.dtype == labels.dtype == np.uint8 and pixels.ndim > 1 and labels.ndim == 1
+        if not good or len(pixels) != len(labels) or pixels.shape[1:] != images[0].shape[1:]:
+            raise ValueError(
+                f"`data` expects uint8 images (n, …) and labels (n,), got {pixels.dtype} "
+                f"{pixels.shape} and {labels.dtype} {labels.shape} for {part} in {data}"
+            )
+    return images
 
 
 def data_folder() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from replan._common import check
 from replan._common.check import Ints
-from replan.networks._datasets import Images
+from replan.networks._datasets import Images, read_images
 
 Singles = NDArray[np.float32]
 
@@ -93,17 +93,77 @@ def parity_tasks(
     (Paper, appendix on CIFAR-10)
     """
     odd, even = [1, 3, 5, 7, 9], [0, 2, 4, 6, 8]
-    coding = 2 * np.eye(5, dtype=np.float32)[np.arange(10) // 2] - 1
+    tasks = class_tasks(images, [odd, even], normalise=normalise, test_samples=test_samples)
+    settings = {"tasks": "parity", "labels": "five outputs, +1 and -1"}
+    kept = {key: tasks.settings[key] for key in ("normalise", "test_samples")}
+    return replace(tasks, settings=settings | kept)
+
+
+def class_tasks(
+    images: Images,
+    classes: Sequence[Sequence[int]],
+    *,
+    normalise: str = "unit",
+    test_samples: int = 2000,
+) -> ImageTasks:
+    """Return a task for each group of classes: to tell its classes apart.
+
+    All groups are of one size, and no class is in two. With two classes there is one output, +1 for
+    the first and -1 for the second; with more, one for each: +1 for the right one, else -1.
+    `normalise` and `test_samples` are those of `mixed_tasks`.
+    """
+    groups = [
+        [check.integer("classes", x, at_most=9) for x in check.items("classes", group, "classes")]
+        for group in check.items("classes", classes, "lists of classes")
+    ]
+    size = len(groups[0]) if groups else 0
+    listed = [label for group in groups for label in group]
+    if size < 2 or any(len(g) != size for g in groups) or len(set(listed)) < len(listed):
+        raise ValueError(
+            "`classes` expects lists of at least two classes, all of one length, no class twice, "
+            f"got {check.show(groups)}"
+        )
+    coding = np.zeros((10, 1 if size == 2 else size), np.float32)
+    for group in groups:
+        coding[group] = [[1.0], [-1.0]] if size == 2 else 2 * np.eye(size) - 1
     return _build(
         images,
-        groups=[(odd, odd), (even, even)],
-        mix=[1.0, 1.0],
-        needed=[*odd, *even],
+        groups=[(group, group) for group in groups],
+        mix=[1.0] * len(groups),
+        needed=listed,
         coding=coding,
         normalise=normalise,
         test_samples=test_samples,
-        settings={"tasks": "parity", "labels": "five outputs, +1 and -1"},
+        settings={"tasks": "classes", "classes": groups, "labels": "+1 and -1"},
     )
+
+
+def image_tasks(
+    data: str,
+    *,
+    similarity: float | None = None,
+    classes: Sequence[Sequence[int]] | None = None,
+    **settings: Any,
+) -> ImageTasks:
+    """Return tasks made of a data set that is found by its name, so that files can name it.
+
+    - `data`: "fashion-mnist", "cifar10", or an .npz file of arrays as in `Images`.
+    - `similarity`: for `mixed_tasks`, or `classes`: for `class_tasks`; `settings` are theirs.
+    """
+    check.word("data", data)
+    if (similarity is None) == (classes is None):
+        got = "neither" if similarity is None else "both"
+        raise ValueError(f"`similarity` or `classes`: expects one of the two, got {got}")
+    images = read_images(data)
+    if similarity is not None:
+        tasks = mixed_tasks(images, similarity, **settings)
+    else:
+        assert classes is not None
+        for key in ("upstream", "auxiliary"):
+            if key in settings:
+                raise ValueError(f"`{key}` goes with `similarity`, got it with `classes`")
+        tasks = class_tasks(images, classes, **settings)
+    return replace(tasks, settings={"data": data} | tasks.settings)
 
 
 def _classes(name: str, pair: Sequence[int]) -> list[int]:

@@ -32,6 +32,7 @@ FIGURES = (
     "curriculum",
     "dropout",
     "denoising",
+    "levers",
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
 _ALL = (*FIGURES, *IMAGE_FIGURES)

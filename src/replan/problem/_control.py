@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from replan._common import check
 
@@ -15,16 +17,21 @@ Range = tuple[float, float]
 class Control:
     """What may be controlled.
 
-    tasks: whether the shares of the tasks are free. lr: the range (min, max) of the learning rate,
-    or None where it is fixed. knobs: the ranges of other knobs of the model, by name.
+    tasks: whether the shares of the tasks are free; "constant" for shares that are the same
+    throughout the training. lr: the range (min, max) of the learning rate, or None where it is
+    fixed. knobs: the ranges of other knobs of the model, by name. constant: the names of knobs
+    that keep one value throughout. shared: the names of knobs with a value for each task that have
+    the same one for all of them.
     """
 
-    tasks: bool = True
+    tasks: bool | Literal["constant"] = True
     lr: Range | None = None
     knobs: Mapping[str, Range] = field(default_factory=dict)
+    constant: Sequence[str] = ()
+    shared: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", check.boolean("tasks", self.tasks))
+        object.__setattr__(self, "tasks", _free("tasks", self.tasks))
         given = check.instance("knobs", self.knobs, Mapping, "ranges by name")
         ranges = {check.word("knobs", name): _range(name, value) for name, value in given.items()}
         if self.lr is not None:
@@ -33,6 +40,15 @@ class Control:
             ranges["lr"] = _range("lr", self.lr)
         if "lr" in ranges:
             check.number("lr min", ranges["lr"][0], at_least=0)
+        for tie in ("constant", "shared"):
+            names = check.items(tie, getattr(self, tie), "names of knobs")
+            for name in names:
+                check.word(tie, name)
+                if name not in ranges:
+                    raise ValueError(
+                        f"`{tie}` expects knobs that are controlled, got {check.show(name)}"
+                    )
+            object.__setattr__(self, tie, tuple(names))
         object.__setattr__(self, "lr", ranges.pop("lr", None))
         object.__setattr__(self, "knobs", ranges)
 
@@ -40,6 +56,20 @@ class Control:
     def ranges(self) -> dict[str, Range]:
         """The ranges of all knobs that may be controlled, by name."""
         return ({} if self.lr is None else {"lr": self.lr}) | dict(self.knobs)
+
+    @property
+    def tied(self) -> bool:
+        """Whether some control has the same value at all times, or for all tasks."""
+        return bool(self.tasks == "constant" or self.constant or self.shared)
+
+
+def _free(name: str, value: Any) -> bool | Literal["constant"]:
+    """Return whether shares are free; anything but True, False and "constant" is refused."""
+    if isinstance(value, str) and value == "constant":
+        return "constant"
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f'`{name}` expects true, false or "constant", got {check.show(value)}')
+    return bool(value)
 
 
 def _range(name: str, value: Any) -> Range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model
 
@@ -18,6 +18,12 @@ from replan.problem._control import Control
 from replan.problem._limits import Limits
 
 _P = TypeVar("_P")
+
+
+def _true_false_or_constant(value: Any) -> Any:
+    if not isinstance(value, bool) and value != "constant":
+        raise ValueError('true, false or "constant"')
+    return value
 
 
 def _range_or_false(value: Any) -> Any:
@@ -48,11 +54,16 @@ class _Range(Section):
     max: float
 
 
-_Knob = Annotated[_Range | None, BeforeValidator(_range_or_false)]
+class _Free(_Range):
+    constant: bool = False
+    shared: bool = False
+
+
+_Knob = Annotated[_Free | None, BeforeValidator(_range_or_false)]
 
 
 class _Control(Section):
-    tasks: bool = True
+    tasks: Annotated[bool | Literal["constant"], BeforeValidator(_true_false_or_constant)] = True
 
 
 class _Objective(Section):
@@ -158,10 +169,13 @@ def problem_from(
     names = list(model.panel.knobs)
     settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
     free = read(_with_knobs(_Control, names, _Knob), file.control, "control")
-    ranges = {name: getattr(free, name) for name in names}
+    turned = {name: getattr(free, name) for name in names if getattr(free, name) is not None}
     with named({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
         control = Control(
-            free.tasks, knobs={name: (x.min, x.max) for name, x in ranges.items() if x is not None}
+            free.tasks,
+            knobs={name: (x.min, x.max) for name, x in turned.items()},
+            constant=[name for name, x in turned.items() if x.constant],
+            shared=[name for name, x in turned.items() if x.shared],
         )
     objective = read(_by_name(file.objective), file.objective, "objective")
     own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}

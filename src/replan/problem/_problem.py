@@ -117,6 +117,11 @@ class Problem:
                 "`limits` expects limits only where `control.tasks` is true, "
                 f"got {check.show(self.limits)}"
             )
+        if limits.on_stays and self.control.tasks == "constant":
+            raise ValueError(
+                "`limits` expects no limits on stays and switches where `control.tasks` is "
+                f'"constant": a mixture of tasks has neither, got {check.show(self.limits)}'
+            )
         object.__setattr__(self, "step_limits", limits)
         self._check_means()
 
@@ -135,6 +140,12 @@ class Problem:
             known = knobs[check.one_of("control", name, knobs)]
             known.check(f"control.{name}", low)
             known.check(f"control.{name}", high)
+        for name in self.control.shared:
+            if not knobs[name].per_task:
+                raise ValueError(
+                    f"`shared` expects knobs with a value for each task, got {name}, which has one "
+                    "for all"
+                )
         values = {}
         for name, knob in knobs.items():
             low, high = self.control.ranges.get(name, (-np.inf, np.inf))
@@ -162,10 +173,10 @@ class Problem:
                     f"{high:g}, got {least:g}" + (f" to {most:g}" if most > least else "")
                 )
             per_task = self.model.panel.knobs[name].per_task and self.model.tasks > 1
-            if per_task and self.control.tasks:
+            if per_task and self.control.tasks and name not in self.control.shared:
                 raise ValueError(
                     f"`mean` of {name}, which has a value for each task, expects "
-                    "`control.tasks` to be false"
+                    "`control.tasks` to be false, or the knob to be shared"
                 )
 
     @property
@@ -333,6 +344,8 @@ class Problem:
             control["lr"] = False
         for name, (low, high) in self.control.ranges.items():
             control[name] = {"min": low, "max": high}
+            ties = {"constant": self.control.constant, "shared": self.control.shared}
+            control[name] |= {tie: True for tie, names in ties.items() if name in names}
         return {
             "model": {"kind": self.model.kind} | self.model.to_dict(),
             "start": self.model.start_to_dict(self.start),

@@ -89,15 +89,15 @@ def _pull_diffusion(p: float, shares: Floats, k: int, h: int, work: Work, bars: 
         norms[n] = norm(tilted(once[n, n], once[n, h], once[n, h], inverse))
         for m in range(U):
             bars.twice[n, m] = 0.0
+    for t in range(T):
+        work.coefficients[t] = shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h]
     for n in range(U):
         for m in range(n + 1):
-            weight, used = 0.0, False
+            weight, used = 0.0, m < K  # a head of exactly 0 still has a derivative
             for t in range(T):
                 product = weights[t, n] * weights[t, m]
                 used = used or product != 0.0
-                if m < K:  # a head of exactly 0 still has a derivative
-                    used = used or weights[t, n] != 0.0 or weights[t, m] != 0.0
-                weight += shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h] * product
+                weight += work.coefficients[t] * product
             bars.moment[n, m] = bars.moment[m, n] = 0.0
             if not used:
                 continue
