@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -20,6 +21,7 @@ from replan import (
     Plan,
     Problem,
     Protocol,
+    TeacherStudent,
     evaluate,
     levers,
     solve,
@@ -380,3 +382,18 @@ def test_several_starts_of_solve_are_all_begun_from():
     plan = solve(problem, start=others, starts=0)
     assert plan.statistics["starts"] == 2
     assert plan.certificate.relaxed_value <= best.certificate.relaxed_value * (1 + 1e-9)
+
+
+def test_problems_differ_in_their_start_alone():
+    first = short()
+    for other in (replace(first, duration=2 * first.duration), replace(first, lr=0.5)):
+        with pytest.raises(ValueError, match="`problem` expects problems that differ in their"):
+            levers([first, other])
+
+
+def test_nothing_to_control_has_a_picture():
+    model = TeacherStudent([[1.0]], hidden=1)
+    problem = Problem(model, model.fresh(0), 2.0, steps=2, control=Control(True, lr=(1.0, 1.0)))
+    found = levers(problem)
+    assert found.names == ["nothing", "all"]
+    assert found.plot() is not None
