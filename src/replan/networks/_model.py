@@ -112,8 +112,9 @@ class ImageNetwork(DifferentiableDynamics, Realised):
 
     Time is in steps of SGD. A step takes the next sample of every task, with its share as its
     weight: w ← w − Σ_t share_t lr_t ∇ loss_t. That is a weighted batch of T samples: on average
-    what a stream of mixed samples does, with less noise. A *realisation* is random weights, a memory
-    and an order of samples; a state holds the weights of all realisations, and losses are means over them, on held-out images.
+    what a stream of mixed samples does, with less noise. A *realisation* is random weights, a
+    memory and an order of samples; a state holds the weights of all realisations, and losses are
+    means over them, on held-out images.
 
     **Main arguments**
 
