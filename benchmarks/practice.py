@@ -38,7 +38,9 @@ if __name__ == "__main__":
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.rand(512, 784), torch.randint(10, (512,))
-    probe = LossProbe([TensorDataset(x, y)] * 2, loss, batch_size=256)
+    held_out = [TensorDataset(x, y)] * 2
+    probe = LossProbe(held_out, loss, batch_size=256)
+    idle = LossProbe(held_out, loss, FocusThenReplay(1, [0], max_focus=0), every=1)
 
     def steps() -> None:
         for _ in range(100):
@@ -46,12 +48,17 @@ if __name__ == "__main__":
             loss(model, [x[:BATCH], y[:BATCH]]).backward()
             optimizer.step()
 
-    peer, fixed, focus, step, measure = best_times(
+    def after_the_switch() -> None:
+        for _ in range(100):
+            idle.step(model)
+
+    peer, fixed, focus, step, measure, nothing = best_times(
         theirs,
         lambda: ours(Fixed([0.5, 0.5])),
         lambda: ours(FocusThenReplay(1, [0], max_focus=0)),
         steps,
         lambda: probe.measure(model),
+        after_the_switch,
         repeats=15,
     )
     row = {
@@ -59,6 +66,7 @@ if __name__ == "__main__":
         "Fixed µs": 1e6 * fixed / BATCHES,
         "FocusThenReplay µs": 1e6 * focus / BATCHES,
         f"probe of 2 × 256 every {EVERY}, µs per step": 1e6 * measure / EVERY,
+        "probe after the switch, µs per step": 1e4 * nothing,
         "training step µs": 1e4 * step,
     }
     save("practice", {"a batch of 64, one core": [row]})

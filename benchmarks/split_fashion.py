@@ -10,6 +10,7 @@ Needs the environment of `make test-avalanche` and Fashion-MNIST (`replan data f
 quarter of an hour on two cores; finished runs are kept in .cache.
 """
 
+import math
 import random
 import sys
 import warnings
@@ -76,10 +77,10 @@ def plugins(name: str, memory: int, samples: int, seed: int) -> list:
         return []
     if name == "ReplayPlugin":
         return [ReplayPlugin(memory)]
-    longest = None if FOCUS[name] is None else int(FOCUS[name] * samples)
+    longest = math.inf if FOCUS[name] is None else int(FOCUS[name] * samples)
     # Half of each batch is of the new task, as with ReplayPlugin.
-    policy = FocusThenReplay(0, [], tasks=TASKS, shares=0.5, max_focus=longest)
-    probe_size = None if policy.needs_losses else 0  # then all of the memory is replayed
+    policy = FocusThenReplay(0, [], tasks=TASKS, until="met", shares=0.5, max_focus=longest)
+    probe_size = None if longest else 0  # then all of the memory is replayed
     return [PolicyReplayPlugin(policy, memory, probe_size=probe_size, seed=seed)]
 
 

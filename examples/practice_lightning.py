@@ -45,7 +45,7 @@ def train(
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[ReplayCallback(sampler, LossProbe(held_out, loss, every=10))],
+        callbacks=[ReplayCallback(sampler, LossProbe(held_out, loss, policy, every=10))],
         use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,

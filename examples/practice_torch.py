@@ -20,7 +20,7 @@ def train(
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
-    probe = LossProbe(held_out, loss, every=10)
+    probe = LossProbe(held_out, loss, policy, every=10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in DataLoader(ConcatDataset(tasks), batch_sampler=sampler):
         optimizer.zero_grad()

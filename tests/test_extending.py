@@ -211,8 +211,8 @@ def test_an_installed_package_needs_no_import(files, write):
     [
         (
             "linea",
-            r"`model.kind` expects one of curriculum, denoising, dropout, linear, teacher-student; "
-            r"got 'linea', did you mean "
+            r"`model.kind` expects one of curriculum, denoising, dropout, linear, network, "
+            r"teacher-student; got 'linea', did you mean "
             r"`linear`\? \(a kind of your own: `replan --import FILE …`\)",
         ),
         ("quadratic", r"got 'quadratic' \(a kind of your own: `replan --import FILE …`\)"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -20,6 +21,7 @@ from replan import (
     Plan,
     Problem,
     Protocol,
+    TeacherStudent,
     evaluate,
     levers,
     solve,
@@ -49,7 +51,7 @@ PROBLEMS = {
     "three tasks": lambda: short(0.4, tasks=3, steps=4),
     "many steps": lambda: short(0.6, steps=40),
     "running costs": lambda: short(0.4, steps=4, running=[0.2, 0.0]),
-    "budget": lambda: short(0.4, limits=Limits(max_share=[0.25, 1.0])),
+    "budget": lambda: short(0.4, limits=Limits(max_share=[1.0, 0.25])),
     "mean rate": lambda: short(
         control=Control(False, lr=(0.0, 2.0)), limits=Limits(mean={"lr": (0.5, 0.8)})
     ),
@@ -262,8 +264,8 @@ def test_limits_hold_for_every_lever(name):
         assert found.alone[0]["nothing"].protocol.knobs["lr"].tolist() == [0.8] * 8
         assert "lr is 0.8 where fixed: its mean is limited" in found.notes
     if name == "budget":
-        np.testing.assert_allclose(found.alone[0]["nothing"].protocol.shares[0], [0.25, 0.75])
-        assert any("0.25, 0.75" in note for note in found.notes)
+        np.testing.assert_allclose(found.alone[0]["nothing"].protocol.shares[0], [0.75, 0.25])
+        assert any("0.75, 0.25" in note for note in found.notes)
 
 
 def test_a_single_task_has_no_shares():
@@ -380,3 +382,18 @@ def test_several_starts_of_solve_are_all_begun_from():
     plan = solve(problem, start=others, starts=0)
     assert plan.statistics["starts"] == 2
     assert plan.certificate.relaxed_value <= best.certificate.relaxed_value * (1 + 1e-9)
+
+
+def test_problems_differ_in_their_start_alone():
+    first = short()
+    for other in (replace(first, duration=2 * first.duration), replace(first, lr=0.5)):
+        with pytest.raises(ValueError, match="`problem` expects problems that differ in their"):
+            levers([first, other])
+
+
+def test_nothing_to_control_has_a_picture():
+    model = TeacherStudent([[1.0]], hidden=1)
+    problem = Problem(model, model.fresh(0), 2.0, steps=2, control=Control(True, lr=(1.0, 1.0)))
+    found = levers(problem)
+    assert found.names == ["nothing", "all"]
+    assert found.plot() is not None

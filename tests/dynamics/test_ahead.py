@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import replan
 from problems.models import Fishing
-from replan.dynamics import _ahead
+from replan._common import compiled
+from replan.dynamics import _ahead, moments
 
 ROLL_OUT = """
 import os, signal
@@ -61,8 +63,10 @@ def test_a_second_process_compiles_the_reverse_and_the_next_has_all_of_it(tmp_pa
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes cannot be killed so here")
 def test_the_second_process_ends_with_the_first(tmp_path):
     pid = int(run(KILLED, tmp_path).stdout)
+    deadline = time.monotonic() + 600
     try:
         while is_running(pid):
+            assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -82,9 +86,20 @@ def is_running(pid):
 def test_a_single_core_and_models_of_the_main_program_have_no_second_process(
     monkeypatch, module, cores
 ):
-    monkeypatch.setattr(_ahead, "is_kept", lambda loop: False)
+    monkeypatch.setattr(_ahead, "is_missing", lambda loop: True)
     monkeypatch.setattr(_ahead, "_running", {})
     monkeypatch.setattr(_ahead, "_cores", lambda: cores)
     monkeypatch.setattr(Fishing, "__module__", module)
     _ahead.begin(Fishing.kernels(), Fishing, Fishing().parameters)
     assert not _ahead._running
+
+
+def test_a_broken_index_counts_as_missing_and_code_that_cannot_be_kept_does_not(monkeypatch):
+    def broken():
+        raise EOFError("Ran out of input")
+
+    kept = moments.norm._cache
+    monkeypatch.setattr(kept._cache_file, "_load_index", broken)
+    assert compiled.is_missing(SimpleNamespace(signatures=[], _cache=kept))
+    assert not compiled.is_missing(SimpleNamespace(signatures=["float64"], _cache=kept))
+    assert not compiled.is_missing(SimpleNamespace(signatures=[], _cache=None))

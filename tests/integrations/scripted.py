@@ -1,6 +1,7 @@
 """What every integration must do: what the policy does by itself, and an example that runs."""
 
 import io
+import math
 import os
 import re
 import runpy
@@ -11,9 +12,14 @@ from unittest.mock import patch
 
 import torch
 
-from replan.policies import FocusThenReplay
-
 BATCH = 5
+
+# Settings of FocusThenReplay, and the batch after which the script's losses end its focus phase.
+RULES = [
+    ({"until": "halved"}, 9),
+    ({"until": "met", "max_focus": math.inf}, 13),
+    ({"until": "met"}, 10),  # half of an epoch of 20 batches
+]
 
 torch.set_num_threads(1)  # for networks this small, threads cost ten times what they save
 
@@ -23,23 +29,24 @@ def losses_after(batches):
     return {0: 0.25, 1: 0.25 + 0.0625 * (12 - batches)}
 
 
-def policy_by_hand(batches, size=BATCH, policy=None):
-    """Return the counts of each task by batch, and the policy, told losses every other batch."""
-    policy = policy or FocusThenReplay(1, [0], order="random", seed=1)
+def policy_by_hand(batches, policy, size=BATCH):
+    """Return the counts of each task by batch of a policy told losses after every other batch."""
+    policy.epoch_steps = batches * size
     counts = []
     for number in range(1, batches + 1):
         counts.append(policy.next_counts(size).tolist())
-        if number % 2 == 0:
+        if number % 2 and policy.needs_losses:
             policy.observe(losses_after(number))
-    return counts, policy
+    return counts
 
 
-def run_documented(heading, **known):
+def run_documented(heading, seed=0, **known):
     """Run the Python of a section of docs/practice.md; return the names it made."""
     page = (Path(__file__).parents[2] / "docs" / "practice.md").read_text(encoding="utf-8")
     section = re.split(r"\n## ", page.split(f"\n## {heading}\n")[1])[0]
     code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
     assert code
+    code = code.replace("torch.manual_seed(0)", f"torch.manual_seed({seed})")
     exec(compile(code, heading, "exec"), known)
     return known
 

@@ -32,6 +32,7 @@ from replan.integrations.torch import LossProbe
 from replan.policies import Alternate, Fixed, FocusThenReplay
 from scripted import (
     BATCH,
+    RULES,
     check_example,
     losses_after,
     policy_by_hand,
@@ -87,22 +88,24 @@ def strategy(*plugins, model=None, **settings):
     )  # fmt: skip
 
 
-def test_the_same_losses_give_the_same_decisions(monkeypatch):
+@pytest.mark.parametrize(("rule", "switch"), RULES)
+def test_the_same_losses_give_the_same_decisions(monkeypatch, rule, switch):
     monkeypatch.setattr(LossProbe, "measure", lambda probe, model: losses_after(probe.steps))
-    policy = FocusThenReplay(0, [], tasks=2, order="random", seed=1)
+    policy, twin = (
+        FocusThenReplay(0, [], tasks=2, order="random", seed=1, **rule) for _ in range(2)
+    )
     plugin, recorder = PolicyReplayPlugin(policy, 20, 3, BATCH - 3, every=2), Recorder()
     run = strategy(plugin, recorder, train_epochs=1)
     first, second = stream(120, experiences=2)
     run.train(first)
-    twin = FocusThenReplay(0, [], tasks=2, order="random", seed=1)
     twin.load_state_dict(policy.state_dict())
     run.train(second)
     twin.begin(1)
-    counts, twin = policy_by_hand(20, policy=twin)
+    counts = policy_by_hand(20, twin)
     assert [[batch.count(0), batch.count(1)] for batch in recorder.tasks[1]] == counts
     assert policy.decisions == twin.decisions
     assert policy.state_dict() == twin.state_dict()
-    assert policy.switch_step - policy.decisions[-2].step == 12 * BATCH
+    assert policy.switch_step - policy.decisions[-2].step == switch * BATCH
 
 
 @pytest.mark.parametrize("storage", [None, ReservoirSamplingBuffer, ClassBalancedBuffer])
@@ -150,8 +153,10 @@ def test_as_many_batches_and_samples_as_replay_plugin():
 
 def test_losses_are_those_of_the_model_on_what_is_kept_apart():
     told = []
-    policy = FocusThenReplay(0, [], tasks=3, log=lambda values, step: told.append(values))
-    plugin = PolicyReplayPlugin(policy, 30, probe_size=6, every=20)
+    policy = FocusThenReplay(
+        0, [], tasks=3, max_focus=np.inf, log=lambda values, step: told.append(values)
+    )
+    plugin = PolicyReplayPlugin(policy, 30, probe_size=6, every=19)  # the last of 20, too
     run = strategy(plugin, train_epochs=1, train_mb_size=2)
     for experience in list(stream())[:2]:
         run.train(experience)

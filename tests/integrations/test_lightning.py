@@ -21,6 +21,7 @@ from replan.policies import FocusThenReplay, Follow
 from replan.protocol import Protocol
 from scripted import (
     BATCH,
+    RULES,
     check_example,
     losses_after,
     policy_by_hand,
@@ -29,6 +30,9 @@ from scripted import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
+
+
+UNTIL_MET = RULES[1][0]
 
 
 class Recorder(pl.LightningModule):
@@ -59,10 +63,14 @@ class Scripted(LossProbe):
         return losses_after(self.steps)
 
 
+def until_met(**settings):
+    return FocusThenReplay(1, [0], order="random", seed=1, **UNTIL_MET | settings)
+
+
 def make(sizes=(50, 50), batches=20, **settings):
-    policy = FocusThenReplay(1, [0], order="random", seed=1)
-    sampler = ReplayBatchSampler(sizes, policy, BATCH, batches=batches, **settings)
-    return sampler, Scripted([torch.arange(1)], lambda *_: None, every=2)
+    policy = until_met(**settings)
+    sampler = ReplayBatchSampler(sizes, policy, BATCH, batches=batches)
+    return sampler, Scripted([torch.arange(1)], lambda *_: None, policy, every=2)
 
 
 def trainer(folder, *callbacks, **settings):
@@ -78,14 +86,18 @@ def loader(sampler, workers=0):
     return DataLoader(TensorDataset(torch.arange(100)), batch_sampler=sampler, num_workers=workers)
 
 
-def test_the_same_losses_give_the_same_decisions(tmp_path):
-    sampler, probe = make()
+@pytest.mark.parametrize(("rule", "switch"), RULES)
+def test_the_same_losses_give_the_same_decisions(tmp_path, rule, switch):
+    rule = {"max_focus": None} | rule
+    sampler, probe = make(**rule)
     module = Recorder()
     trainer(tmp_path, ReplayCallback(sampler, probe)).fit(module, loader(sampler))
-    counts, policy = policy_by_hand(20)
+    policy = until_met(**rule)
+    counts = policy_by_hand(20, policy)
     assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in module.seen] == counts
     assert sampler.policy.decisions == policy.decisions
     assert sampler.policy.state_dict() == policy.state_dict()
+    assert policy.switch_step == switch * BATCH
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -167,8 +179,9 @@ def test_what_the_policy_logs_reaches_the_logger(tmp_path):
     assert "replay/late" in header
     assert "replay/share_1" in header
     first = dict(zip(header.split(","), first.split(","), strict=True))
-    assert (first["step"], first["replay/samples"]) == ("2", str(2 * BATCH))
+    assert (first["step"], first["replay/samples"]) == ("1", str(BATCH))
     other = CSVLogger(tmp_path, name="other")
+    probe.policy = None  # measures though the policy needs no losses any more
     trainer(tmp_path, ReplayCallback(sampler, probe), logger=other).fit(Recorder(), loader(sampler))
     assert "replay/loss_0" in Path(other.log_dir, "metrics.csv").read_text()
     assert sampler.policy.log is None
@@ -202,7 +215,7 @@ def test_two_devices_share_the_batches(tmp_path):
     first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
     assert first["state"] == second["state"]
     assert sum(first["state"]["drawn"]) == 100
-    counts, _ = policy_by_hand(10, BATCH * 2)
+    counts = policy_by_hand(10, until_met(), BATCH * 2)
     together = [a + b for a, b in zip(first["seen"], second["seen"], strict=True)]
     assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in together] == counts
     new = [i for batch in together for i in batch if i >= 50]

@@ -1,9 +1,17 @@
 """Needs PyTorch: `make test-torch`."""
 
 import json
+import math
+import os
 import random
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from ast import literal_eval
 from collections import Counter
-from copy import deepcopy
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -16,10 +24,11 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from replan import Protocol
-from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
+from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler, WithTask
 from replan.policies import Alternate, Fixed, FocusThenReplay, Follow
 from scripted import (
     BATCH,
+    RULES,
     check_example,
     losses_after,
     policy_by_hand,
@@ -57,48 +66,98 @@ def in_passes(indices, size):
     )
 
 
-@settings(max_examples=80, deadline=None)
+def loaded_ahead(samplers, ahead):
+    """Yield the batches of all ranks as worker processes load them: some ahead of their turn."""
+    loaded, batches = [], zip(*samplers, strict=True)
+    for batch in batches:
+        loaded.append(batch)
+        if len(loaded) > ahead:
+            yield loaded.pop(0)
+    yield from loaded
+
+
+def begin(samplers, epoch):
+    """Call `set_epoch`; return after how many batches it said that `step` was not called."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+    counts = {int(re.search(r"not called after (\d+) batches", str(w.message))[1]) for w in told}
+    assert len(counts) <= 1
+    return counts.pop() if counts else 0
+
+
+# What becomes of a batch: trained on and reported; so, and then the job resumes from a checkpoint,
+# or the epoch is cut short; the job resumes before anything is reported; never reported.
+FATES = ["step"] * 8 + ["step, resume", "step, cut", "resume", "skip"]
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
     batch_size=st.integers(1, 7),
     ranks=st.integers(1, 3),
     mixed=st.booleans(),
     order=st.sampled_from(["spread", "random"]),
-    stops=st.lists(st.integers(0, 9), max_size=3),
     ahead=st.integers(0, 4),
     seed=st.integers(0, 5),
+    accumulate=st.sampled_from([1, 1, 1, 2, 3]),
+    fates=st.lists(st.sampled_from(FATES), max_size=40),
 )
 def test_no_sample_is_lost_or_drawn_twice(
-    sizes, batch_size, ranks, mixed, order, stops, ahead, seed
+    sizes, batch_size, ranks, mixed, order, ahead, seed, accumulate, fates
 ):
-    """In passes over each task, whatever the batches, ranks, epochs and resumptions."""
+    """In the documented loop over epochs, whatever happens to a batch, and at every moment.
 
-    def make():
-        policy = Fixed(np.full(len(sizes), 1 / len(sizes)), order=order, seed=seed)
-        return [
+    accumulate: `step` is called only after every so many batches.
+    """
+
+    def make(state=None):
+        samplers = [
             ReplayBatchSampler(
-                sizes, policy if r == 0 else deepcopy(policy), batch_size,
-                mixed=mixed, seed=seed, num_replicas=ranks, rank=r,
+                sizes, Fixed(np.full(len(sizes), 1 / len(sizes)), order=order, seed=seed),
+                batch_size, mixed=mixed, seed=seed, num_replicas=ranks, rank=r,
             )
             for r in range(ranks)
         ]  # fmt: skip
+        for sampler in samplers if state else ():
+            sampler.load_state_dict(json.loads(json.dumps(state)))
+        return samplers
 
-    samplers, seen = make(), []
-    for stop in [*stops, 20]:
-        seen += train(samplers, stop, ahead=ahead)
-        state, samplers = json.loads(json.dumps(samplers[0].state_dict())), make()
-        for sampler in samplers:
-            sampler.load_state_dict(state)
+    expected = [tuple(batch) for batch in train(make(), len(fates) + 5)]
+    samplers, epoch, number, fates = make(), 0, 0, list(fates)
+    length = left = len(samplers[0])
+    unreported = 0
+    while fates:
+        assert begin(samplers, epoch) == unreported
+        first, fate, given = samplers[0].steps, "", 0
+        for given, batch in enumerate(loaded_ahead(samplers, ahead), start=1):
+            assert batch == expected[first + given - 1]  # the next one, or one not reported
+            fate, number = fates.pop(0) if fates else "cut", number + 1
+            if "step" in fate and number % accumulate == 0:
+                for sampler in samplers:
+                    sampler.step()
+            if fate not in ("step", "skip"):
+                break
+        done, loaded = samplers[0].steps - first, min(left, given + ahead)
+        assert done <= given <= left
+        if "resume" in fate:
+            samplers = make(samplers[0].state_dict())
+            unreported, left = 0, left - done or length
+            epoch = samplers[0].epoch
+        else:  # workers that loaded the whole epoch ahead look as if it had been trained on
+            unreported, left = loaded - done if loaded == left else 0, length
+            epoch += 1
 
-    assert seen == train(make(), len(seen), ahead=ahead)  # as if nothing had happened
-    assert all(len(part) == batch_size for batch in seen for part in batch)
+    total = samplers[0].steps
+    together = [np.array(batch).T.ravel().tolist() for batch in expected]  # strides undone
     task_of = np.repeat(np.arange(len(sizes)), sizes)
-    # The stride of each rank undone: the batch over all ranks.
-    together = [np.array(batch).T.ravel().tolist() for batch in seen]
     for task, size in enumerate(sizes):
         drawn = [i for batch in together for i in batch if task_of[i] == task]
         assert in_passes(drawn, size) if size else not drawn
-    assert sum(len(batch) for batch in together) == samplers[0].samples.sum()
+    counts = np.bincount([task_of[i] for b in together[:total] for i in b], minlength=len(sizes))
+    assert samplers[0].samples.tolist() == counts.tolist()
+    assert all(len(part) == batch_size for batch in expected for part in batch)
     if not mixed:
         assert all(len({int(task_of[i]) for i in batch}) == 1 for batch in together)
 
@@ -188,9 +247,14 @@ def test_batches_without_a_step_come_again():
 
 def test_a_policy_that_is_told_nothing_is_noticed():
     sampler = ReplayBatchSampler([40, 40], FocusThenReplay(1, [0]), 10, batches=2)
-    with pytest.warns(UserWarning, match="the policy was told no losses so far"):
+    with pytest.warns(UserWarning, match="was told no loss of task 1 so far, and replays because"):
         train([sampler], 2)
+    with pytest.warns(UserWarning, match="was told no loss of task 1 so far"):
+        train([sampler], 2, losses=lambda step: {0: 0.5})  # that of the old task alone
     train([sampler], 2, losses=losses_after)
+    endless = ReplayBatchSampler([40, 40], until_met(), 10, batches=2)
+    with pytest.warns(UserWarning, match="no loss of task 0, 1 so far, and stays with the new"):
+        train([endless], 2)
     bounded = ReplayBatchSampler([40, 40], FocusThenReplay(1, [0], max_focus=30), 10, batches=2)
     train([bounded], 4)  # no warning: it ends by itself
 
@@ -206,6 +270,45 @@ def test_going_on_with_an_epoch_that_was_over_is_told():
     resumed.set_epoch(1)
     for again in (sampler, resumed):
         again.set_epoch(0)  # another round of training, no warning
+
+
+def test_a_state_from_an_epochs_end_has_nothing_left_of_it():
+    """As where a task of one epoch is over: it is not trained on again."""
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    train([sampler], 4)
+    resumed = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    resumed.load_state_dict(sampler.state_dict())
+    with pytest.warns(UserWarning, match=r"epoch 0 was over .* `set_epoch\(1\)` begins the next"):
+        assert list(resumed) == []
+    following = list(sampler)  # the same process goes on as it always did
+    assert len(following) == 4
+    resumed.load_state_dict(sampler.state_dict())  # of an epoch that has begun
+    assert list(resumed) == following
+    resumed.load_state_dict(train_and_save(4))
+    resumed.set_epoch(1)
+    assert list(resumed) == following
+    for steps in range(4):
+        resumed.load_state_dict(train_and_save(steps))
+        assert len(list(resumed)) == 4 - steps
+
+
+def train_and_save(batches):
+    sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+    train([sampler], batches)
+    return sampler.state_dict()
+
+
+def test_set_epoch_tells_of_batches_that_nobody_reported():
+    """In the documented loop: a call per step of the optimizer, and a batch that is skipped."""
+    for reported, lost in ((lambda n: n % 2 == 1, 2), (lambda n: n != 1, 1)):
+        sampler = ReplayBatchSampler([40], Fixed([1.0]), 10)
+        sampler.set_epoch(0)
+        for number, _ in enumerate(sampler):
+            if reported(number):
+                sampler.step()
+        with pytest.warns(UserWarning, match=f"`step` was not called after {lost} batches"):
+            sampler.set_epoch(1)
+        assert len(list(sampler)) == 4
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -234,34 +337,40 @@ def test_an_epoch_shorter_than_what_workers_load_ahead(persistent):
 
 def scripted(step):
     """Return losses of two tasks that meet after 12 batches, every other one."""
-    return None if step % 2 else losses_after(step)
+    return losses_after(step) if step % 2 else None
 
 
-def test_the_same_losses_give_the_same_decisions():
-    policy = FocusThenReplay(1, [0], order="random", seed=1)
+def until_met(**settings):
+    return FocusThenReplay(1, [0], until="met", max_focus=math.inf, **settings)
+
+
+@pytest.mark.parametrize(("rule", "switch"), RULES)
+def test_the_same_losses_give_the_same_decisions(rule, switch):
+    policy, twin = (FocusThenReplay(1, [0], order="random", seed=1, **rule) for _ in range(2))
     sampler = ReplayBatchSampler([50, 50], policy, BATCH, batches=20)
-    seen = train([sampler], 20, losses=scripted)
-    counts, twin = policy_by_hand(20)
+    seen = train([sampler], 20, losses=lambda step: scripted(step) if policy.needs_losses else None)
+    counts = policy_by_hand(20, twin)
     assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for (b,) in seen] == counts
+    assert policy.switch_step == switch * BATCH
     assert policy.decisions == twin.decisions
     assert policy.state_dict() == twin.state_dict()
 
 
 def test_losses_decide():
-    policy = FocusThenReplay(1, [0])
+    policy = until_met()
     sampler = ReplayBatchSampler([50, 50], policy, 4, batches=20)
     seen = train([sampler], 20, losses=scripted)
     new = [sum(i >= 50 for i in batch) for (batch,) in seen]
-    assert new == [4] * 12 + [2] * 8
-    assert policy.switch_step == 48
+    assert new == [4] * 13 + [2] * 7
+    assert policy.switch_step == 52
     assert [entry.late for entry in policy.decisions] == [0]
-    assert sampler.samples.tolist() == [16, 64]
+    assert sampler.samples.tolist() == [14, 66]
 
 
 @pytest.mark.parametrize(("workers", "factor"), [(1, 2), (2, 3)])
 def test_worker_processes_make_decisions_late_and_the_log_says_so(workers, factor):
     late, told = workers * factor, []
-    policy = FocusThenReplay(1, [0], log=lambda values, step: told.append(values["late"]))
+    policy = until_met(log=lambda values, step: told.append(values["late"]))
     sampler = ReplayBatchSampler([50, 50], policy, 4, batches=40)
     loader = DataLoader(
         TensorDataset(torch.arange(100)),
@@ -273,7 +382,7 @@ def test_worker_processes_make_decisions_late_and_the_log_says_so(workers, facto
     for (batch,) in loader:
         new.append(int((batch >= 50).sum()))
         sampler.step(scripted(sampler.steps + 1))
-    assert new == [4] * (12 + late) + [2] * (28 - late)
+    assert new == [4] * (13 + late) + [2] * (27 - late)
     assert policy.decisions[0].late == late * 4
     assert max(told) == late * 4
 
@@ -293,7 +402,7 @@ def test_resuming_in_mid_epoch_goes_on_to_the_sample(workers):
         return seen
 
     def make():
-        return ReplayBatchSampler([50, 50], FocusThenReplay(1, [0]), 4)
+        return ReplayBatchSampler([50, 50], until_met(), 4)
 
     whole, part, resumed = make(), make(), make()
     expected = loop(whole, None)
@@ -321,7 +430,7 @@ def _rank(rank, ranks, folder):
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks
     )
-    policy = FocusThenReplay(1, [0], order="random", seed=3)
+    policy = until_met(order="random", seed=3)
     sampler = ReplayBatchSampler([50, 60], policy, 4)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     # Each rank alone would decide otherwise, and rank 1 does not know the old task.
@@ -337,7 +446,7 @@ def _rank(rank, ranks, folder):
             losses = {1: losses[1] + 1.0}
         sampler.step(losses)
         measured = probe.step(model)
-        assert measured.keys() == (set(held_out) if number % 5 == 4 else set())
+        assert measured.keys() == (set(held_out) if number % 5 == 0 else set())
     (folder / f"{rank}.json").write_text(
         json.dumps({"seen": seen, "state": sampler.state_dict(), "switch": policy.switch_step})
     )
@@ -354,15 +463,86 @@ def test_two_processes_take_the_same_decisions(tmp_path):
             process.kill()
     ranks = first, second = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2)]
     assert first["state"] == second["state"]
-    assert first["switch"] == 12 * 8  # where the means meet
+    assert first["switch"] == 13 * 8  # where the means meet
     together = [np.array(pair).T.ravel() for pair in zip(*(r["seen"] for r in ranks), strict=True)]
     drawn = np.concatenate(together)
     for low, size in [(0, 50), (50, 60)]:
         assert in_passes([int(i) for i in drawn if low <= i < low + size], size)
     alone = ReplayBatchSampler(
-        [50, 60], FocusThenReplay(1, [0], order="random", seed=3), 8, batches=len(first["seen"])
+        [50, 60], until_met(order="random", seed=3), 8, batches=len(first["seen"])
     )
     assert [b.tolist() for b in together] == [b for (b,) in train([alone], 14, losses=scripted)]
+
+
+ACCELERATE = """
+import json, sys
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+from replan.integrations.torch import ReplayBatchSampler
+from replan.policies import FocusThenReplay
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    accelerator = Accelerator(cpu=True)
+    sampler = ReplayBatchSampler([50, 60], FocusThenReplay(1, [0], max_focus=24), 4)
+    loader = DataLoader(TensorDataset(torch.arange(110.0)), batch_sampler=sampler)
+    refused = ""
+    try:
+        loader = accelerator.prepare(loader)
+    except ValueError as error:
+        refused = str(error)
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
+    seen = []
+    for (batch,) in loader:
+        batch = batch.to(accelerator.device)
+        seen.append(batch.int().tolist())
+        optimizer.zero_grad()
+        accelerator.backward(model(batch[:, None]).square().mean())
+        optimizer.step()
+        sampler.step({0: 0.5, 1: 1.0})
+    weight = accelerator.unwrap_model(model).weight.item()
+    content = {"refused": refused, "seen": seen, "weight": weight, "state": sampler.state_dict()}
+    with open(f"{folder}/{accelerator.process_index}.json", "w") as file:
+        json.dump(content, file)
+    accelerator.end_training()
+"""
+
+
+def run_accelerate(tmp_path, processes):
+    """Run the script in so many processes of Accelerate; return what each of them wrote."""
+    script = tmp_path / "script.py"
+    script.write_text(ACCELERATE)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launch += [f"--nproc-per-node={processes}", str(script), str(tmp_path)]
+    run = subprocess.Popen(launch, start_new_session=True)
+    try:
+        assert run.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # its processes, too
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(processes)]
+
+
+def test_accelerate_with_two_processes(tmp_path):
+    """It does not divide batches once more: the loader is refused, and left alone it is right."""
+    ranks = first, second = run_accelerate(tmp_path, 2)
+    for rank in ranks:
+        assert "`accelerator.prepare` would divide these once more" in rank["refused"]
+    assert first["state"] == second["state"]
+    assert first["weight"] == second["weight"]
+    together = [np.array(pair).T.ravel() for pair in zip(*(r["seen"] for r in ranks), strict=True)]
+    alone = ReplayBatchSampler([50, 60], FocusThenReplay(1, [0], max_focus=24), 8)
+    assert [b.tolist() for b in together] == [b for (b,) in train([alone], 14)]
+
+
+def test_accelerate_with_one_process_may_prepare_the_loader(tmp_path):
+    (only,) = run_accelerate(tmp_path, 1)
+    assert only["refused"] == ""
+    alone = ReplayBatchSampler([50, 60], FocusThenReplay(1, [0], max_focus=24), 4)
+    # Accelerate loads a batch ahead.
+    assert [[b] for b in only["seen"]] == train([alone], 28, ahead=1)
 
 
 class Noisy(torch.nn.Module):
@@ -385,8 +565,8 @@ def test_the_probe_leaves_training_as_it_was():
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     told = [probe.step(model) for _ in range(6)]
-    assert [bool(losses) for losses in told] == [False, False, True] * 2
-    assert told[2] == pytest.approx({0: 0.0, 1: 1.0}, abs=1e-4)
+    assert [bool(losses) for losses in told] == [True, False, False] * 2
+    assert told[3] == pytest.approx({0: 0.0, 1: 1.0}, abs=1e-4)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert str(np.random.get_state()) == before[2]  # noqa: NPY002
@@ -419,13 +599,76 @@ def test_the_probe_goes_round_its_samples():
         every=1,
         batch_size=4,
     )
-    for _ in range(5):
+    for _ in range(6):
         probe.step(torch.nn.Identity())
-    assert all(len(batch) == 4 for batch in seen)
+    assert {len(batch) for batch in seen} == {3, 4}  # equal parts
     assert Counter(x for batch in seen for x in batch) == dict.fromkeys(range(10), 2)
     resumed = LossProbe(probe.data, probe.loss, every=1, batch_size=4)
     resumed.load_state_dict(probe.state_dict())
     assert probe.step(torch.nn.Identity()) == resumed.step(torch.nn.Identity())
+
+
+class Counted(TensorDataset):
+    """Counts how often its samples are loaded."""
+
+    loads = 0
+
+    def __getitem__(self, index):
+        self.loads += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("total", "once"), [(6, True), (8 * 4, True), (8 * 4 + 1, False)])
+def test_held_out_samples_are_loaded_once_unless_they_are_many(total, once):
+    data = Counted(torch.arange(float(total)))
+    probe = LossProbe([data], lambda model, batch: batch[0].mean(), every=1, batch_size=4)
+    first = [probe.step(torch.nn.Identity()) for _ in range(12)]
+    again = LossProbe([data], probe.loss, every=1, batch_size=4)
+    assert [again.step(torch.nn.Identity()) for _ in range(12)] == first
+    assert (data.loads == 2 * total) == once
+
+
+def test_the_probe_measures_only_while_its_policy_needs_losses():
+    measured = []
+    data = [TensorDataset(torch.ones(2))] * 2
+    policy = FocusThenReplay(0, [], tasks=2)
+
+    def loss(model, batch):
+        measured.append(policy.step)
+        return batch[0].mean()
+
+    probe = LossProbe(data, loss, policy, every=2)
+
+    def steps(count):
+        for _ in range(count):
+            policy.next_tasks(1)
+            policy.observe(probe.step(torch.nn.Identity()))
+
+    steps(5)
+    assert not measured  # there is nothing to replay
+    policy.begin(1)
+    steps(4)
+    assert measured == [7, 7, 9, 9]
+    policy.observe({1: 0.1})
+    steps(10)
+    assert len(measured) == 4  # it has switched
+    always = LossProbe(data, loss, every=2)
+    assert [bool(always.step(torch.nn.Identity())) for _ in range(4)] == [True, False] * 2
+
+
+def test_samples_carry_their_task():
+    x, y = torch.arange(8.0), torch.arange(8)
+    parts = [TensorDataset(x[:5], y[:5]), TensorDataset(x[5:], y[5:])]
+    data = ConcatDataset([WithTask(part, task) for task, part in enumerate(parts)])
+    sampler = ReplayBatchSampler([5, 3], Fixed([0.5, 0.5]), 4)
+    for one, two, task in DataLoader(data, batch_sampler=sampler, num_workers=1):
+        assert torch.equal(one.long(), two)
+        assert torch.equal(task, (two >= 5).long())
+        sampler.step()
+    assert WithTask([{"x": 1}], 3)[0] == {"x": 1, "task": 3}
+    assert WithTask([7], 3)[0] == (7, 3)
+    assert WithTask([[7, 8]], 3)[0] == (7, 8, 3)
+    assert len(WithTask([7], 3)) == 1
 
 
 def plan():
@@ -572,6 +815,9 @@ SAMPLER = ReplayBatchSampler([5, 5], Fixed([0.5, 0.5]), 2)
             lambda: ReplayBatchSampler([5], Fixed([1.0]), 2, rank=0),
             "`rank` expects `num_replicas` beside it, got 0",
         ),
+        (lambda: LossProbe([[0]], len, 3), "`policy` expects a policy of replan.policies or None"),
+        (lambda: WithTask(3, 0), "`data` expects a map-style data set, got 3"),
+        (lambda: WithTask([0], -1), "`task` expects an integer of at least 0, got -1"),
         (lambda: LossProbe([[0]], 3), "`loss` expects a function of a model and a batch, got 3"),
         (lambda: LossProbe({0: 5}, len), r"samples of each, got sizes {0: None}"),
         (lambda: LossProbe({"a": [0]}, len), "`data` expects an integer of at least 0, got 'a'"),
@@ -608,7 +854,7 @@ def test_the_number_of_a_batch_is_an_integer(number):
 
 def test_a_training_loop():
     """Two tasks that pull one weight apart: focus ends where the losses meet."""
-    policy = FocusThenReplay(1, [0])
+    policy = until_met()
     data = [TensorDataset(torch.ones(64, 1), torch.full((64, 1), y)) for y in (-1.0, 1.0)]
     sampler = ReplayBatchSampler([64, 64], policy, 4, batches=60)
     model = torch.nn.Linear(1, 1, bias=False)
@@ -633,7 +879,28 @@ def test_the_example_runs():
     check_example(rows_of_example("practice_torch"))
 
 
-def test_the_documentation_runs():
+@pytest.mark.parametrize("seed", range(5))
+def test_the_documentation_runs(seed, capsys):
+    """It is seeded, and whatever the seed, the policy replays because the losses say so."""
+    made = run_documented("PyTorch", seed)
+    printed = capsys.readouterr().out
+    assert 'reason="the new task\'s loss halved"' in printed
+    if seed == 0:  # the numbers in its comments
+        before, decisions, after, samples = printed.splitlines()[:4]
+        assert "step=224" in decisions
+        assert samples == "[1088 1312]"
+        switch = re.search(r"losses=({.*?})", decisions)[1]
+        for line, losses in ((before, [0.11, 0.80]), (switch, [0.17, 0.16]), (after, [0.09, 0.07])):
+            assert list(literal_eval(line).values()) == pytest.approx(losses, abs=0.006)
+    assert made["checkpoint"]["task"] == 2
+    assert made["checkpoint"]["sampler"]["steps"] == 25
+
+
+def test_a_checkpoint_at_a_tasks_end_goes_on_with_the_next_task():
+    """As documented for tasks that arrive one after another."""
     made = run_documented("PyTorch")
-    assert made["sampler"].samples.sum() == 25 * 32
-    assert [d.what for d in made["policy"].decisions if d.what == "focus"] == ["focus"] * 3
+    first, *_ = made["arrive"]()
+    again, *later = made["arrive"](first)
+    assert again == first  # nothing of it was trained on again
+    assert [c["task"] for c in later] == [1, 2]
+    assert [sum(c["sampler"]["drawn"]) for c in later] == [25 * 32] * 2

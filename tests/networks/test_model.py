@@ -17,6 +17,7 @@ from replan.control import Controls, Objective
 from replan.dynamics import Pieces, find
 from replan.networks import ImageNetwork, ImageTasks, NetworkWeights, _model, image_tasks
 from replan.networks._network import train as train_in_order
+from replan.networks._realisations import check_distinct
 
 LOSSES = ("squared-error", "cross-entropy")
 START = {"steps": 30, "lr": 0.05}
@@ -610,6 +611,42 @@ def test_broken_realisations_are_counted_and_not_averaged_away(problem, tmp_path
     assert found.broken("protocol")["diverged"] == [0, 1, 2, 3]
     assert found.value("protocol").mean == np.inf
     found.save(tmp_path / "gone.json")
+
+
+def test_a_protocol_that_survives_is_not_worse_than_one_that_diverges():
+    model = small_network(biases=True, precision="single", realisations=2)
+    problem = Problem(model, model.fresh(), 40.0, steps=4, lr=0.05)
+    good = strategies.interleaved(problem)
+    named = {"wild": good.with_knobs(lr=1e6), "good": good, "mad": good.with_knobs(lr=2e6)}
+    found = networks.test(problem, named, realisations=2)
+    assert found.difference("good", "wild").mean == -np.inf
+    assert found.difference("wild", "good").mean == np.inf
+    assert np.isnan(found.difference("mad", "wild").mean)
+    assert found.stability["mad"] == 0
+    assert "under 1/1024 ×" in str(found)
+
+
+def test_large_losses_of_wide_networks_at_the_start_are_no_divergence():
+    model = small_network(hidden=1000, realisations=6, precision="single")
+    problem = Problem(model, model.fresh(), 5.0, steps=1, lr=1e-6)
+    piece = strategies.interleaved(problem)
+    ends = model.train_each(
+        problem.state, Pieces.whole(piece.shares, problem.knob_rows(piece), piece.lengths)
+    )
+    assert np.any(ends.losses > 10 * model._empty_losses)
+    assert not ends.diverged.any()
+
+
+@pytest.mark.parametrize("settings", [{"running": [0.5, 0.5]}, {"targets": [0.1, None]}])
+def test_only_final_losses_are_tested(problem, settings):
+    other = dataclasses.replace(problem, **settings)
+    with pytest.raises(ValueError, match="`problem` expects an objective of final losses"):
+        networks.test(other, strategies.interleaved(other))
+
+
+def test_one_task_has_no_memory():
+    with pytest.raises(ValueError, match="`memory` expects None where there are no old tasks"):
+        check_distinct("memory", 5, small_network().data, range(0))
 
 
 def test_only_models_with_realisations_are_tested():

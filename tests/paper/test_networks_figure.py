@@ -196,8 +196,20 @@ def test_a_realisation_that_diverged_leaves_its_cell_open():
     assert "none" in claim.number_texts()[0]
     found = figure._with_differences(tables)
     timing = found[found["contender"] == "timing"]
-    assert np.all(np.isinf(timing["difference"]))
+    assert np.all(timing["difference"] == np.inf)
+    assert np.all(timing["from"] == -np.inf)
     assert np.all(np.isfinite(found[found["contender"] == "both"]["difference"]))
+
+
+def test_where_the_reference_diverged_others_are_below_it():
+    tables = made_up()
+    runs = tables["runs"]
+    fixed = (runs["contender"] == "fixed share") & (runs["realisation"] == 3)
+    runs.loc[fixed, "loss"] = np.inf
+    found = figure._with_differences(tables).set_index("contender")["difference"]
+    assert np.all(found["both"] == -np.inf)
+    assert np.all(np.isnan(found["fixed share"]))  # of infinite losses
+    figure.draw(tables | {"contenders": figure._with_differences(tables)})
 
 
 def test_the_reference_is_the_fixed_share_at_its_better_schedule():

@@ -12,6 +12,11 @@ from replan import Protocol
 from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, Policy
 
 
+def met(*tasks, **settings):
+    """The paper's rule."""
+    return FocusThenReplay(*tasks, until="met", **settings)
+
+
 def play(policy, script, every=10):
     """Tell a policy (new, old) losses every so many steps; return the step of its switch."""
     for new, old in script:
@@ -39,13 +44,122 @@ FALLING = [(1.0, 0.1), (0.5, 0.2), (0.3, 0.3), (0.2, 0.4), (0.1, 0.5)]
     ],
 )
 def test_it_switches_exactly_when_it_should(settings, step):
-    policy = FocusThenReplay(1, [0], **settings)
+    policy = met(1, [0], **settings)
     assert play(policy, FALLING) == step
     assert policy.focusing == (step < 0)
 
 
-def test_the_new_task_alone_and_then_all_of_them():
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        ({}, 20),  # 0.5 is half of 1.0
+        ({"margin": -0.5}, 40),  # 0.2 is below a quarter
+        ({"margin": 1.0}, 10),  # the first one is low enough
+        ({"patience": 2}, 30),
+        ({"patience": 5}, -1),
+        ({"min_focus": 35}, 40),
+        ({"max_focus": 15}, 15),
+        ({"smoothing": 0.5}, 40),  # 0.75, 0.525, 0.3625
+    ],
+)
+def test_it_switches_exactly_when_the_loss_has_halved(settings, step):
+    policy = FocusThenReplay(1, [0], **settings)
+    assert play(policy, FALLING) == step
+    if step == 20:
+        assert policy.decisions[0].reason == "the new task's loss halved"
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_whether_a_loss_has_halved_depends_on_no_other_task_and_no_scale(scale):
+    """By the paper's rule a new task ten times as hard would never be left."""
+    harder = FocusThenReplay(1, [0])
+    assert play(harder, [(10 * scale * new, scale * old) for new, old in FALLING]) == 20
+    alone = FocusThenReplay(1, [0])
+    for new, _ in FALLING:
+        alone.next_tasks(10)
+        alone.observe({1: scale * new})
+    assert alone.switch_step == 20
+    assert play(met(1, [0]), [(10 * scale * new, scale * old) for new, old in FALLING]) == -1
+
+
+def test_each_new_task_has_a_first_loss_of_its_own():
+    policy = FocusThenReplay(0, [], tasks=3)
+    policy.observe({0: 8.0})
+    policy.begin(1)
+    for loss, focusing in ((1.0, True), (0.6, True), (0.5, False)):
+        policy.observe({0: 5.0, 1: loss})
+        assert policy.focusing == focusing
+    policy.begin(2)
+    policy.observe({2: 0.4})
+    assert policy.focusing
+    policy.observe({2: 0.2})
+    assert not policy.focusing
+
+
+def test_the_focus_phase_is_bounded_by_default():
+    """By half of an epoch where the loop says how long one is, else by a number."""
     policy = FocusThenReplay(1, [0])
+    policy.next_tasks(9_990)
+    assert policy.next_counts(20).tolist() == [5, 15]
+    assert policy.decisions[0].reason == "the longest focus phase, 10000 steps"
+    policy = FocusThenReplay(1, [0])
+    policy.epoch_steps = 30
+    assert policy.next_counts(30).tolist() == [8, 22]
+    assert policy.switch_step == 15
+    later = FocusThenReplay(1, [0], min_focus=20)
+    later.epoch_steps = 30
+    later.next_tasks(30)
+    assert later.switch_step == 20
+    endless = FocusThenReplay(1, [0], max_focus=np.inf)
+    endless.epoch_steps = 30
+    assert endless.next_counts(100_000).tolist() == [0, 100_000]
+
+
+@pytest.mark.parametrize("longest", [0, 5, 29])
+def test_a_smaller_bound_may_be_set_or_resumed_with(longest):
+    """The phase ends at once: it has lasted longer already."""
+    before = FocusThenReplay(1, [0], max_focus=100)
+    assert before.next_counts(30).tolist() == [0, 30]
+    resumed = FocusThenReplay(1, [0], max_focus=longest)
+    resumed.load_state_dict(before.state_dict())
+    before.max_focus = longest
+    for policy in (before, resumed):
+        assert policy.shares(8).tolist() == [[0.5, 0.5]] * 8
+        assert policy.next_counts(40).tolist() == [20, 20]
+        assert policy.switch_step == 30
+        again = FocusThenReplay(1, [0])
+        again.load_state_dict(policy.state_dict())
+
+
+def test_losses_that_are_not_finite_are_noted_once():
+    policy = FocusThenReplay(1, [0], tasks=3)
+    for _ in range(50):
+        for bad in (np.nan, np.inf, -np.inf):
+            policy.observe({1: bad})
+            policy.observe({0: bad, 1: 1.0})
+            policy.observe({0: 0.1, 1: bad})
+    assert [d.reason for d in policy.decisions] == [
+        "the loss of task 1 is not finite", "the loss of task 0 is not finite",
+    ]  # fmt: skip
+    policy.observe({1: 0.5})
+    policy.begin(2)
+    policy.observe({1: np.nan})  # of the next arrival
+    assert policy.decisions[-1].reason == "the loss of task 1 is not finite"
+
+
+def test_a_task_that_nothing_was_replayed_with_is_told_when_the_next_arrives():
+    policy = FocusThenReplay(1, [0], tasks=3)
+    policy.next_tasks(40)
+    with pytest.warns(UserWarning, match="task 1 was trained on alone, for 40 steps, until task 2"):
+        policy.begin(2)
+    for asked in ({"max_focus": np.inf}, {"min_focus": 99, "max_focus": 99}):
+        policy = FocusThenReplay(1, [0], tasks=3, **asked)
+        policy.next_tasks(40)
+        policy.begin(2)  # no warning: that is what was asked for
+
+
+def test_the_new_task_alone_and_then_all_of_them():
+    policy = met(1, [0])
     assert policy.next_tasks(5).tolist() == [1] * 5
     policy.observe({0: 1.0, 1: 0.5})
     assert policy.next_tasks(6).tolist() in ([0, 1] * 3, [1, 0] * 3)
@@ -65,7 +179,7 @@ def test_the_longest_focus_phase_ends_within_a_batch():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_it_never_switches_on_a_loss_that_is_not_finite(bad):
-    policy = FocusThenReplay(1, [0])
+    policy = met(1, [0])
     policy.observe({1: 1.0, 0: 0.5})
     policy.observe({1: 0.1, 0: bad})
     policy.observe({1: bad, 0: 0.5})
@@ -84,7 +198,7 @@ def test_one_task_is_never_replayed():
 
 
 def test_losses_at_zero_have_met():
-    policy = FocusThenReplay(1, [0], shares="loss")
+    policy = met(1, [0], shares="loss")
     policy.observe({1: 0.0, 0: 0.0})
     assert not policy.focusing
     assert policy.shares()[0].tolist() == [0.5, 0.5]
@@ -92,12 +206,12 @@ def test_losses_at_zero_have_met():
 
 def test_a_task_whose_loss_never_falls_is_focused_on_until_the_bound():
     script = [(1.0, 0.1)] * 50
-    assert play(FocusThenReplay(1, [0]), script) == -1
-    assert play(FocusThenReplay(1, [0], max_focus=300), script) == 300
+    assert play(met(1, [0]), script) == -1
+    assert play(met(1, [0], max_focus=300), script) == 300
 
 
 def test_nothing_is_decided_before_every_loss_is_known():
-    policy = FocusThenReplay(2, [0, 1])
+    policy = met(2, [0, 1])
     policy.observe({2: 0.1, 0: 1.0})
     assert policy.focusing
     policy.observe({1: 0.01})
@@ -105,7 +219,7 @@ def test_nothing_is_decided_before_every_loss_is_known():
 
 
 def test_patience_counts_measurements_of_the_new_task():
-    policy = FocusThenReplay(1, [0], patience=2)
+    policy = met(1, [0], patience=2)
     policy.observe({0: 0.3, 1: 0.1})
     policy.observe({0: 0.3})
     assert policy.focusing
@@ -114,7 +228,7 @@ def test_patience_counts_measurements_of_the_new_task():
 
 
 def test_patience_counts_the_observation_in_which_they_first_meet():
-    policy = FocusThenReplay(1, [0], patience=2)
+    policy = met(1, [0], patience=2)
     policy.observe({0: 0.1, 1: 0.3})
     policy.observe({0: 0.5})  # they meet because the old task is forgotten
     assert policy.focusing
@@ -141,7 +255,7 @@ def test_numpy_keys_are_fine_in_a_state():
 
 
 def test_tasks_arrive_one_after_another():
-    policy = FocusThenReplay(0, [], tasks=3)
+    policy = met(0, [], tasks=3)
     assert policy.next_tasks(4).tolist() == [0] * 4
     policy.begin(1)
     assert policy.next_tasks(2).tolist() == [1] * 2
@@ -150,7 +264,7 @@ def test_tasks_arrive_one_after_another():
     policy.begin(2)
     assert policy.old_tasks == [0, 1]
     assert policy.next_task() == 2
-    again = FocusThenReplay(0, [], tasks=3)
+    again = met(0, [], tasks=3)
     again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
     assert again.state_dict() == policy.state_dict()
     policy.observe({2: 0.15})
@@ -168,7 +282,7 @@ def test_shares_say_what_is_played(longest):
 
 
 def test_a_new_focus_phase_owes_nothing_to_old_tasks():
-    policy = FocusThenReplay(1, [0], shares=[0.9, 0.1])
+    policy = met(1, [0], shares=[0.9, 0.1])
     for count in range(1, 12):
         policy.observe({0: 0.5, 1: 0.5})
         policy.next_tasks(count)
@@ -177,7 +291,7 @@ def test_a_new_focus_phase_owes_nothing_to_old_tasks():
 
 
 def test_only_tasks_seen_are_replayed():
-    policy = FocusThenReplay(0, [], tasks=3, shares=[0.2, 0.2, 0.6])
+    policy = met(0, [], tasks=3, shares=[0.2, 0.2, 0.6])
     policy.begin(1)
     policy.observe({0: 0.2, 1: 0.1})
     assert policy.next_counts(10).tolist() == [5, 5, 0]
@@ -190,9 +304,9 @@ def test_shares_by_loss_wait_for_every_loss():
 
 
 def test_shares_in_the_replay_phase():
-    policy = FocusThenReplay(1, [0], shares=[0.25, 0.75], max_focus=0)
+    policy = met(1, [0], shares=[0.25, 0.75], max_focus=0)
     assert policy.next_counts(8).tolist() == [2, 6]
-    policy = FocusThenReplay(1, [0], shares="loss", weights=[1.0, 2.0])
+    policy = met(1, [0], shares="loss", weights=[1.0, 2.0])
     policy.observe({0: 0.6, 1: 0.1})
     assert policy.shares()[0] == pytest.approx([0.75, 0.25])
 
@@ -280,7 +394,7 @@ def test_a_policy_without_phases_takes_no_note_of_new_tasks():
 
 def test_decisions_say_how_late_they_are():
     told = []
-    policy = FocusThenReplay(1, [0], log=lambda values, step: told.append(values["late"]))
+    policy = met(1, [0], log=lambda values, step: told.append(values["late"]))
     policy.next_tasks(10)
     policy.observe({0: 0.5, 1: 0.25}, late=6)
     assert policy.decisions[0].late == 6
@@ -288,7 +402,7 @@ def test_decisions_say_how_late_they_are():
 
 
 def test_it_says_that_it_waits_for_a_loss():
-    policy = FocusThenReplay(2, [0, 1])
+    policy = met(2, [0, 1])
     for _ in range(3):
         policy.observe({2: 0.1, 1: 0.5})
     assert [(d.what, d.reason) for d in policy.decisions] == [
@@ -300,7 +414,7 @@ def test_it_says_that_it_waits_for_a_loss():
 
 def test_lengths_of_focus_phases():
     """A phase ends with a switch, with the next one, or with the end; remarks end none."""
-    policy = FocusThenReplay(0, [], tasks=4)
+    policy = met(0, [], tasks=4, max_focus=np.inf)
     for task, (before, after) in enumerate([(30, 0), (10, 20), (30, 0), (5, 5)]):
         policy.begin(task)
         policy.next_tasks(before)
@@ -313,7 +427,7 @@ def test_lengths_of_focus_phases():
 
 def test_what_happens_is_told_to_a_hook():
     told = []
-    policy = FocusThenReplay(1, [0], log=lambda content, step: told.append((step, content)))
+    policy = met(1, [0], log=lambda content, step: told.append((step, content)))
     policy.next_tasks(3)
     policy.observe({0: 0.5, 1: 0.25})
     assert told == [(3, {"share_0": 0.5, "share_1": 0.5, "loss_0": 0.5, "loss_1": 0.25, "late": 0})]
@@ -334,27 +448,36 @@ def test_a_policy_says_whether_it_needs_losses():
     for policy in (Fixed([0.5, 0.5]), Alternate(2), Follow(protocol, 4)):
         assert not policy.needs_losses
         assert (policy.waiting, policy.seen) == ("", None)
-    assert FocusThenReplay(1, [0]).needs_losses
-    assert FocusThenReplay(1, [0], max_focus=9).needs_losses
-    assert FocusThenReplay(1, [0], max_focus=0, shares="loss").needs_losses
-    assert not FocusThenReplay(1, [0], max_focus=0).needs_losses
-    assert not FocusThenReplay(1, [0], min_focus=9, max_focus=9).needs_losses
-    policy = FocusThenReplay(1, [0], tasks=3)
+    assert met(1, [0]).needs_losses
+    assert met(1, [0], max_focus=9).needs_losses
+    assert met(1, [0], max_focus=0, shares="loss").needs_losses
+    assert not met(1, [0], max_focus=0).needs_losses
+    assert not met(1, [0], min_focus=9, max_focus=9).needs_losses
+    assert not FocusThenReplay(0, [], tasks=2).needs_losses  # there is nothing to replay
+    policy = met(1, [0], tasks=3)
     policy.observe({0: 0.2, 1: 0.1})
     assert not policy.needs_losses  # it has switched
     policy.begin(2)
     assert policy.needs_losses
 
 
-def test_focus_then_replay_says_that_only_losses_can_end_its_focus():
+def test_focus_then_replay_says_which_losses_it_lacks():
     policy = FocusThenReplay(0, [], tasks=2)
     assert (policy.waiting, policy.seen) == ("", [0])  # there is nothing to replay yet
     policy.begin(1)
-    assert policy.waiting == "the policy was told no losses so far, and stays with the new task"
+    lacking = "the policy was told no loss of task 1 so far, and "
+    assert policy.waiting == lacking + "stays with the new task"
     assert policy.seen == [0, 1]
     policy.observe({0: 0.1})
+    assert policy.waiting == lacking + "stays with the new task"
+    assert policy.decisions[-1].reason == "no loss of task 1 so far"
+    policy.next_tasks(20_000)
+    assert policy.waiting == lacking + "replays because the longest focus phase was over"
+    policy.observe({1: 0.1})
     assert policy.waiting == ""
     assert FocusThenReplay(1, [0], max_focus=5).waiting == ""
+    endless = met(2, [0, 1], max_focus=np.inf)
+    assert "no loss of task 0, 1, 2 so far, and stays" in endless.waiting
 
 
 def classes():
@@ -433,6 +556,11 @@ def test_a_policy_of_ones_own():
             lambda: FocusThenReplay(1, [0], min_focus=5, max_focus=4),
             "`max_focus` expects an integer",
         ),
+        (
+            lambda: FocusThenReplay(1, [0], max_focus=0.5),
+            "`max_focus` expects an integer of at least 0",
+        ),
+        (lambda: FocusThenReplay(1, [0], until="mets"), "`until` expects one of halved, met"),
         (lambda: FocusThenReplay(1, [0], shares="los"), "`shares` expects one of loss"),
         (lambda: FocusThenReplay(1, [0], shares=[1.0]), "`shares` expects an array of numbers of"),
         (

@@ -20,12 +20,13 @@ POLICIES = {
               {"shares": [0.5, 0.5], "order": "spread", "seed": 4}),
     "alternate": (Alternate, {"tasks": 2}, {"tasks": 3, "stay": 2, "order": "random", "seed": 1}),
     "follow": (Follow, {"protocol": PLAN, "steps": 40}, {"protocol": OTHER_PLAN, "steps": 41}),
-    "focus": (FocusThenReplay, {"new_task": 1, "old_tasks": [0], "shares": "loss", "seed": 2},
+    "focus": (FocusThenReplay, {"new_task": 1, "old_tasks": [0], "shares": "loss", "seed": 2,
+                                "until": "met"},
               {"new_task": 0, "old_tasks": [], "shares": 0.5, "weights": [1.0, 2.0],
-               "margin": 0.1, "patience": 2, "smoothing": 0.5, "min_focus": 3, "max_focus": 9,
-               "tasks": 3, "order": "random", "seed": 0}),
+               "margin": 0.1, "patience": 2, "smoothing": 0.5, "tasks": 3, "until": "halved",
+               "order": "random", "seed": 0}),
     "replay": (FocusThenReplay, {"new_task": 0, "old_tasks": [], "tasks": 3, "max_focus": 9},
-               {"shares": [0.5, 0.25, 0.25], "max_focus": None}),
+               {"shares": [0.5, 0.25, 0.25]}),
 }  # fmt: skip
 
 # Words for people, and numbers of which any will do. `step` is bounded by nothing but the others.

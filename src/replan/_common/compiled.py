@@ -86,12 +86,18 @@ def inlined(function: _F) -> _F:
     return cast(_F, njit(inline="always", error_model="numpy")(function))
 
 
-def is_kept(function: Any) -> bool:
-    """Whether code of a compiled function, for whatever types, is in memory or on the disk."""
+def is_missing(function: Any) -> bool:
+    """Whether code of a compiled function could be kept on the disk, but there is none, nor here.
+
+    For whatever types.
+    """
     kept = function._cache
-    return bool(function.signatures) or (
-        isinstance(kept, _Cache) and bool(kept._cache_file._load_index())
-    )
+    if function.signatures or not isinstance(kept, _Cache):
+        return False
+    try:
+        return not kept._cache_file._load_index()
+    except Exception:  # whatever unpickling a broken file raises
+        return True
 
 
 def _compile(function: Any, modules: Sequence[str], options: dict[str, Any]) -> Any:

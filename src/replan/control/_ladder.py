@@ -96,9 +96,8 @@ class Ladder:
             if name == self._rate and not given:
                 value = self._problem.knob_values[name]
                 low, high = max(low, 0.0), min(high, FASTEST * (value or 1.0))
-                self.notes.append(
-                    f"{name} from {low:g} to {high:g}: up to {FASTEST:g} times the problem's"
-                )
+                why = f": up to {FASTEST:g} times the problem's" if value else ""
+                self.notes.append(f"{name} from {low:g} to {high:g}{why}")
             if not np.isfinite(high - low):
                 self.notes.append(f"{name} is left out: it has no finite range, and none is given")
             elif low == high:

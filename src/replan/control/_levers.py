@@ -156,7 +156,7 @@ class Levers:
 
     def _sentences(self) -> list[str]:
         """Return what stands below the table: what its numbers mean, and how far they hold."""
-        lines = ["alone: how far below nothing; on top: how far all are below all without it"]
+        lines = ["alone: how far below nothing; on top: how far all lie below all but this lever"]
         if "timing" in self.rest[0]:
             early = _part(self.losses["share"], self.losses["timing"])
             late = self.additions["timing"]
@@ -261,7 +261,9 @@ class Levers:
             (-0.19, _LAST, "on top: below all others", self.additions),
         ):
             shown = [name for name in rows if name in found and name != "nothing"]
-            parts = np.array([np.quantile(100 * found[name], [0.25, 0.5, 0.75]) for name in shown])
+            parts = np.array(
+                [np.quantile(100 * found[name], [0.25, 0.5, 0.75]) for name in shown]
+            ).reshape(-1, 3)
             places = np.array([rows[name] for name in shown]) + shift
             gains.barh(places, parts[:, 1], height=0.36, color=colour, label=label)
             if len(self.problems) > 1:
@@ -313,7 +315,7 @@ def levers(
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
     Each lever is a problem of its own, solved with its certificate. A richer lever begins from the
-    solutions of all poorer ones, so that it is not worse than any of them. Shares may be mixtures,
+    solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
     in which levers contain one another.
     """
     solver = Relax(starts=_RANDOM, tolerance=tolerance)
@@ -325,8 +327,9 @@ def levers(
         check.instance("problem", one, Problem, "a Problem, or several")
     ladders = [Ladder(one) for one in problems]
     first = ladders[0]
-    for other in ladders:
-        if (other.levers, other.ranges) != (first.levers, first.ranges):
+    settings = [_settings(one) for one in problems]
+    for other, given in zip(ladders, settings, strict=True):
+        if (other.levers, other.ranges, given) != (first.levers, first.ranges, settings[0]):
             raise ValueError("`problem` expects problems that differ in their start alone")
     sets = {*first.levers.values(), *first.without.values()}
     with Meter(progress, "levers", len(sets) * len(ladders)) as meter:
@@ -340,9 +343,17 @@ def levers(
     )
 
 
+def _settings(problem: Problem) -> dict[str, Any]:
+    content = problem.to_dict()
+    return {
+        key: value for key, value in content.items() if key not in ("model", "start", "control")
+    }
+
+
 def _climbed(ladder: Ladder, solver: Relax, meter: Meter) -> dict[Freedoms, Lever]:
     """Return what is reached with each set of freedoms, the poorer ones first."""
     found = {Freedoms(): _untouched(ladder)}
+    rounded: dict[Freedoms, Protocol] = {}
     meter.advance(note="nothing")
     names = {free: f"without {name}" for name, free in ladder.without.items()}
     names |= {free: name for name, free in ladder.levers.items()}
@@ -354,12 +365,17 @@ def _climbed(ladder: Ladder, solver: Relax, meter: Meter) -> dict[Freedoms, Leve
         starts = [found[other].protocol for other in richest]
         if free == {"rate"}:  # one number: the best on its whole range, not the next one
             starts += ladder.scan()
+        if {"timing", "curve"} <= free and "rates" not in free:
+            # with one task per step, rates for each task are one curve
+            starts += [plan for other, plan in rounded.items() if other - {"rates"} < free]
         chosen = Relax(0, tolerance=solver.tolerance) if "rate" in free else solver
         watch = _watched(meter, names[free])
         plan = solve(ladder.problem(free), chosen, start=starts, progress=watch)
         if plan.status == "stopped":  # a part of the levers would say nothing
             raise KeyboardInterrupt
         found[free] = _reached(plan)
+        if "timing" in free and "rates" in free:
+            rounded[free] = plan.protocol
         meter.advance(note=names[free])
     return found
 

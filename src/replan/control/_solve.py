@@ -50,7 +50,8 @@ def solve(
     **Other arguments**
 
     - `start`: a further protocol to begin from, or several; where tasks are not controlled, the
-      first sets them. The relaxed plan is never worse than any of them.
+      first sets them. A search that is not cut short ends with a relaxed plan that is not worse
+      than any of them.
     - `starts`, `seed`, `tolerance`: those of `Relax`, where no solver is given.
     - `max_gradients`: how many gradients may be computed.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".

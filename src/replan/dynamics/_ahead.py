@@ -7,6 +7,7 @@ gone; it ends with this one at the latest.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from replan._common.compiled import is_kept, typeof
+from replan._common.compiled import is_missing, typeof
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._loops import Loops, loops
 
 _COMMAND = "from replan.dynamics._ahead import serve; serve()"
 _running: dict[Kernels, subprocess.Popen[bytes]] = {}
+_lock = threading.Lock()
 
 
 def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
@@ -38,10 +40,16 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
         or multiprocessing.parent_process() is not None
         or _cores() < 2
         or owner.__module__ == "__main__"
-        or is_kept(found.roll_out.__wrapped__)
-        or is_kept(found.pull_back.__wrapped__)
+        or not is_missing(found.roll_out.__wrapped__)
+        or not is_missing(found.pull_back.__wrapped__)
     ):
         return
+    with _lock:
+        if kernels not in _running:
+            _start(kernels, owner, parameters)
+
+
+def _start(kernels: Kernels, owner: type, parameters: Any) -> None:
     try:
         order = pickle.dumps((owner, _types(parameters)))
         process = subprocess.Popen(
@@ -51,13 +59,13 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for this process
         )
+        _running[kernels] = process
         assert process.stdin is not None
         pickle.dump(sys.path, process.stdin)
         process.stdin.write(order)
         process.stdin.flush()
-    except (OSError, pickle.PicklingError, AttributeError):  # it is compiled here when needed
-        return
-    _running[kernels] = process
+    except (OSError, pickle.PicklingError, AttributeError):
+        return  # it is compiled here when needed
 
 
 def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -72,7 +80,16 @@ def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def finish(kernels: Kernels) -> None:
     """Wait for what `begin` started."""
     if kernels in _running:
-        _running[kernels].wait()
+        with _running[kernels] as process:
+            process.wait()
+
+
+@atexit.register
+def _end() -> None:
+    for process in _running.values():
+        process.kill()
+        with process:
+            pass  # which closes the pipe and waits
 
 
 def _cores() -> int:

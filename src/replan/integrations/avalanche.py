@@ -163,6 +163,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
             self._probe = LossProbe(
                 self.held_out,
                 self._loss(strategy),
+                self.policy,
                 every=self.every,
                 batch_size=self.probe_size,
                 collate=strategy.adapted_dataset.collate_fn,

@@ -1,6 +1,7 @@
 """Lightning: a callback that feeds a sampler's policy, with its state in the checkpoint.
 
 sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=32)
+probe = LossProbe([old_held_out, new_held_out], loss, policy)
 loader = DataLoader(ConcatDataset([old, new]), batch_sampler=sampler)
 trainer = Trainer(callbacks=[ReplayCallback(sampler, probe)], use_distributed_sampler=False)
 trainer.fit(module, loader)
@@ -40,6 +41,10 @@ class ReplayCallback(Stateful, Callback):
             check.instance("probe", probe, LossProbe, "a LossProbe or None")
         self.sampler, self.probe = sampler, probe
         self._log: Log | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Continue where a checkpoint says: the trainer knows itself whether an epoch is over."""
+        self.sampler.set_epoch(self.sampler.epoch)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send what the policy logs to the trainer's loggers, at its own count of steps."""

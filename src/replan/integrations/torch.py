@@ -1,5 +1,6 @@
 """PyTorch: a batch sampler that asks a policy, a probe of held-out losses, planned learning rates.
 
+probe = LossProbe([old_held_out, new_held_out], loss, policy)
 sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=32)
 for x, y in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
     ...  # a training step as always
@@ -28,13 +29,15 @@ try:
     import torch
     import torch.distributed as dist
     from torch.optim.lr_scheduler import LRScheduler
-    from torch.utils.data import Sampler, default_collate
+    from torch.utils.data import Dataset, Sampler, default_collate
 except ImportError as error:
     raise ImportError(
         "replan.integrations.torch needs PyTorch: pip install 'replan[torch]'"
     ) from error
 
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+_KEPT_PARTS = 8  # of a task's held-out samples: of larger data sets nothing is kept
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
     full: a task with few samples begins its next pass where the last one ends. An epoch is a number
     of batches, and its iterator gives those that are left.
 
-    Call `step` after training on each batch: it passes losses on to the policy, and distinguishes
-    batches that were trained on from those that worker processes merely loaded ahead. The latter
-    come again.
+    Call `step` after each batch, also one that you skip: it passes losses on to the policy, and
+    distinguishes batches that are done with from those that worker processes merely loaded ahead.
+    The latter come again.
 
     epoch, steps: the current epoch, and the batches trained on in all.
 
@@ -117,12 +120,14 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
         self._batches, self._given = batches, (num_replicas, rank or 0)
         self.epoch, self.steps, self._begun = 0, 0, 0
         self._members, self._labels = members, ""
+        self._total = sum(counts)
         self._among = None if all(counts) else [t for t, n in enumerate(counts) if n]
         self._drawn = [0] * policy.tasks
         self._passes: dict[int, tuple[int, Ints]] = {}
         self._pending: list[_Batch] = []  # drawn, not yet trained on
         self._given_out = 0  # batches that iterators gave
         self._loaded = False
+        self._over = False  # the epoch before has just ended, and nobody has begun this one
 
     @classmethod
     def from_labels(
@@ -156,21 +161,35 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
         ahead = [batch.counts for batch in self._pending]
         return np.array(self._drawn) - np.sum(ahead, axis=0, dtype=np.int64)
 
+    @property
+    def drop_last(self) -> bool:
+        """False: no batch is dropped. Refuses Accelerate, which asks it before it shards."""
+        if self.num_replicas > 1:
+            raise ValueError(
+                "`ReplayBatchSampler` gives each process its own part of every batch, and "
+                "`accelerator.prepare` would divide these once more: prepare the model and the "
+                "optimizer, not the loader, and move batches to `accelerator.device`"
+            )
+        return False
+
     def __len__(self) -> int:
-        samples = sum(len(m) for m in self._members)
-        return self._batches or -(-samples // (self.batch_size * self.num_replicas))
+        return self._batches or -(-self._total // (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[list[int]]:
-        end = self._begun + len(self)
-        if self.steps < self._given_out >= end:
+        over, self._over = self._over and self._loaded, False
+        self._loaded = False
+        if over:
             warnings.warn(
-                f"`step` was not called after {self._given_out - self.steps} batches of this "
-                "epoch, so they come again",
+                f"epoch {self.epoch - 1} was over when the state was saved: nothing is left of it, "
+                f"and `set_epoch({self.epoch})` begins the next",
                 stacklevel=2,
             )
-        for number in range(self.steps, end):
+            return
+        self._warn_of_repeats()
+        rank, ranks = self.rank, self.num_replicas
+        for number in range(self.steps, self._begun + len(self)):
             self._given_out = number + 1
-            yield self._batch(number).indices[self.rank :: self.num_replicas]
+            yield self._batch(number).indices[rank::ranks]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; if it is the current one, continue with it."""
@@ -180,12 +199,24 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
                 "to continue, loop over `range(sampler.epoch, epochs)`",
                 stacklevel=2,
             )
-        self._loaded = False
+        self._loaded, self._over = False, False
         if epoch != self.epoch:
+            self._warn_of_repeats()
             self.epoch, self._begun = epoch, self.steps
 
+    def _warn_of_repeats(self) -> None:
+        """Warn if all batches of this epoch were given, and not all reported as done with."""
+        if self.steps < self._given_out >= self._begun + len(self):
+            warnings.warn(
+                f"`step` was not called after {self._given_out - self.steps} batches of this "
+                "epoch, so they come again; it expects one call per batch, also where gradients "
+                "are accumulated or a batch is skipped",
+                stacklevel=3,
+            )
+            self._given_out = self.steps
+
     def step(self, losses: Mapping[int, float] | None = None) -> None:
-        """Tell the sampler that a batch was trained on, and the policy losses by task, if any.
+        """Tell the sampler that a batch is done with, and the policy losses by task, if any.
 
         Losses are averaged over the ranks; all ranks must bring some at the same steps.
         """
@@ -200,7 +231,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             late = sum(len(batch.indices) if self.mixed else 1 for batch in self._pending)
             self.policy.observe(_mean_over_ranks(known, self.policy.tasks), late)
         if self.steps == self._begun + len(self):
-            self.epoch, self._begun = self.epoch + 1, self.steps
+            self.epoch, self._begun, self._over = self.epoch + 1, self.steps, True
             if self.policy.waiting:
                 warnings.warn(self.policy.waiting, stacklevel=2)
 
@@ -219,36 +250,36 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             raise ValueError(
                 f"`number` expects a batch not yet trained on, from {self.steps} on, got {number}"
             )
+        ranks = self.num_replicas
         while self.steps + len(self._pending) <= number:
-            self._pending.append(self._draw())
+            self._pending.append(self._draw(self.batch_size * ranks))
         batch = self._pending[number - self.steps]
-        if len(batch.indices) != self.batch_size * self.num_replicas:
+        if len(batch.indices) != self.batch_size * ranks:
             raise ValueError(
                 "a batch was drawn before the group of `torch.distributed` was made: it has "
-                f"{len(batch.indices)} samples for {self.num_replicas} ranks of {self.batch_size}"
+                f"{len(batch.indices)} samples for {ranks} ranks of {self.batch_size}"
             )
         return batch
 
-    def _draw(self) -> _Batch:
-        size = self.batch_size * self.num_replicas
+    def _draw(self, size: int) -> _Batch:
+        """Return a new batch of so many samples over all ranks."""
         asked = size if self.mixed else 1
-        rates = self.policy.lr(asked) if self.policy.plans_lr else None
-        tasks = self.policy.next_tasks(asked, self._among)
-        counts = np.bincount(tasks, minlength=self.policy.tasks) * (size // asked)
+        self.policy.epoch_steps = len(self) * asked
+        tasks, rates = self.policy.next_steps(asked, self._among)
+        counts = (np.bincount(tasks, minlength=self.policy.tasks) * (size // asked)).tolist()
         # Ordered by task, so that each rank's stride takes its part of every task.
-        taken = [self._take(t, n) for t, n in enumerate(counts.tolist())]
-        rate = None if rates is None else float(np.mean(rates[np.arange(asked), tasks]))
-        return _Batch(np.concatenate(taken).tolist(), counts.tolist(), rate)
+        indices = [i for task, count in enumerate(counts) for i in self._take(task, count)]
+        return _Batch(indices, counts, None if rates is None else float(np.mean(rates)))
 
-    def _take(self, task: int, count: int) -> Ints:
+    def _take(self, task: int, count: int) -> list[int]:
         """Return the next samples of a task, and advance in its passes."""
-        taken = [np.empty(0, dtype=np.int64)]
-        while count:
+        taken: list[int] = []
+        while len(taken) < count:
             number, start = divmod(self._drawn[task], len(self._members[task]))
-            taken.append(self._pass(task, number)[start : start + count])
-            self._drawn[task] += len(taken[-1])
-            count -= len(taken[-1])
-        return np.concatenate(taken)
+            some = self._pass(task, number)[start : start + count - len(taken)].tolist()
+            self._drawn[task] += len(some)
+            taken += some
+        return taken
 
     def _pass(self, task: int, number: int) -> Ints:
         """Return the samples of a task in the order of one of its passes."""
@@ -272,6 +303,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             "epoch": self.epoch,
             "steps": self.steps,
             "begun": self._begun,
+            "over": self._over,
             "drawn": self._drawn,
             "pending": [asdict(batch) for batch in self._pending],
             "policy": self.policy,
@@ -291,12 +323,19 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
                 f"`{state.path}.drawn` expects {total} samples in {steps} batches and "
                 f"{len(pending)} pending ones, got {drawn}"
             )
+        earliest = max(0, steps - len(self) + 1)
+        begun = state.read("begun", check.integer, at_least=earliest, at_most=steps)
+        over = state.read("over", check.boolean)
+        if over and not 0 < steps == begun:
+            raise ValueError(
+                f"`{state.path}.over` expects false after {steps - begun} batches of an epoch, "
+                f"{steps} in all, got true"
+            )
         return {
-            "epoch": state.read("epoch", check.integer),
+            "epoch": state.read("epoch", check.integer, at_least=int(over)),
             "steps": steps,
-            "_begun": state.read(
-                "begun", check.integer, at_least=max(0, steps - len(self) + 1), at_most=steps
-            ),
+            "_begun": begun,
+            "_over": over,
             "_drawn": drawn,
             "_pending": pending,
             "_given_out": steps,
@@ -305,7 +344,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
 
     def _restored_batch(self, batch: Entries) -> _Batch:
         """Return a batch over all ranks; its samples exist, and it has a rate if one is planned."""
-        size, samples = self.batch_size * self.num_replicas, sum(map(len, self._members))
+        size = self.batch_size * self.num_replicas
         counts = batch.read("counts", _integers, self.policy.tasks)
         if sum(counts) != size:
             raise ValueError(f"`{batch.path}.counts` expects {size} samples in all, got {counts}")
@@ -314,7 +353,7 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
             rate = batch.read("rate", check.number)
         elif batch["rate"] is not None:
             raise ValueError(f"`{batch.path}.rate` expects None, got {check.show(batch['rate'])}")
-        return _Batch(batch.read("indices", _integers, size, at_most=samples - 1), counts, rate)
+        return _Batch(batch.read("indices", _integers, size, at_most=self._total - 1), counts, rate)
 
 
 _BATCH = [part.name for part in fields(_Batch)]
@@ -325,6 +364,27 @@ def _integers(name: str, value: Any, count: int, **bounds: int) -> list[int]:
     if len(check.instance(name, value, list, "a list of integers")) != count:
         raise ValueError(f"`{name}` expects {count} integers, got {len(value)}")
     return [check.integer(name, x, **bounds) for x in value]
+
+
+class WithTask(Dataset[Any]):
+    """A map-style data set whose samples carry the number of their task.
+
+    It follows the parts of a tuple or list, is "task" in a dict, and makes a pair of any other.
+    """
+
+    def __init__(self, data: Any, task: int) -> None:
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            raise ValueError(f"`data` expects a map-style data set, got {check.show(data)}")
+        self.data, self.task = data, check.integer("task", task)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.data[index]
+        if isinstance(sample, dict):
+            return sample | {"task": self.task}
+        return (*sample, self.task) if isinstance(sample, tuple | list) else (sample, self.task)
 
 
 def _distributed() -> bool:
@@ -347,20 +407,25 @@ def _mean_over_ranks(known: dict[int, float], tasks: int) -> dict[int, float]:
 class LossProbe(Stateful):
     """Estimates each task's held-out loss every so many steps, and leaves training undisturbed.
 
+    It does so first after the first step, because a policy may ask how far a loss has come down.
     Meanwhile the model is in eval mode, without gradients; its modes and the random states of
-    PyTorch, NumPy and Python are restored afterwards.
+    PyTorch, NumPy and Python are restored afterwards. A measurement costs a forward pass over
+    `batch_size` samples of each task in the process that trains. Collated batches are kept where a
+    task has at most eight, and samples are not loaded again.
 
     **Main arguments**
 
     - `data`: a map-style data set of held-out samples for each task, as a list or a dict by task.
     - `loss`: `loss(model, batch)` returns the mean loss of a collated batch, a scalar; it moves the
-      batch to the model's device if need be.
+      batch to the model's device if need be, and leaves the batch itself as it is.
+    - `policy`: whom the losses are for. Nothing is measured while it needs none (`needs_losses`);
+      by default all is.
 
     **Other arguments**
 
     - `every`: steps between measurements.
-    - `batch_size`: samples of each task per measurement: the next ones in a shuffled order, round
-      and round; all of them if there are no more.
+    - `batch_size`: samples of each task per measurement at most. They come in shuffled order, in as
+      many equal parts as that takes, round and round.
     - `collate`: makes a batch of a list of samples.
     - `seed`: of that order. With one of its own on each rank, the mean over ranks has more samples.
     """
@@ -369,6 +434,7 @@ class LossProbe(Stateful):
         self,
         data: Sequence[Sequence[Any]] | Mapping[int, Sequence[Any]],
         loss: Loss,
+        policy: Policy | None = None,
         *,
         every: int = 50,
         batch_size: int = 256,
@@ -393,16 +459,20 @@ class LossProbe(Stateful):
             raise ValueError(
                 f"`loss` expects a function of a model and a batch, got {check.show(loss)}"
             )
-        self.loss, self.collate = loss, check.function("collate", collate)
+        if policy is not None:
+            check.instance("policy", policy, Policy, "a policy of replan.policies or None")
+        self.loss, self.policy, self.collate = loss, policy, check.function("collate", collate)
         self.every = check.integer("every", every, at_least=1)
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
         self.steps = 0
+        self._kept: dict[tuple[int, int], Any] = {}  # collated batches by task and part
 
     def step(self, model: torch.nn.Module) -> dict[int, float]:
         """Count a training step; return the losses by task if they are due, else an empty dict."""
         self.steps += 1
-        return {} if self.steps % self.every else self.measure(model)
+        needed = self.policy is None or self.policy.needs_losses
+        return self.measure(model) if needed and (self.steps - 1) % self.every == 0 else {}
 
     def measure(self, model: torch.nn.Module) -> dict[int, float]:
         """Return the losses by task on the samples whose turn it is."""
@@ -418,10 +488,16 @@ class LossProbe(Stateful):
 
     def _batch(self, task: int) -> Any:
         data, total = self.data[task], len(self.data[task])
+        parts = -(-total // self.batch_size)
+        part = self.steps // self.every % parts
+        if (task, part) in self._kept:
+            return self._kept[task, part]
         order = np.random.default_rng([self.seed, task]).permutation(total)
-        first = self.steps // self.every * self.batch_size
-        turn = (first + np.arange(min(self.batch_size, total))) % total
-        return self.collate([data[i] for i in order[turn].tolist()])
+        some = order[total * part // parts : total * (part + 1) // parts]
+        batch = self.collate([data[i] for i in some.tolist()])
+        if parts <= _KEPT_PARTS:
+            self._kept[task, part] = batch
+        return batch
 
     def _made_with(self) -> dict[str, Any]:
         # A state serves all ranks, and seeds and held-out samples may be a rank's own.

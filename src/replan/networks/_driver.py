@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -16,13 +17,16 @@ from replan.policies import FocusThenReplay, Policy
 
 Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name
 
+# The paper's rule: until the losses meet, however long that takes.
+_UNTIL_MET = {"until": "met", "patience": 1, "max_focus": math.inf}
+
 # What happens when a new task arrives, as settings of FocusThenReplay.
 POLICIES: dict[str, dict[str, Any]] = {
     "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
     "interleaved": {"max_focus": 0},
     "fixed-replay": {"max_focus": 0, "shares": 0.5},
-    "focus-then-replay": {"shares": 0.5},
-    "focus-then-loss": {"shares": "loss"},
+    "focus-then-replay": {**_UNTIL_MET, "shares": 0.5},
+    "focus-then-loss": {**_UNTIL_MET, "shares": "loss"},
 }
 
 
@@ -41,6 +45,11 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
 def strategy_policy(strategy: str, tasks: int, **settings: Any) -> FocusThenReplay:
     """Return the policy of a strategy; `begin` tells it of each task that arrives."""
     return FocusThenReplay(0, [], tasks=tasks, **POLICIES[strategy], **settings)
+
+
+def needs_losses(strategy: str) -> bool:
+    """Return whether losses decide something once there are two tasks."""
+    return FocusThenReplay(1, [0], **POLICIES[strategy]).needs_losses
 
 
 class Network(ABC):
@@ -96,8 +105,7 @@ def learn(
         policy.begin(task)
         while network.time < end:
             due = start + ((network.time - start) // interval + 1) * interval
-            # A single task leaves nothing to decide, and so does the end.
-            estimating = task > 0 and due < end and policy.needs_losses
+            estimating = due < end and policy.needs_losses  # the end leaves nothing to decide
             stops = [end, *(look for look in looks if network.time < look < end)]
             network.train(min([*stops, due] if estimating else stops))
             if network.time in looks:

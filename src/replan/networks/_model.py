@@ -45,7 +45,9 @@ PRECISIONS = {"single": np.float32, "double": np.float64}
 _RATE = 0.01  # the default learning rate
 _AT_ONCE = 100_000_000  # weights changed, step by step, in one compiled call: Ctrl-C waits for it
 _TAPE = 2**24  # numbers on a tape: steps that are pulled back at once
-_LOST = 10.0  # times the loss of outputs of 0: a training that ends above it has diverged
+_LOST = (
+    10.0  # times the loss of outputs of 0, or at the start: training that ends above it diverged
+)
 _SAME = 1e-6  # of a step: a time that is so close below the middle of a step counts as behind it
 
 EXAMPLE = """\
@@ -109,9 +111,10 @@ class ImageNetwork(DifferentiableDynamics, Realised):
     """A two-layer ReLU network with a head for each task, trained by SGD on images.
 
     Time is in steps of SGD. A step takes the next sample of every task, with its share as its
-    weight: w ← w − Σ_t share_t lr_t ∇ loss_t, which is what a stream of mixed samples does on
-    average. A *realisation* is random weights, a memory and an order of samples; a state holds the
-    weights of all realisations, and losses are means over them, on held-out images.
+    weight: w ← w − Σ_t share_t lr_t ∇ loss_t. That is a weighted batch of T samples: on average
+    what a stream of mixed samples does, with less noise. A *realisation* is random weights, a
+    memory and an order of samples; a state holds the weights of all realisations, and losses are
+    means over them, on held-out images.
 
     **Main arguments**
 
@@ -455,7 +458,8 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         """Return how each realisation ends after some pieces.
 
         It has diverged where weights are not finite, or a loss is more than ten times that of
-        outputs of 0. It is dead where no hidden unit is on for any of the images of some task.
+        outputs of 0 and that at the start. It is dead where no hidden unit is on for any
+        of the images of some task.
         """
         return self._train_each(start, pieces, TRAINING)
 
@@ -467,15 +471,19 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         losses = np.full((len(self.realisations), self.tasks), np.inf)
         dead = np.zeros(len(losses), bool)
 
+        def losses_of(weights: Any) -> Floats:
+            return np.array([mean_loss(weights, *self._look(t)) for t in range(self.tasks)])
+
         def one(r: int, stopped: Callable[[], bool]) -> None:
             weights = start[self._slice(r)].astype(PRECISIONS[self.precision])
             samples = self._samples(r, use, steps[-1])
+            most = _LOST * np.maximum(self._empty_losses, losses_of(weights))
             for i, (a, h) in enumerate(rates):
                 if stopped():
                     return
                 train(samples, weights, self.hidden, a, h, steps[i], steps[i + 1])
-            found = np.array([mean_loss(weights, *self._look(t)) for t in range(self.tasks)])
-            if np.all(np.isfinite(weights)) and np.all(found <= _LOST * self._empty_losses):
+            found = losses_of(weights)
+            if np.all(np.isfinite(weights)) and np.all(found <= most):
                 losses[r] = found
                 dead[r] = self._is_dead(weights)
 
@@ -485,7 +493,8 @@ class ImageNetwork(DifferentiableDynamics, Realised):
     def _is_dead(self, weights: Any) -> bool:
         K, D = self.hidden, self.data.pixels.shape[1]
         features, biases = weights[: K * D].reshape(K, D), weights[K * D : K * D + K]
-        return not all(np.any(x @ features.T + biases > 0) for x, _ in self._looked_at)
+        shift = biases if self.biases else 0.0
+        return not all(np.any(x @ features.T + shift > 0) for x, _ in self._looked_at)
 
     @property
     def _empty_losses(self) -> Floats:

@@ -19,7 +19,14 @@ from replan._common import check, files
 from replan._common.progress import Watch
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _datasets
-from replan.networks._driver import Network, Record, check_strategies, learn, strategy_policy
+from replan.networks._driver import (
+    Network,
+    Record,
+    check_strategies,
+    learn,
+    needs_losses,
+    strategy_policy,
+)
 from replan.networks._experiment import FILES, Experiment
 from replan.policies import Policy
 from replan.sweeps import sweep
@@ -227,7 +234,7 @@ def learn_pairs(
                 writer.add_scalar(f"policy/{name}", value, step)
 
     policy = strategy_policy(strategy, len(options.pairs), log=log)
-    apart = options.probe if policy.needs_losses else 0
+    apart = options.probe if needs_losses(strategy) else 0
     return learn(
         f"{strategy} with seed {seed}",
         PairNetwork(options, seed, pairs, apart=apart, writer=writer),

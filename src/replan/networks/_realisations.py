@@ -62,5 +62,7 @@ def check_distinct(name: str, value: Any, tasks: ImageTasks, which: Sequence[int
     """Return how many different samples some tasks have, None for all of them."""
     if value is None:
         return None
-    most = min((len(pool) for t in which for pool in tasks.pools[t]), default=1)
+    if not which:
+        raise ValueError(f"`{name}` expects None where there are no old tasks, got {value}")
+    most = min(len(pool) for t in which for pool in tasks.pools[t])
     return check.integer(name, value, at_least=1, at_most=most)

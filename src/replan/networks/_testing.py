@@ -31,7 +31,7 @@ class Tested:
     unseen: how further realisations end, on test images. planned_runs, runs: the numbers of both.
     stability: by protocol, the factor by which its learning rates can be multiplied before one of
     the unseen realisations, or of the first few of them, diverges or dies (found to 5 %); infinite
-    where a factor of 1,024 did no harm.
+    where a factor of 1,024 did no harm, 0 where 1/1,024 did.
     """
 
     problem: Problem
@@ -142,6 +142,8 @@ class Tested:
 
     def _limit(self, protocol: str) -> str:
         factor = self.stability[protocol]
+        if factor == 0:
+            return f"under 1/{_FURTHEST:.0f} ×"
         return f"{factor:.3g} ×" if np.isfinite(factor) else f"over {_FURTHEST:.0f} ×"
 
 
@@ -168,6 +170,8 @@ def test(
     """
     check.instance("problem", problem, Problem, "a Problem")
     model = require(problem.model, Realised, "test")
+    if problem.averages_count or np.any(np.isfinite(np.asarray(problem.targets))):
+        raise ValueError("`problem` expects an objective of final losses, got running or targets")
     if isinstance(protocols, Mapping):
         named = {check.word("protocols", name): p for name, p in protocols.items()}
         if not named:
@@ -232,10 +236,14 @@ def _weighted(problem: Problem, outcomes: Outcomes) -> Floats:
 
 
 def _mean(values: Floats) -> Interval:
-    """Return the mean and its interval; infinite, without an interval, where a value is."""
+    """Return the mean and its interval; without an interval where a value is not finite.
+
+    The mean is then infinite, or not a number where that of two infinite ones would be.
+    """
     if np.all(np.isfinite(values)):
         return mean_interval(values)
-    return Interval(*(np.array(x) for x in (np.inf, -np.inf, np.inf)))
+    with np.errstate(invalid="ignore"):
+        return Interval(*(np.array(x) for x in (np.mean(values), -np.inf, np.inf)))
 
 
 def _interval(found: Interval) -> dict[str, Any]:

@@ -34,12 +34,12 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 WORDS = {
     "nothing": "nothing: equal shares, η = 1",
-    "share": "constant shares, η = 1",
-    "timing": "shares over time, η = 1",
-    "rate": "equal shares, constant η",
-    "curve": "equal shares, a curve of η",
-    "rates": "constant shares, a curve of η per task",
-    "all": "shares and rates over time",
+    "share": "share: constant, η = 1",
+    "timing": "timing: shares over time, η = 1",
+    "rate": "rate: constant, equal shares",
+    "curve": "curve of the rate, equal shares",
+    "rates": "rates: a curve per task, constant shares",
+    "all": "all: shares and rates over time",
 }
 _ADDED = {name: NAMES[name] for name in ("share", "timing", "rate", "curve", "rates")}
 
@@ -83,7 +83,7 @@ def compute(
 
 def draw(tables: Tables) -> plotting.Picture:
     """Draw the losses of all levers, and what each adds when all others are used."""
-    with plotting.figure(width=7.6, height=3.9) as figure:
+    with plotting.figure(width=7.6, height=4.2) as figure:
         losses, added = figure.subplots(1, 2)
         for name, look in NAMES.items():
             chosen = tables["levers"].query("lever == @name")
@@ -94,12 +94,12 @@ def draw(tables: Tables) -> plotting.Picture:
         for name, look in _ADDED.items():
             gain = 100 * (1 - _wide(tables, "all") / _wide(tables, name, "without"))
             shown = gain.melt(ignore_index=False, value_name="gain").reset_index()
-            line = look | {"label": f"without {name}"}
-            plotting.draw_median(added, shown, x="similarity", y="gain", **line)
+            plotting.draw_median(added, shown, x="similarity", y="gain", **look)
         added.set(
             xlabel="task similarity γ", ylabel="what the lever adds to all others, %", ylim=(0, 100)
         )
-        plotting.legend_above(figure, losses.get_legend_handles_labels()[0])
+        handles, _ = losses.get_legend_handles_labels()
+        figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
     return figure
 
 

@@ -201,10 +201,14 @@ def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict
 
 
 def _interval(values: Any) -> Interval:
-    """Return a mean and its interval; infinite, without an interval, where a value is."""
+    """Return a mean and its interval; without an interval where a realisation diverged.
+
+    The mean is then infinite, or, of differences that are infinite both ways, not a number.
+    """
     if np.all(np.isfinite(values)):
         return mean_interval(values)
-    return Interval(np.array(np.inf), np.array(-np.inf), np.array(np.inf))
+    with np.errstate(invalid="ignore"):
+        return Interval(np.mean(values), np.array(-np.inf), np.array(np.inf))
 
 
 def _with_differences(tables: Tables) -> pd.DataFrame:
@@ -214,7 +218,7 @@ def _with_differences(tables: Tables) -> pd.DataFrame:
         here = _rows(tables, cell).copy()
         best = runs[FIXED, _schedule(here)]
         found = [
-            _interval(_less(runs[key], best))
+            _interval((runs[key] - best).to_numpy())
             for key in zip(here["contender"], here["schedule"], strict=True)
         ]
         here["difference"] = [float(x.mean) for x in found]
@@ -242,13 +246,6 @@ def _schedule(rows: pd.DataFrame) -> str:
     """Return at which schedule the fixed share is best on the planned realisations of a cell."""
     own = rows[rows["contender"] == FIXED]
     return str(own.loc[own["planned"].idxmin(), "schedule"])
-
-
-def _less(one: Any, other: Any) -> Any:
-    """Return paired differences; those of two that diverged are infinite, too."""
-    with np.errstate(invalid="ignore"):
-        difference = np.asarray(one, float) - np.asarray(other, float)
-    return np.where(np.isnan(difference), np.inf, difference)
 
 
 # The picture

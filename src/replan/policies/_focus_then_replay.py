@@ -1,7 +1,9 @@
-"""Focus-then-replay: the new task alone until its loss meets the old tasks', then all mixed."""
+"""Focus-then-replay: the new task alone for a while that its losses decide, then all mixed."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any, final
@@ -14,13 +16,15 @@ from replan._common.check import Floats
 from replan._common.state import Entries
 from replan.policies._policy import Decision, Policy, losses_by_task
 
+RULES = ("halved", "met")
+LONGEST = 10_000  # steps of focus, where the loop does not say how long an epoch is
+
 
 @final
 class FocusThenReplay(Policy):
-    """The new task alone until its loss meets the old tasks', then all of them mixed.
+    """The new task alone until its loss is low enough, then all of them mixed.
 
-    The paper's rule for real data (Mori et al., section 3.2), for tasks whose losses can be
-    estimated while training.
+    For tasks whose losses can be estimated while training.
 
     new_task, old_tasks, losses: the tasks that have arrived and their smoothed losses. focusing,
     switch_step: whether the focus phase is on, and the step at which it ended, -1 if it has not.
@@ -31,21 +35,27 @@ class FocusThenReplay(Policy):
 
     **Other arguments**
 
+    - `until`: what ends the focus phase. "halved": the new task's loss has come down to half of the
+      first one told since it arrived, which compares it with nothing but itself. "met": it has
+      come down to the largest of the old tasks', the paper's rule for real data (Mori et al.,
+      section 3.2), for tasks whose losses have one scale.
     - `shares`: of the tasks in the replay phase. By default they are equal; (T,), of which those of
       the tasks that have arrived count; a number is the share of the new task, and the old ones
       divide the rest equally; "loss" is in proportion to the weighted, smoothed losses.
-    - `weights`: (T,) by which losses are multiplied before they are compared.
-    - `margin`: the losses meet where new ≤ (1 + margin) × the largest of the old ones.
-    - `patience`: in how many observations in a row they must have met: the one in which they first
-      do, which may be of an old task alone, and from then on those of the new task.
+    - `weights`: (T,) by which losses are multiplied before they are compared with each other.
+    - `margin`: the new loss is low enough where it is at most (1 + margin) × that half, or × the
+      largest of the old ones.
+    - `patience`: in how many observations in a row that must be so. Observations without the new
+      task do not count, except the one in which the losses first meet.
     - `smoothing`: the weight of the old value in the moving average of each task's losses, below 1.
-    - `min_focus`, `max_focus`: bounds of the focus phase in steps.
+    - `min_focus`, `max_focus`: bounds of the focus phase in steps. The longest one is by default
+      half of an epoch of the sampler, in a loop without one 10,000 steps; `math.inf` is none.
     - `tasks`: how many there will be; by default one more than the largest index given.
     - `order`, `seed`, `log`: as in `Policy`.
 
     A loss that is not finite is noted in `decisions` and otherwise ignored. Without old tasks there
-    is nothing to replay, and the focus phase continues; it also does so while the loss of an old
-    task is not known.
+    is nothing to replay, and the focus phase continues; it also does so, up to its bound, while a
+    loss that decides is not known. A state may be resumed with other bounds.
     """
 
     def __init__(
@@ -53,13 +63,14 @@ class FocusThenReplay(Policy):
         new_task: int,
         old_tasks: Sequence[int],
         *,
+        until: str = "halved",
         shares: ArrayLike | float | str | None = None,
         weights: ArrayLike | None = None,
         margin: float = 0.0,
         patience: int = 1,
         smoothing: float = 0.0,
         min_focus: int = 0,
-        max_focus: int | None = None,
+        max_focus: float | None = None,
         tasks: int | None = None,
         **settings: Any,
     ) -> None:
@@ -79,6 +90,7 @@ class FocusThenReplay(Policy):
         elif shares is not None:
             shares = check.simplex_rows("shares", shares, count)
         self._given = shares
+        self.until = check.one_of("until", until, RULES)
         self.margin = check.number("margin", margin, at_least=-1)
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
@@ -87,38 +99,48 @@ class FocusThenReplay(Policy):
                 f"`smoothing` expects a number from 0 to below 1, got {check.show(smoothing)}"
             )
         self.min_focus = check.integer("min_focus", min_focus)
-        self.max_focus = (
-            None if max_focus is None
-            else check.integer("max_focus", max_focus, at_least=self.min_focus)
-        )  # fmt: skip
+        self.max_focus = max_focus
+        if max_focus is not None and not (isinstance(max_focus, float) and max_focus == math.inf):
+            self.max_focus = check.integer("max_focus", max_focus, at_least=self.min_focus)
         self.losses: dict[int, float] = {}
         self._start(new_task, old)
         self.arguments |= {
             "new_task": self.new_task,
             "old_tasks": self.old_tasks,
+            "until": self.until,
             "shares": shares.tolist() if isinstance(shares, np.ndarray) else shares,
             "weights": self.weights.tolist(),
             "margin": self.margin,
             "patience": self.patience,
             "smoothing": self.smoothing,
-            "min_focus": self.min_focus,
-            "max_focus": self.max_focus,
         }
 
     # What it is
 
     @property
+    def longest(self) -> float:
+        """The longest focus phase in steps: `max_focus`, or what stands for it."""
+        if self.max_focus is not None:
+            return self.max_focus
+        usual = LONGEST if self.epoch_steps is None else self.epoch_steps // 2
+        return max(self.min_focus, usual)
+
+    @property
     def needs_losses(self) -> bool:
         """Whether losses decide when the focus phase, if it is on, ends, or what is replayed."""
-        ends = self.focusing and self.min_focus != self.max_focus
-        return ends or isinstance(self._given, str)
+        ends = self.focusing and self.min_focus != self.longest
+        return bool(self.old_tasks) and (ends or isinstance(self._given, str))
 
     @property
     def waiting(self) -> str:
-        """Not empty if it focuses, only losses can end that, and it has never been told any."""
-        if self.focusing and self.old_tasks and not self.losses and self.max_focus is None:
-            return "the policy was told no losses so far, and stays with the new task"
-        return ""
+        """Not empty if no bound was given, and a loss that ends the focus phase was never told."""
+        given = self.max_focus not in (None, math.inf)
+        if given or not self.old_tasks or not self._unknown():
+            return ""
+        lacking = f"the policy was told no loss of task {_listed(self._unknown())} so far, and "
+        if self.focusing:
+            return lacking + "stays with the new task"
+        return lacking + "replays because the longest focus phase was over"
 
     @property
     def seen(self) -> list[int]:
@@ -136,6 +158,14 @@ class FocusThenReplay(Policy):
 
     def _begin(self, new_task: int) -> None:
         """Start a focus phase on the new task; the one before it is an old task from now on."""
+        alone = self.step - self._begun
+        if alone and self.focusing and self.needs_losses and self.longest < math.inf:
+            warnings.warn(
+                f"task {self.new_task} was trained on alone, for {alone} steps, until task "
+                f"{new_task} arrived: no loss ended its focus phase, and nothing was replayed; "
+                "`max_focus` bounds it",
+                stacklevel=3,
+            )
         self._start(new_task, [t for t in self.seen if t != new_task])
         self._decide("focus", f"task {new_task} is new")
 
@@ -144,49 +174,61 @@ class FocusThenReplay(Policy):
         self.old_tasks = _old_tasks("old_tasks", old_tasks, self.new_task, self.tasks)
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
+        self._first: dict[int, float] = {}  # loss of the new task that was told in this phase
         self._lag = np.zeros(self.tasks)  # tasks that lag behind do not catch up in a focus phase
 
     def _observe(self, losses: dict[int, float], late: int) -> dict[int, float]:
-        """Take note of the losses, and end the focus phase if they have met."""
-        bad = {t: loss for t, loss in losses.items() if not np.isfinite(loss)}
+        """Take note of the losses, and end the focus phase if they say so."""
+        bad = sorted(t for t, loss in losses.items() if not np.isfinite(loss))
         for task, loss in losses.items():
             if task not in bad:
                 before = self.losses.get(task, loss)
                 self.losses[task] = self.smoothing * before + (1 - self.smoothing) * loss
-        if bad:
-            reason = f"not finite: {', '.join(f'task {t} {x}' for t, x in sorted(bad.items()))}"
-            self._remark("ignored", reason, late)
-        elif self.focusing and self.new_task in losses and self._unknown():
-            reason = f"no loss of task {', '.join(map(str, self._unknown()))} so far"
-            self._remark("waiting", reason, late)
-        elif self.focusing and (self.new_task in losses or not self._met):
-            self._met = self._met + 1 if self._meet() else 0
-            if self._met >= self.patience and self.step - self._begun >= self.min_focus:
-                self._end("the losses met", late)
+        for task in bad:
+            self._remark("ignored", f"the loss of task {task} is not finite", late)
+        if self.focusing and self.old_tasks and not bad:
+            self._judge(losses, late)
         return self.losses
 
-    def _unknown(self) -> list[int]:
-        """Return the tasks that have arrived and whose losses are not known."""
-        return [t for t in self.seen if t not in self.losses]
+    def _judge(self, told: dict[int, float], late: int) -> None:
+        """End the focus phase if the losses told now have been low enough for long enough."""
+        if self._unknown():
+            self._remark("waiting", f"no loss of task {_listed(self._unknown())} so far", late)
+        elif self.new_task in told or (self.until == "met" and not self._met):
+            self._met = self._met + 1 if self._low_enough() else 0
+            if self._met >= self.patience and self.step - self._begun >= self.min_focus:
+                met = self.until == "met"
+                self._end("the losses met" if met else "the new task's loss halved", late)
 
-    def _meet(self) -> bool:
-        """Return whether the new task's loss is as small as the largest old one; all are known."""
-        if not self.old_tasks or self._unknown():
-            return False
-        new, *old = (self.weights[t] * self.losses[t] for t in (self.new_task, *self.old_tasks))
-        return bool(new <= (1 + self.margin) * max(old))
+    def _unknown(self) -> list[int]:
+        """Return the tasks whose losses end the focus phase and are not known."""
+        needed = self.seen if self.until == "met" else [self.new_task]
+        return [t for t in needed if t not in self.losses]
+
+    def _low_enough(self) -> bool:
+        """Return whether the new task's loss is, beside its first one or the largest of the others.
+
+        What it needs is known.
+        """
+        if self.until == "met":
+            new, *old = (self.weights[t] * self.losses[t] for t in (self.new_task, *self.old_tasks))
+            goal = max(old)
+        else:
+            new = self.losses[self.new_task]
+            goal = self._first.setdefault(self.new_task, new) / 2
+        return bool(new <= (1 + self.margin) * goal)
 
     def _advance(self, count: int) -> None:
         """End the focus phase where the next steps go beyond its bound."""
         left = self._left()
         if left is not None and count > left:
-            self._end(f"the longest focus phase, {self.max_focus} steps", after=left)
+            self._end(f"the longest focus phase, {self.longest:.0f} steps", after=left)
 
     def _left(self) -> int | None:
         """Return how many steps of focus are left at most, None without a bound."""
-        if not self.focusing or self.max_focus is None or not self.old_tasks:
+        if not self.focusing or self.longest == math.inf or not self.old_tasks:
             return None
-        return self._begun + self.max_focus - self.step
+        return max(0, self._begun + int(self.longest) - self.step)  # the bound may come late
 
     def _end(self, reason: str, late: int = 0, after: int = 0) -> None:
         self.focusing, self.switch_step = False, self.step + after
@@ -197,34 +239,43 @@ class FocusThenReplay(Policy):
         self.decisions.append(Decision(step, what, reason, dict(self.losses), late))
 
     def _remark(self, what: str, reason: str, late: int) -> None:
-        """Note what changes nothing, unless it was noted just before."""
-        if not self.decisions or self.decisions[-1].reason != reason:
-            self._decide(what, reason, late)
+        """Note what changes nothing, once until the next task arrives."""
+        for decision in reversed(self.decisions):
+            if decision.reason == reason:
+                return
+            if decision.what == "focus":
+                break
+        self._decide(what, reason, late)
 
     # What it answers
 
     def _ahead(self, count: int) -> tuple[Floats, None]:
-        rows = np.tile(self._replay_shares(), (count, 1))
-        if self.focusing:
-            left = self._left()
-            rows[: count if left is None else left] = np.eye(self.tasks)[self.new_task]
+        rows = np.empty((count, self.tasks))
+        left = self._left() if self.focusing else 0
+        alone = count if left is None else min(count, left)
+        if alone:
+            rows[:alone] = 0.0
+            rows[:alone, self.new_task] = 1.0
+        if alone < count:
+            rows[alone:] = self._replay_shares()
         return rows, None
 
-    def _replay_shares(self) -> Floats:
+    def _replay_shares(self) -> list[float]:
         """Return the shares (T,) of the replay phase, of the tasks that have arrived."""
-        amounts = np.zeros(self.tasks)
-        if isinstance(self._given, str):
-            if not self._unknown():
-                losses = [self.losses[t] for t in self.seen]
-                amounts[self.seen] = self.weights[self.seen] * np.maximum(losses, 0.0)
-        elif isinstance(self._given, float):
-            amounts[self.old_tasks] = (1 - self._given) / max(1, len(self.old_tasks))
-            amounts[self.new_task] = self._given
-        elif self._given is not None:
-            amounts[self.seen] = np.asarray(self._given)[self.seen]
-        if amounts.sum() == 0:
-            amounts[self.seen] = 1.0
-        return amounts / amounts.sum()
+        seen, given = self.seen, self._given
+        amounts = dict.fromkeys(seen, 0.0)
+        if isinstance(given, str):
+            if all(t in self.losses for t in seen):
+                amounts = {t: self.weights[t] * max(self.losses[t], 0.0) for t in seen}
+        elif isinstance(given, float):
+            amounts = dict.fromkeys(seen, (1 - given) / max(1, len(self.old_tasks)))
+            amounts[self.new_task] = given
+        elif given is not None:
+            amounts = {t: given[t] for t in seen}
+        total = sum(amounts.values())
+        if total == 0:
+            amounts, total = dict.fromkeys(seen, 1.0), len(seen)
+        return [amounts.get(t, 0.0) / total for t in range(self.tasks)]
 
     # Where it is
 
@@ -236,6 +287,7 @@ class FocusThenReplay(Policy):
             "switch_step": self.switch_step,
             "begun": self._begun,
             "met": self._met,
+            "first": self._first,
             "losses": self.losses,
         }
 
@@ -254,6 +306,7 @@ class FocusThenReplay(Policy):
             ),
             "_begun": begun,
             "_met": state.read("met", check.integer),
+            "_first": state.read("first", losses_by_task, self.tasks),
             "losses": state.read("losses", losses_by_task, self.tasks),
         }
 
@@ -264,3 +317,7 @@ def _old_tasks(name: str, value: Any, new_task: int, tasks: int) -> list[int]:
     if new_task in named:
         raise ValueError(f"`{name}` expects tasks other than the new one, got {new_task}")
     return sorted(set(named))
+
+
+def _listed(tasks: list[int]) -> str:
+    return ", ".join(map(str, tasks))

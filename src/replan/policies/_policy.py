@@ -40,9 +40,10 @@ class Decision:
 class Policy(Stateful):
     """Says which task to train on next.
 
-    step: samples asked for so far. decisions: what was decided, when and why. A policy's answers
-    depend on its arguments and on what it has observed, and on nothing else; `state_dict` holds
-    both, and `load_state_dict` continues from there with a policy of the same arguments.
+    step: samples asked for so far. decisions: what was decided, when and why. epoch_steps: how many
+    steps an epoch of the loop has; a sampler sets it, else it is None. A policy's answers depend on
+    its arguments, on this length and on what it has observed, and on nothing else; `state_dict`
+    holds the rest, and `load_state_dict` continues from there with a policy of the same arguments.
 
     - `order`: how samples follow the shares: "spread" (as evenly as possible) or "random" (drawn,
       with `seed`).
@@ -62,6 +63,7 @@ class Policy(Stateful):
         self.order = check.one_of("order", order, ORDERS)
         self.log = None if log is None else check.function("log", log, "a function or None")
         self.step = 0
+        self.epoch_steps: int | None = None
         self.decisions: list[Decision] = []
         self.arguments: dict[str, Any] = {
             "tasks": self.tasks,
@@ -142,13 +144,16 @@ class Policy(Stateful):
         planned = self._ahead(check.integer("count", count))[1]
         return np.ones((count, self.tasks)) if planned is None else planned
 
-    def next_tasks(self, count: int, among: Sequence[int] | None = None) -> Ints:
-        """Return the tasks (count,) of the next steps, and advance by them.
+    def next_steps(
+        self, count: int, among: Sequence[int] | None = None
+    ) -> tuple[Ints, Floats | None]:
+        """Return the tasks (count,) of the next steps and their learning rates, and advance.
 
-        among: the tasks that have samples to draw; the shares of the others go to them.
+        among: the tasks that have samples to draw; the shares of the others go to them. The rates
+        (count,) are factors of training's own, None if none are planned.
         """
         count = check.integer("count", count)  # an int, not one of NumPy: it enters the state
-        shares = self.shares(count)
+        shares, planned = self._ahead(count)
         if among is not None:
             some = check.task_list("among", among, self.tasks).tolist()
             if not some:
@@ -156,7 +161,12 @@ class Policy(Stateful):
             shares = _only(shares, some)
         self._advance(count)
         self.step += count
-        return pick(shares, self.order, self._rng, self._lag)
+        tasks = pick(shares, self.order, self._rng, self._lag)
+        return tasks, None if planned is None else planned[np.arange(count), tasks]
+
+    def next_tasks(self, count: int, among: Sequence[int] | None = None) -> Ints:
+        """Return the tasks (count,) of the next steps, and advance by them, as `next_steps`."""
+        return self.next_steps(count, among)[0]
 
     def next_task(self) -> int:
         """Return the task of the next step, and advance by it."""
