@@ -45,7 +45,8 @@ def test_help_lists_the_words_that_the_library_knows(run):
         "solve": replan.control.METHODS,
     }.items():
         assert f"One of {', '.join(words)}." in " ".join(run(f"{line} --help")[1].split())
-    names = ", ".join([*replan.paper.FIGURES, *replan.paper.IMAGE_FIGURES])
+    paper = replan.paper
+    names = ", ".join([*paper.FIGURES, *paper.IMAGE_FIGURES, *paper.LONG_FIGURES])
     text = " ".join(run("figure --help")[1].split()).replace("- ", "-")  # across lines
     assert f"NAME is one of {names}." in text
 

@@ -580,6 +580,16 @@ def test_the_stability_limit_is_where_realisations_break(problem):
     assert above.stability["protocol"] < 1
 
 
+def test_the_stability_limit_of_the_first_few_realisations(problem):
+    protocol = strategies.interleaved(problem)
+    few = networks.test(problem, protocol, realisations=8, stability=3)
+    alone = networks.test(problem, protocol, realisations=3)
+    assert len(few.runs) == 8
+    assert few.stability == alone.stability
+    with pytest.raises(ValueError, match="`stability` expects"):
+        networks.test(problem, protocol, realisations=3, stability=4)
+
+
 def test_broken_realisations_are_counted_and_not_averaged_away(problem, tmp_path):
     wild = networks.test(
         problem, {"wild": strategies.interleaved(problem).with_knobs(lr=40.0)}, realisations=5

@@ -23,6 +23,22 @@ def test_the_verdict_counts_initialisations(held, verdict):
     assert Claim("It is so.", "it is", held, {}).verdict == verdict
 
 
+@pytest.mark.parametrize(("count", "verdict"), [(7, "undecided"), (8, "holds")])
+def test_too_few_instances_decide_nothing(count, verdict):
+    claim = Claim("It is so.", "it is", [True] * count, {}, least=8)
+    assert claim.verdict == verdict
+    assert claim.to_dict()["least"] == 8
+
+
+def test_pages_of_older_files_are_made():
+    old = Claim("It is so.", "it is", [True], {}).to_dict()
+    del old["least"]
+    settings = {"memories": ["50", "all"], "sizes": [1, 2, 3, 4, 5.5]}
+    text = page({"this": {"command": "replan figure this", "settings": settings, "claims": [old]}})
+    assert "| It is so. | it is |  | 1 of 1 | **holds** |" in text
+    assert "memories 50, all, sizes 1 … 5.5 (5)." in text
+
+
 def test_numbers_are_told_by_median_and_range_and_survive_a_file():
     claim = Claim("It is so.", "x > 0", [True, True, False], {"x": [1.0, 2.0, np.nan], "y": [3]})
     assert claim.number_texts() == ["x 1.5 (1.1 … 1.9)", "y 3"]

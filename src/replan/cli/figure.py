@@ -15,7 +15,8 @@ class _Figure(Command):
     """A command whose epilog lists the figures; the library is imported when help is shown."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        names = [*replan.paper.FIGURES, *replan.paper.IMAGE_FIGURES]
+        paper = replan.paper
+        names = [*paper.FIGURES, *paper.IMAGE_FIGURES, *paper.LONG_FIGURES]
         self.epilog = f"NAME is one of {', '.join(names)}."
         super().format_epilog(ctx, formatter)
 
@@ -43,8 +44,9 @@ def command(
     """Recompute a figure of the paper and check its claims.
 
     `all` makes every figure of the theory, in a quarter of an hour on two cores, `images` those on
-    real images (see `replan data`). Writes NAME.png, NAME.pdf and NAME.csv, claims.json and
-    claims.md. What is finished is kept in OUT/cache: the same command continues from there.
+    real images (see `replan data`); `networks`, also on images, takes hours. Writes NAME.png,
+    NAME.pdf and NAME.csv, claims.json and claims.md. What is finished is kept in OUT/cache: the
+    same command continues from there.
 
     \b
     Examples:
@@ -56,10 +58,10 @@ def command(
     from tqdm import tqdm
 
     from replan._common import check
-    from replan.paper import FIGURES, IMAGE_FIGURES
+    from replan.paper import FIGURES, IMAGE_FIGURES, LONG_FIGURES
     from replan.paper._make import make_each
 
-    check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES, "all", "images"])
+    check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES, *LONG_FIGURES, "all", "images"])
     names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
     folder = out or Path("figures-quick" if quick else "figures")
     try:

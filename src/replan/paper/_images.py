@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from replan._common import plotting
+from replan._common import check, plotting
 from replan._common.statistics import mean_interval
-from replan.networks import Training, cifar10, experiment, fashion_mnist, mixed_tasks, parity_tasks
+from replan.networks import (
+    Images,
+    Training,
+    cifar10,
+    experiment,
+    fashion_mnist,
+    mixed_tasks,
+    parity_tasks,
+)
 from replan.paper._parts import LOOKS, Run
 
 STYLES = {  # of the strategies, in the order of panels and claims
@@ -23,14 +31,18 @@ MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_sam
 PARITY = {"normalise": "unit", "test_samples": 2000}
 
 
+def images_of(data: str) -> Images:
+    """Return a data set by its name."""
+    check.one_of("data", data, ("fashion-mnist", "cifar10"))
+    return fashion_mnist() if data == "fashion-mnist" else cifar10()
+
+
 def case(
     data: str, tasks: dict[str, Any], training: dict[str, Any], looks: list[int], block: list[int]
 ) -> dict[str, Any]:
     """Return the test losses of a block of realisations, by strategy, and when replay began."""
-    if data == "fashion-mnist":
-        made = mixed_tasks(fashion_mnist(), **tasks)
-    else:
-        made = parity_tasks(cifar10(), **tasks)
+    make = mixed_tasks if data == "fashion-mnist" else parity_tasks
+    made = make(images_of(data), **tasks)
     found = experiment(
         made, looks, training=Training(**training), strategies=list(STYLES),
         realisations=range(*block), threads=1,

@@ -35,7 +35,8 @@ FIGURES = (
     "levers",
 )
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
-_ALL = (*FIGURES, *IMAGE_FIGURES)
+LONG_FIGURES = ("networks",)  # which take hours: each is made by its name alone
+_ALL = (*FIGURES, *IMAGE_FIGURES, *LONG_FIGURES)
 _MOST_SEEDS = 100_000  # which all have a place in one table
 _PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a figure
 

@@ -17,7 +17,7 @@ class Claim:
     statement: the paper's, in our words. criterion: when it counts as true in one instance. held:
     whether it was, in each instance; None where the noise leaves it open. numbers: what was
     measured, by name, one value for each instance or one for all. over: what the instances are.
-    always: whether the statement says "always".
+    always: whether the statement says "always". least: with fewer instances nothing is decided.
     """
 
     statement: str
@@ -26,14 +26,17 @@ class Claim:
     numbers: Mapping[str, ArrayLike]
     over: str = "initialisation"
     always: bool = False
+    least: int = 1
 
     @property
     def verdict(self) -> str:
         """Return "holds" if it is true in at least 90 % of the instances (`always`: in all).
 
         "does not hold" if it is false in at least 90 %, otherwise that it depends on the instance;
-        "undecided" if there is a single one and it is open.
+        "undecided" if there is a single one and it is open, or if there are fewer than `least`.
         """
+        if len(self.held) < self.least:
+            return "undecided"
         known = [x for x in self.held if x is not None]
         true, count = sum(map(bool, known)), len(self.held)
         few = count // 10
@@ -51,6 +54,7 @@ class Claim:
             "verdict": self.verdict,
             "over": self.over,
             "always": self.always,
+            "least": self.least,
             "held": [None if x is None else bool(x) for x in self.held],
             "numbers": {
                 name: [x if np.isfinite(x) else None for x in np.ravel(values).tolist()]
@@ -80,7 +84,8 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
         "Made by `replan figure`. A claim is checked in many instances, mostly initialisations:",
         "it *holds* if it is true in at least 90 % of them (in all where the paper says always),",
         "*does not hold* if it is false in at least 90 %, and otherwise *depends on the",
-        "initialisation* (or the like); it is *undecided* if noise leaves a single instance open.",
+        "initialisation* (or the like); it is *undecided* if noise leaves a single instance open,",
+        "or if there are too few instances for a verdict.",
         "Numbers are medians over the instances, with 10-90 % ranges in brackets. Verdicts on few",
         "instances, as with `--quick`, say little.",
     ]
@@ -92,7 +97,8 @@ def page(content: Mapping[str, Mapping[str, Any]]) -> str:
             "|---|---|---|---|---|",
         ]
         for entry in figure["claims"]:
-            claim = Claim(**{key: entry[key] for key in Claim.__dataclass_fields__})
+            fields = Claim.__dataclass_fields__.keys() & entry.keys()  # older files have fewer
+            claim = Claim(**{key: entry[key] for key in fields})
             found = "; ".join(claim.number_texts())
             lines.append(
                 f"| {claim.statement} | {claim.criterion} | {found} | {claim.count} "
@@ -117,6 +123,7 @@ def _number(x: float) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list) and len(value) > 4:
-        return f"{value[0]:g} … {value[-1]:g} ({len(value)})"
-    return ", ".join(f"{x:g}" for x in value) if isinstance(value, list) else f"{value}"
+    if not isinstance(value, list):
+        return f"{value}"
+    words = [x if isinstance(x, str) else f"{x:g}" for x in value]
+    return f"{words[0]} … {words[-1]} ({len(words)})" if len(words) > 4 else ", ".join(words)
