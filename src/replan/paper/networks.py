@@ -120,7 +120,8 @@ def _check(samples: list[int], memories: list[str], settings: dict[str, Any]) ->
     for memory in memories:
         if memory != "all" and not (memory.isdecimal() and int(memory) > 0):
             raise ValueError(
-                f'`memories` expects numbers of images, as words, or "all", got {memory!r}'
+                '`memories` expects numbers of images, as words, or "all", '
+                f"got {check.show(memory)}"
             )
     for size in samples:
         check.integer("samples", size, at_least=settings["steps"])
