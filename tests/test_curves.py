@@ -31,6 +31,16 @@ def test_statistics_are_over_the_runs():
     assert (curves.runs, curves.failures, curves.tasks) == ([0, 1, 2, 3, 4], {}, 2)
 
 
+def test_runs_that_are_not_finite_have_a_mean_without_an_interval():
+    values = [[1.0, np.inf, -np.inf, np.inf], [3.0, 1.0, 1.0, -np.inf]]
+    mean, low, high = mean_interval(values)
+    np.testing.assert_array_equal(mean, [2.0, np.inf, -np.inf, np.nan])
+    assert np.array_equal(low[1:], [-np.inf] * 3)
+    assert np.array_equal(high[1:], [np.inf] * 3)
+    for found, wanted in zip((mean, low, high), mean_interval([1.0, 3.0]), strict=True):
+        assert found[0] == wanted
+
+
 def test_a_diverged_run_is_left_out_counted_and_named():
     curves = with_a_diverged_run()
     others = losses()[[0, 1, 2, 4]]

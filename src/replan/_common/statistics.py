@@ -30,16 +30,21 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     """Return the mean over the first axis and its interval by Student's t distribution.
 
     values: (runs, …), such as paired differences. A single run tells nothing about the spread: its
-    interval is infinite.
+    interval is infinite. So is that of runs some of which are not finite; their mean is infinite,
+    or not a number if they are infinite both ways.
     """
     from scipy.stats import t
 
     runs = np.asarray(values, dtype=np.float64)
-    count, mean = len(runs), runs.mean(axis=0)
-    if count < 2:
-        return Interval(mean, np.full_like(mean, -np.inf), np.full_like(mean, np.inf))
-    error = t.ppf((1 + level) / 2, count - 1) * runs.std(axis=0, ddof=1) / np.sqrt(count)
-    return Interval(mean, mean - error, mean + error)
+    with np.errstate(invalid="ignore"):
+        count, mean = len(runs), np.asarray(runs.mean(axis=0))
+    known = np.isfinite(mean) & (count > 1)
+    low, high = np.full(mean.shape, -np.inf), np.full(mean.shape, np.inf)
+    if known.any():
+        spread = runs[:, known].std(axis=0, ddof=1) / np.sqrt(count)
+        error = t.ppf((1 + level) / 2, count - 1) * spread
+        low[known], high[known] = mean[known] - error, mean[known] + error
+    return Interval(mean, low, high)
 
 
 def quantile(values: pd.Series, level: float) -> float:

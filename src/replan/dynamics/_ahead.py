@@ -1,8 +1,8 @@
 """Compiling the reverse of a model in a second process, while this one compiles the roll-out.
 
 Whoever rolls out a model for the first time mostly wants its gradients next, which take longer to
-compile: on two cores this halves the wait. The second process puts the code on the disk and is
-gone; it ends with this one at the latest.
+compile: on two cores this takes a third off the wait. The second process puts the code on the disk
+and is gone; it ends with this one at the latest.
 """
 
 from __future__ import annotations

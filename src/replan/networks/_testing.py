@@ -51,16 +51,16 @@ class Tested:
 
         It is infinite where one diverged.
         """
-        return _mean(self.weighted(protocol))
+        return mean_interval(self.weighted(protocol))
 
     def planned_value(self, protocol: str) -> Interval:
         """Return the same on the realisations, and held-out images, that were planned on."""
-        return _mean(_weighted(self.problem, self.planned[self._known(protocol)]))
+        return mean_interval(_weighted(self.problem, self.planned[self._known(protocol)]))
 
     def difference(self, protocol: str, other: str) -> Interval:
         """Return the mean of paired differences of weighted losses on unseen realisations."""
         with np.errstate(invalid="ignore"):  # where both diverged
-            return _mean(self.weighted(protocol) - self.weighted(other))
+            return mean_interval(self.weighted(protocol) - self.weighted(other))
 
     def broken(self, protocol: str) -> dict[str, list[int]]:
         """Return the numbers of the realisations, of both kinds, that diverged or died."""
@@ -99,9 +99,9 @@ class Tested:
                     "planned": _interval(self.planned_value(name)),
                     "unseen": _interval(self.value(name)),
                     "difference": _interval(self.difference(name, first)),
-                    "losses": _finite(self.unseen[name].losses),
+                    "losses": files.nullable(self.unseen[name].losses),
                     **self.broken(name),
-                    "stability": _finite(self.stability[name]),
+                    "stability": files.nullable(np.array(self.stability[name])),
                     "protocol": protocol.to_dict(),
                 }
                 for name, protocol in self.protocols.items()
@@ -235,23 +235,5 @@ def _weighted(problem: Problem, outcomes: Outcomes) -> Floats:
     return outcomes.losses[:, weights > 0] @ weights[weights > 0]
 
 
-def _mean(values: Floats) -> Interval:
-    """Return the mean and its interval; without an interval where a value is not finite.
-
-    The mean is then infinite, or not a number where that of two infinite ones would be.
-    """
-    if np.all(np.isfinite(values)):
-        return mean_interval(values)
-    with np.errstate(invalid="ignore"):
-        return Interval(*(np.array(x) for x in (np.mean(values), -np.inf, np.inf)))
-
-
 def _interval(found: Interval) -> dict[str, Any]:
-    return {name: _finite(value) for name, value in found._asdict().items()}
-
-
-def _finite(values: Any) -> Any:
-    """Return numbers as JSON types, None for those that are not finite."""
-    array = np.array(values, dtype=np.float64).astype(object)
-    array[~np.isfinite(array.astype(np.float64))] = None
-    return array.tolist()
+    return {name: files.nullable(value) for name, value in found._asdict().items()}

@@ -184,7 +184,7 @@ def _tables(
 
 def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return a contender's row: what it is, how it does on both kinds of realisations."""
-    mean = _interval(losses)
+    mean = mean_interval(losses)
     inside = settings["min_lr"] * 1.001 < one["lr"] < settings["max_lr"] * 0.999
     return {
         "lr": one["lr"],
@@ -201,17 +201,6 @@ def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict
     }
 
 
-def _interval(values: Any) -> Interval:
-    """Return a mean and its interval; without an interval where a realisation diverged.
-
-    The mean is then infinite, or, of differences that are infinite both ways, not a number.
-    """
-    if np.all(np.isfinite(values)):
-        return mean_interval(values)
-    with np.errstate(invalid="ignore"):
-        return Interval(np.mean(values), np.array(-np.inf), np.array(np.inf))
-
-
 def _with_differences(tables: Tables) -> pd.DataFrame:
     """Return the contenders with their paired differences from the fixed share at its best."""
     parts = []
@@ -219,12 +208,12 @@ def _with_differences(tables: Tables) -> pd.DataFrame:
         here = _rows(tables, cell).copy()
         best = runs[FIXED, _schedule(here)]
         found = [
-            _interval((runs[key] - best).to_numpy())
+            mean_interval((runs[key] - best).to_numpy())
             for key in zip(here["contender"], here["schedule"], strict=True)
         ]
         here["difference"] = [float(x.mean) for x in found]
         here["from"], here["to"] = [float(x.low) for x in found], [float(x.high) for x in found]
-        here["reference"] = float(_interval(best).mean)
+        here["reference"] = float(mean_interval(best).mean)
         parts.append(here)
     return pd.concat(parts, ignore_index=True)
 
