@@ -107,11 +107,11 @@ def network(tasks: networks.ImageTasks, realisations: int, threads: int) -> tupl
 
 
 def value_and_gradient(model: networks.ImageNetwork, start: np.ndarray, pieces: Pieces) -> tuple:
-    states = model.roll_out(start, pieces)
+    states, record = model.record(start, pieces)
     value = model.losses(states[-1]) @ WEIGHTS
     cotangents = np.zeros_like(states)
     cotangents[-1] = model.pull_losses(states[-1], WEIGHTS)
-    return value, model.pull_back(states, cotangents, pieces)
+    return value, model.pull_back(states, cotangents, pieces, *record)
 
 
 def gradient_row(tasks: networks.ImageTasks, shares: list[float], steps: int) -> dict:
@@ -125,9 +125,10 @@ def gradient_row(tasks: networks.ImageTasks, shares: list[float], steps: int) ->
     alone, both = best_times(
         lambda: model.roll_out(start, pieces),
         lambda: value_and_gradient(model, start, pieces),
-        clock=time.thread_time,
+        clock=time.process_time,
     )
-    tape = sum(part.nbytes for part in model._make_tape(steps // PIECES))
+    _, (tapes,) = model.record(start, pieces)
+    tape = sum(part.nbytes for part in tapes[0])
     return {
         "steps": steps, "shares": shares, "training ms": 1e3 * alone,
         "value and gradient ms": 1e3 * both, "times training": both / alone,
@@ -163,7 +164,7 @@ def jax_row(tasks: networks.ImageTasks, steps: int) -> dict:
 
     model, start = network(tasks, 1, 1)
     pieces = pieces_of([0.5, 0.5], steps)
-    stream = model._stream(0, 1, steps)[..., :steps]
+    stream = model._trainer.stream(0, 1, steps)[..., :steps]
     order = jnp.asarray(np.moveaxis(stream, 2, 0).reshape(PIECES, steps // PIECES, 2, 2))
     pixels, targets = jnp.asarray(tasks.pixels), jnp.asarray(tasks.targets)
     mix = jnp.asarray(np.stack([tasks.mix, 1 - tasks.mix], axis=1))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import copy
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check, memory
+from replan._common import check
 from replan._common.check import Floats
 from replan.dynamics import (
     LR,
@@ -35,19 +32,13 @@ from replan.networks._realisations import (
     checked_realisations,
     numbers_text,
     rng_of,
-    sample_order,
 )
 from replan.networks._tasks import ImageTasks
+from replan.networks._trainer import CROSS_ENTROPY, PRECISIONS, Course, Tapes, Trainer
 
-LOSSES = ("squared-error", "cross-entropy")
-PRECISIONS = {"single": np.float32, "double": np.float64}
+LOSSES = ("squared-error", CROSS_ENTROPY)
 
 _RATE = 0.01  # the default learning rate
-_AT_ONCE = 100_000_000  # weights changed, step by step, in one compiled call: Ctrl-C waits for it
-_TAPE = 2**24  # numbers on a tape: steps that are pulled back at once
-_LOST = (
-    10.0  # times the loss of outputs of 0, or at the start: training that ends above it diverged
-)
 _SAME = 1e-6  # of a step: a time that is so close below the middle of a step counts as behind it
 
 EXAMPLE = """\
@@ -179,35 +170,15 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         self._prepare(tasks.held_out)
 
     def _prepare(self, looked_at: list[tuple[Any, Any]]) -> None:
-        """Make the arrays that compiled code reads; losses are of the images `looked_at`."""
-        tasks, real = self.data, PRECISIONS[self.precision]
-        outputs = tasks.targets.shape[1]
-        self.outputs = 2 if self.loss == "cross-entropy" and outputs == 1 else outputs
-        K, D, T, C = self.hidden, tasks.pixels.shape[1], self.tasks, self.outputs
-        self.sizes = np.array([K * D, K, T * C * K, T * C])
-        self._size = int(self.sizes.sum())
-        self._check_memory()
-        self._looked_at = [(np.ascontiguousarray(x, real), self._targets(y)) for x, y in looked_at]
-        self._train_targets = self._targets(tasks.targets)
-        first = tasks.mix.astype(np.float64)
-        mix = np.stack([first, 1 - first], axis=1)
-        factors = np.column_stack([tasks.scale * mix, np.full(T, tasks.shift)]) / np.sqrt(D)
-        self._mix, self._inputs = mix.astype(real), factors.astype(real)
-        self._streams: dict[tuple[int, int], NDArray[np.int32]] = {}
+        """Make what trains; losses are of the images `looked_at`."""
+        self._trainer = Trainer(
+            self.data, looked_at, hidden=self.hidden, loss=self.loss, biases=self.biases,
+            distinct=[self.memory] * (self.tasks - 1) + [self.samples],
+            realisations=self.realisations, seed=self.seed, precision=self.precision,
+            threads=self.threads,
+        )  # fmt: skip
+        self.outputs = self._trainer.outputs
         self._starts: dict[NetworkStart, Floats] = {}
-
-    def _check_memory(self) -> None:
-        memory.require(
-            f"`hidden` = {self.hidden} and {len(self.realisations)} realisations",
-            float(memory.COPIES) * self._size * len(self.realisations),
-        )
-
-    def _targets(self, targets: Any) -> Any:
-        """Return targets (n, C) as the loss needs them."""
-        y = np.asarray(targets, np.float64)
-        if self.loss == "cross-entropy":
-            y = np.concatenate([1 + y, 1 - y], axis=1) / 2 if y.shape[1] == 1 else (1 + y) / 2
-        return np.ascontiguousarray(y, PRECISIONS[self.precision])
 
     def __repr__(self) -> str:
         return (
@@ -276,16 +247,19 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         shares = np.isin(np.arange(self.tasks), old) / len(old)
         knobs = self.panel.rows({"lr": start.lr, "feature_lr": 1.0, "head_lr": 1.0}, 1)
         pieces = Pieces.whole(shares[None], knobs, np.array([float(start.steps)]))
-        states = self._roll_out(state, pieces, PRETRAINING)
+        course = self._course(state, pieces)
+        states = self._trainer.train(state, course, PRETRAINING)
         if len(states) < 2:
-            which = self._words(self._train_each(state, pieces, PRETRAINING).diverged)
-            raise IntegrationError(f"pretraining: {which} diverged: try a smaller `lr`")
+            losses, _ = self._trainer.ends(state, course, PRETRAINING)
+            raise IntegrationError(
+                f"pretraining: {self._words(np.isinf(losses[:, 0]))} diverged: try a smaller `lr`"
+            )
         return np.append(states[-1, :-1], 0.0)
 
     def _initial(self, number: int) -> Floats:
         """Return the random weights of a realisation; biases are 0."""
         rng = rng_of(self.seed, number, WEIGHTS)
-        features, biases, heads, head_biases = self.sizes
+        features, biases, heads, head_biases = self._trainer.sizes
         return np.concatenate(
             [
                 self.weight_std * rng.standard_normal(features),
@@ -299,8 +273,8 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         """Return states (…, n) as the weights of all realisations."""
         lead, R = states.shape[:-1], len(self.realisations)
         K, D, T, C = self.hidden, self.data.pixels.shape[1], self.tasks, self.outputs
-        rows = states[..., :-1].reshape(*lead, R, self._size)
-        W, b, V, c = np.split(rows, np.cumsum(self.sizes)[:-1], axis=-1)
+        rows = states[..., :-1].reshape(*lead, R, -1)
+        W, b, V, c = np.split(rows, np.cumsum(self._trainer.sizes)[:-1], axis=-1)
         return NetworkWeights(
             W.reshape(*lead, R, K, D), b, V.reshape(*lead, R, T, C, K),
             c.reshape(*lead, R, T, C), states[..., -1],
@@ -313,94 +287,46 @@ class ImageNetwork(DifferentiableDynamics, Realised):
 
         A piece is the whole steps between its edges, which are rounded.
         """
+        return self._roll_out(start, pieces, None)
+
+    def record(self, start: Floats, pieces: Pieces) -> tuple[Floats, tuple[Tapes, ...]]:
+        """Roll out and keep what `pull_back` needs of all steps, unless that is too much."""
+        tapes = self._trainer.tapes(self._course(start, pieces))
+        return self._roll_out(start, pieces, tapes), (() if tapes is None else (tapes,))
+
+    def _roll_out(self, start: Floats, pieces: Pieces, tapes: Tapes | None) -> Floats:
         if pieces.knobs.shape[1:] != (self.panel.size,):
             raise ValueError(
                 f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
                 f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
             )
-        return self._roll_out(start, pieces, TRAINING)
+        states = self._trainer.train(start, self._course(start, pieces), TRAINING, tapes)
+        states[:, -1] = _times(start, pieces)[: len(states)]
+        return states
 
-    def _roll_out(self, start: Floats, pieces: Pieces, use: int) -> Floats:
-        from replan.networks._sgd import train
-
-        times, steps = _edges(start, pieces)
-        rates = self._rates(pieces)
-        states = np.empty((len(times), start.size))
-        states[:, -1], states[0] = times, start
-        done = np.zeros(len(self.realisations), np.int64)
-        at_once = self._at_once()
-
-        def one(r: int, stopped: Callable[[], bool]) -> None:
-            own, samples = self._slice(r), self._samples(r, use, steps[-1])
-            weights = start[own].astype(PRECISIONS[self.precision])
-            for i, (a, h) in enumerate(rates):
-                for first in range(steps[i], steps[i + 1], at_once):
-                    if stopped():
-                        return
-                    last = min(first + at_once, steps[i + 1])
-                    train(samples, weights, self.hidden, a, h, first, last)
-                if not np.all(np.isfinite(weights)):
-                    return
-                states[i + 1, own] = weights
-                done[r] = i + 1
-
-        self._each(one)
-        return states[: done.min() + 1]
-
-    def pull_back(self, states: Floats, cotangents: Floats, pieces: Pieces) -> Pulled:
+    def pull_back(
+        self, states: Floats, cotangents: Floats, pieces: Pieces, *record: Tapes
+    ) -> Pulled:
         """Return the exact gradients of a roll-out; see `DifferentiableDynamics.pull_back`.
 
-        Every piece is trained again and taped, in segments if it is long.
+        With a = share × lr × feature_lr and h = share × lr × head_lr, the rates of SGD.
         """
-        from replan.networks._sgd import pull, record, train
-
-        _, steps = _edges(states[0], pieces)
-        rates = self._rates(pieces)
-        adjoints = np.zeros_like(states)
+        adjoints, by_a, by_h = self._trainer.pull(
+            states, cotangents, self._course(states[0], pieces), *record
+        )
         adjoints[:, -1] = np.cumsum(cotangents[::-1, -1])[::-1]
-        by_rates = np.zeros((len(self.realisations), len(rates), 2, self.tasks))
-        real = PRECISIONS[self.precision]
-
-        def one(r: int, stopped: Callable[[], bool]) -> None:
-            own, samples = self._slice(r), self._samples(r, TRAINING, steps[-1])
-            tape = self._make_tape(int(np.diff(steps).max(initial=0)))
-            length = len(tape.units)
-            adjoint = cotangents[-1, own].astype(real)
-            adjoints[-1, own] = adjoint
-            for i in range(len(rates) - 1, -1, -1):
-                a, h = rates[i]
-                cuts = [*range(steps[i], steps[i + 1], length), steps[i + 1]]
-                segments = list(pairwise(cuts))
-                weights = states[i, own].astype(real)
-                begins = []
-                for first, last in segments[:-1]:
-                    if stopped():
-                        return
-                    begins.append(weights.copy())
-                    train(samples, weights, self.hidden, a, h, first, last)
-                for (first, last), begin in zip(
-                    reversed(segments), reversed([*begins, weights]), strict=False
-                ):
-                    if stopped():
-                        return
-                    record(samples, begin, self.hidden, a, h, first, last, tape)
-                    pull(samples, adjoint, self.hidden, a, h, first, last, tape, *by_rates[r, i])
-                adjoint += cotangents[i, own].astype(real)
-                adjoints[i, own] = adjoint
-
-        self._each(one)
-        return Pulled(adjoints, *self._by_controls(pieces, by_rates.sum(axis=0)))
-
-    def _by_controls(self, pieces: Pieces, by_rates: Floats) -> tuple[Floats, Floats]:
-        """Return the gradients by shares and knobs, given those (pieces, 2, T) by a and h.
-
-        a = share × lr × feature_lr, h = share × lr × head_lr.
-        """
         lr, features, heads = np.split(pieces.knobs, 3, axis=1)
-        by_a, by_h = by_rates[:, 0], by_rates[:, 1]
         both = features * by_a + heads * by_h
         share = pieces.shares
-        return lr * both, np.hstack([share * both, share * lr * by_a, share * lr * by_h])
+        by_knobs = np.hstack([share * both, share * lr * by_a, share * lr * by_h])
+        return Pulled(adjoints, lr * both, by_knobs)
+
+    def _course(self, start: Floats, pieces: Pieces) -> Course:
+        """Return the rates and the steps of SGD of every piece."""
+        lr, features, heads = np.split(pieces.knobs, 3, axis=1)
+        common = pieces.shares * lr
+        steps = np.floor(_times(start, pieces) + 0.5 + _SAME).astype(np.int64)
+        return Course(common * features, common * heads, steps)
 
     def losses(self, states: Floats) -> Floats:
         """Return the losses (…, T) at states (…, n): means over realisations and images."""
@@ -408,43 +334,14 @@ class ImageNetwork(DifferentiableDynamics, Realised):
 
     def losses_of_each(self, states: Floats) -> Floats:
         """Return the losses (…, R, T) of each realisation at states (…, n)."""
-        from replan.networks._sgd import mean_loss
-
-        rows = states.reshape(-1, states.shape[-1])
-        found = np.empty((len(rows), len(self.realisations), self.tasks))
-
-        def one(r: int, stopped: Callable[[], bool]) -> None:
-            for i, row in enumerate(rows):
-                if stopped():
-                    return
-                weights = row[self._slice(r)].astype(PRECISIONS[self.precision])
-                for t in range(self.tasks):
-                    found[i, r, t] = mean_loss(weights, *self._look(t))
-
-        self._each(one)
+        found = self._trainer.losses(states.reshape(-1, states.shape[-1]))
         return found.reshape(*states.shape[:-1], *found.shape[1:])
 
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
-        from replan.networks._sgd import pull_mean_loss
-
         rows = states.reshape(-1, states.shape[-1])
         by_losses = cotangents.reshape(len(rows), -1) / len(self.realisations)
-        found = np.zeros_like(rows)
-        real = PRECISIONS[self.precision]
-
-        def one(r: int, stopped: Callable[[], bool]) -> None:
-            own = self._slice(r)
-            for i in np.flatnonzero(by_losses.any(axis=1)):
-                if stopped():
-                    return
-                weights, out = rows[i, own].astype(real), np.zeros(self._size, real)
-                for t in range(self.tasks):
-                    pull_mean_loss(by_losses[i, t], out, weights, *self._look(t))
-                found[i, own] = out
-
-        self._each(one)
-        return found.reshape(states.shape)
+        return self._trainer.pull_losses(rows, by_losses).reshape(states.shape)
 
     def diverging(self, state: Floats, piece: Pieces) -> str:
         """Return which realisations diverge over a piece."""
@@ -455,132 +352,9 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         return numbers_text(numbers, len(self.realisations)) if numbers else ""
 
     def train_each(self, start: Floats, pieces: Pieces) -> Outcomes:
-        """Return how each realisation ends after some pieces.
-
-        It has diverged where weights are not finite, or a loss is more than ten times that of
-        outputs of 0 and that at the start. It is dead where no hidden unit is on for any
-        of the images of some task.
-        """
-        return self._train_each(start, pieces, TRAINING)
-
-    def _train_each(self, start: Floats, pieces: Pieces, use: int) -> Outcomes:
-        from replan.networks._sgd import mean_loss, train
-
-        _, steps = _edges(start, pieces)
-        rates = self._rates(pieces)
-        losses = np.full((len(self.realisations), self.tasks), np.inf)
-        dead = np.zeros(len(losses), bool)
-
-        def losses_of(weights: Any) -> Floats:
-            return np.array([mean_loss(weights, *self._look(t)) for t in range(self.tasks)])
-
-        def one(r: int, stopped: Callable[[], bool]) -> None:
-            weights = start[self._slice(r)].astype(PRECISIONS[self.precision])
-            samples = self._samples(r, use, steps[-1])
-            most = _LOST * np.maximum(self._empty_losses, losses_of(weights))
-            for i, (a, h) in enumerate(rates):
-                if stopped():
-                    return
-                train(samples, weights, self.hidden, a, h, steps[i], steps[i + 1])
-            found = losses_of(weights)
-            if np.all(np.isfinite(weights)) and np.all(found <= most):
-                losses[r] = found
-                dead[r] = self._is_dead(weights)
-
-        self._each(one)
+        """Return how each realisation ends after some pieces; see `Trainer.ends`."""
+        losses, dead = self._trainer.ends(start, self._course(start, pieces), TRAINING)
         return Outcomes(losses, np.isinf(losses[:, 0]), dead)
-
-    def _is_dead(self, weights: Any) -> bool:
-        K, D = self.hidden, self.data.pixels.shape[1]
-        features, biases = weights[: K * D].reshape(K, D), weights[K * D : K * D + K]
-        shift = biases if self.biases else 0.0
-        return not all(np.any(x @ features.T + shift > 0) for x, _ in self._looked_at)
-
-    @property
-    def _empty_losses(self) -> Floats:
-        """The losses (T,) of outputs of 0."""
-        if self.loss == "cross-entropy":
-            return np.full(self.tasks, np.log(self.outputs))
-        return np.array(
-            [np.sum(y.astype(np.float64) ** 2) / 2 / len(y) for _, y in self._looked_at]
-        )
-
-    # Parts
-
-    def _each(self, work: Callable[[int, Callable[[], bool]], None]) -> None:
-        """Do work(r, stopped) for every realisation r; it ends early where stopped() is true."""
-        stop = threading.Event()
-        count = len(self.realisations)
-        if min(self.threads, count) == 1:
-            for r in range(count):
-                work(r, stop.is_set)
-            return
-        with ThreadPoolExecutor(min(self.threads, count)) as pool:
-            try:
-                list(pool.map(lambda r: work(r, stop.is_set), range(count)))
-            except BaseException:
-                stop.set()
-                raise
-
-    def _slice(self, r: int) -> slice:
-        return slice(r * self._size, (r + 1) * self._size)
-
-    def _at_once(self) -> int:
-        return max(1, _AT_ONCE // self._size)
-
-    def _make_tape(self, longest: int) -> Any:
-        """Return room for as many steps as are pulled back at once."""
-        from replan.networks._sgd import Tape
-
-        T, K, C = self.tasks, self.hidden, self.outputs
-        most = max(1, min(_TAPE // (T * (K + C + C * K)), self._at_once()))
-        steps = max(1, min(longest, most))
-        real = PRECISIONS[self.precision]
-        return Tape(*(np.empty((steps, T, *rest), real) for rest in ((K,), (C,), (C, K))))
-
-    def _rates(self, pieces: Pieces) -> list[tuple[Any, Any]]:
-        """Return the rates of features and heads (T,) of every piece."""
-        real = PRECISIONS[self.precision]
-        lr, features, heads = np.split(pieces.knobs, 3, axis=1)
-        common = pieces.shares * lr
-        return list(
-            zip((common * features).astype(real), (common * heads).astype(real), strict=True)
-        )
-
-    def _samples(self, r: int, use: int, end: int) -> Any:
-        """Return what a realisation is trained on up to a step."""
-        from replan.networks._sgd import Samples
-
-        return Samples(
-            self.data.pixels, self._train_targets, self._stream(r, use, int(end)), self._mix,
-            self._inputs, self.loss == "cross-entropy", self.biases,
-        )  # fmt: skip
-
-    def _stream(self, r: int, use: int, end: int) -> NDArray[np.int32]:
-        """Return the images (T, 2, …) of at least `end` samples of every task."""
-        found = self._streams.get((r, use))
-        if found is None or found.shape[2] < end:
-            length = 1 << max(0, end - 1).bit_length()
-            distinct = [self.memory] * (self.tasks - 1) + [self.samples]
-            found = np.stack(
-                [
-                    sample_order(
-                        self.data, t, distinct[t] if use == TRAINING else None, length,
-                        rng_of(self.seed, self.realisations[r], use, t),
-                    )
-                    for t in range(self.tasks)
-                ]
-            )  # fmt: skip
-            if use == TRAINING:  # a start is made once
-                self._streams[r, use] = found
-        return found
-
-    def _look(self, task: int) -> Any:
-        """Return what the compiled losses need besides weights."""
-        return (
-            self.hidden, self.tasks, task, *self._looked_at[task], self.loss == "cross-entropy",
-            self.biases,
-        )  # fmt: skip
 
     # Files
 
@@ -649,17 +423,19 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         return np.dtype(PRECISIONS[self.precision]).itemsize
 
     def _decoded(self, text: str) -> NetworkWeights:
-        expects = f"the {len(self.realisations) * self._size + 1} numbers of a state in base 64"
+        numbers = len(self.realisations) * self._trainer.size + 1
         try:
             state = np.frombuffer(base64.b64decode(text, validate=True), f"<f{self._real_bytes}")
         except ValueError:
             state = np.zeros(0)
-        if state.size != len(self.realisations) * self._size + 1:
-            raise ValueError(f"`start.weights` expects {expects}, got {check.show(text)}")
+        if state.size != numbers:
+            raise ValueError(
+                f"`start.weights` expects the {numbers} numbers of a state in base 64, "
+                f"got {check.show(text)}"
+            )
         return self.unpack(state.astype(np.float64))
 
 
-def _edges(start: Floats, pieces: Pieces) -> tuple[Floats, list[int]]:
-    """Return the times of the edges of pieces, and the steps of SGD that lie before each."""
-    times = np.cumsum([start[-1], *pieces.lengths])
-    return times, np.floor(times + 0.5 + _SAME).astype(np.int64).tolist()
+def _times(start: Floats, pieces: Pieces) -> Floats:
+    """Return the times of the edges of pieces."""
+    return np.cumsum([start[-1], *pieces.lengths])

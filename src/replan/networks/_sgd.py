@@ -12,6 +12,9 @@ A step with rates a_t of the features and h_t of the heads takes sample n of eve
 The reverse of a step needs x, z, e and V_t, but not W: these are taped, which takes little room.
 Units that are off cost nothing in it: ReLU has no second derivative.
 
+Nearly all time goes into reading and writing W, in both directions. So a step's change of W waits
+until the next step, which makes it and multiplies what it finds by its own inputs in one pass.
+
 Weights are one vector [W, b, V, c] of single or double precision, which is that of all work.
 """
 
@@ -23,12 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, inlined
+from replan._common.compiled import compiled, index, inlined, prefetch
 
 Reals = NDArray[Any]  # float32 or float64
+Steps = NDArray[np.int64]
+Flag = NDArray[np.bool_]  # (1,): whether to stop, which another thread may say
 
 # Sums may be taken in any order, so that they are vectorised; but NaN stays NaN.
-_fast = compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})
+_SUMS = {"reassoc", "contract", "nsz", "arcp"}
+_fast = compiled(fastmath=_SUMS)
+_part = compiled(fastmath=_SUMS, no_cpython_wrapper=True)  # called by compiled code alone
 
 # Arrays are read by index below, never by row: a view of an array that threads share makes them
 # wait for each other, as all of them count who uses it.
@@ -69,6 +76,26 @@ class Parts(NamedTuple):
     head_biases: Reals
 
 
+class Work(NamedTuple):
+    """Room for one step, and the change of W that waits for the next one: −Σ_t paces_t x_tᵀ.
+
+    inputs: (2T, D), in turn those of a step in the first T rows and those of the next in the rest.
+    first: (2,), the first row of the step before and of this one. fields: W x (T, K).
+    paces: (T, K). waiting, looked: (T,) tasks of the change and of this step; counts: (2,) of both.
+    needed: (K,) the units whose fields are. back: (C,).
+    """
+
+    inputs: Reals
+    first: NDArray[np.uint64]
+    fields: Reals
+    paces: Reals
+    waiting: NDArray[np.uint64]
+    looked: NDArray[np.uint64]
+    counts: NDArray[np.uint64]
+    needed: NDArray[np.bool_]
+    back: Reals
+
+
 @inlined
 def _parts(weights: Reals, K: int, D: int, T: int, C: int) -> Parts:
     i, j, k = K * D, K * D + K, K * D + K + T * C * K
@@ -81,32 +108,162 @@ def _parts(weights: Reals, K: int, D: int, T: int, C: int) -> Parts:
 
 
 @inlined
-def _input(s: Samples, t: int, n: int, x: Reals) -> None:
-    """Write the input of sample n of task t to x[t] (D,)."""
-    i, j = s.streams[t, 0, n], s.streams[t, 1, n]
-    a, b, c = s.inputs[t, 0], s.inputs[t, 1], s.inputs[t, 2]
-    if b == 0:
-        for d in range(x.shape[1]):
-            x[t, d] = a * s.pixels[i, d] + c
-    else:
-        for d in range(x.shape[1]):
-            x[t, d] = a * s.pixels[i, d] + b * s.pixels[j, d] + c
+def _work(K: int, D: int, T: int, C: int, real: Any) -> Work:
+    return Work(
+        np.zeros((2 * T, D), real),
+        np.array([0, T], np.uint64),
+        np.zeros((T, K), real),
+        np.zeros((T, K), real),
+        np.zeros(T, np.uint64),
+        np.zeros(T, np.uint64),
+        np.zeros(2, np.uint64),
+        np.ones(K, np.bool_),
+        np.zeros(C, real),
+    )
+
+
+# One pass over W makes the change that waits, and the products with the new inputs
 
 
 @inlined
-def _outputs(w: Parts, t: int, biases: bool, x: Reals, row: int, z: Reals, o: Reals) -> None:
-    """Write the hidden units z (K,) and the outputs o (C,) of task t for an input x[row] (D,)."""
-    zero = x.dtype.type(0.0)
-    for k in range(z.size):
-        field = w.biases[k] if biases else zero
-        for d in range(x.shape[1]):
-            field += w.features[k, d] * x[row, d]
-        z[k] = field if not field <= 0 else zero  # NaN stays NaN
-    for c in range(o.size):
-        total = w.head_biases[t, c] if biases else zero
-        for k in range(z.size):
-            total += w.heads[t, c, k] * z[k]
-        o[c] = total
+def _change(W: Reals, k: Any, p: Any, q: Any, x: Reals, i: Any, j: Any) -> None:
+    """Take p x_i + q x_j from row k of W."""
+    for d in range(index(x.shape[1])):
+        W[k, d] -= p * x[i, d] + q * x[j, d]
+
+
+@inlined
+def _multiply(W: Reals, k: Any, x: Reals, m: Any, n: Any) -> tuple[Any, Any]:
+    """Return the products of row k of W with x_m and x_n."""
+    f = g = x.dtype.type(0.0)
+    for d in range(index(x.shape[1])):
+        f += W[k, d] * x[m, d]
+        g += W[k, d] * x[n, d]
+    return f, g
+
+
+@inlined
+def _multiply_one(W: Reals, k: Any, x: Reals, m: Any) -> Any:
+    """Return the product of row k of W with x_m."""
+    f = x.dtype.type(0.0)
+    for d in range(index(x.shape[1])):
+        f += W[k, d] * x[m, d]
+    return f
+
+
+@inlined
+def _change_and_multiply(
+    W: Reals, k: Any, p: Any, q: Any, x: Reals, i: Any, j: Any, m: Any, n: Any
+) -> tuple[Any, Any]:
+    """Do both at once."""
+    f = g = x.dtype.type(0.0)
+    for d in range(index(x.shape[1])):
+        new = W[k, d] - (p * x[i, d] + q * x[j, d])
+        W[k, d] = new
+        f += new * x[m, d]
+        g += new * x[n, d]
+    return f, g
+
+
+@inlined
+def _change_one_and_multiply(
+    W: Reals, k: Any, p: Any, x: Reals, i: Any, m: Any, n: Any
+) -> tuple[Any, Any]:
+    """Do the same where there is only p x_i."""
+    f = g = x.dtype.type(0.0)
+    for d in range(index(x.shape[1])):
+        new = W[k, d] - p * x[i, d]
+        W[k, d] = new
+        f += new * x[m, d]
+        g += new * x[n, d]
+    return f, g
+
+
+@inlined
+def _change_and_multiply_one(W: Reals, k: Any, p: Any, x: Reals, i: Any, m: Any) -> Any:
+    """Do the same with one input each."""
+    f = x.dtype.type(0.0)
+    for d in range(index(x.shape[1])):
+        new = W[k, d] - p * x[i, d]
+        W[k, d] = new
+        f += new * x[m, d]
+    return f
+
+
+@_part
+def _pass(W: Reals, work: Work) -> None:
+    """Make the change of W that waits, and write the fields of the tasks that are looked at.
+
+    Tasks are taken in pairs. What is left for the last pass over a row of W is p x_i + q x_j.
+    """
+    x, old, new = work.inputs, work.first[0], work.first[1]
+    for k in range(index(W.shape[0])):
+        p = q = x.dtype.type(0.0)
+        i = j = old
+        for at in range(work.counts[0]):
+            t = work.waiting[at]
+            if work.paces[t, k] != 0:
+                if q != 0:
+                    _change(W, k, p, q, x, i, j)
+                    p = q = x.dtype.type(0.0)
+                if p == 0:
+                    i, p = old + t, work.paces[t, k]
+                else:
+                    j, q = old + t, work.paces[t, k]
+        if p != 0 and not (work.needed[k] and work.counts[1] > 0):
+            _change(W, k, p, q, x, i, j)
+        elif work.needed[k]:
+            for at in range(index(0), work.counts[1], index(2)):
+                t = u = work.looked[at]
+                if at + index(1) < work.counts[1]:
+                    u = work.looked[at + index(1)]
+                if p == 0 and t == u:
+                    f = g = _multiply_one(W, k, x, new + t)
+                elif p == 0:
+                    f, g = _multiply(W, k, x, new + t, new + u)
+                elif q == 0 and t == u:
+                    f = g = _change_and_multiply_one(W, k, p, x, i, new + t)
+                elif q == 0:
+                    f, g = _change_one_and_multiply(W, k, p, x, i, new + t, new + u)
+                else:
+                    f, g = _change_and_multiply(W, k, p, q, x, i, j, new + t, new + u)
+                p = q = x.dtype.type(0.0)
+                work.fields[t, k] = f
+                work.fields[u, k] = g
+    work.counts[0] = index(0)
+
+
+@inlined
+def _look(
+    s: Samples, work: Work, n: int, next_: int, all_tasks: bool, a: Reals, h: Reals, piece: int
+) -> None:
+    """Take sample n of the tasks that piece trains, or of all, as inputs of the next pass.
+
+    The images of sample `next_` begin their way from the memory meanwhile.
+    """
+    work.first[0], work.first[1] = work.first[1], work.first[0]
+    work.counts[1] = index(0)
+    for t in range(index(a.shape[1])):
+        if all_tasks or a[piece, t] != 0 or h[piece, t] != 0:
+            _input(s, t, n, work.inputs, work.first[1] + t)
+            prefetch(s.pixels, index(s.streams[t, 0, next_]))
+            if s.inputs[t, 1] != 0:
+                prefetch(s.pixels, index(s.streams[t, 1, next_]))
+            work.looked[work.counts[1]] = t
+            work.counts[1] += index(1)
+
+
+@inlined
+def _input(s: Samples, t: Any, n: int, x: Reals, row: Any) -> None:
+    """Write the input of sample n of task t to x[row] (D,)."""
+    i, j = index(s.streams[t, 0, n]), index(s.streams[t, 1, n])
+    a, b, c = s.inputs[t, 0], s.inputs[t, 1], s.inputs[t, 2]
+    if b == 0:
+        for d in range(index(x.shape[1])):
+            x[row, d] = a * s.pixels[i, d] + c
+    else:
+        for d in range(index(x.shape[1])):
+            x[row, d] = a * s.pixels[i, d] + b * s.pixels[j, d] + c
 
 
 @inlined
@@ -125,189 +282,343 @@ def _to_probabilities(o: Reals) -> Any:
 
 
 @inlined
-def _target(s: Samples, t: int, n: int, c: int) -> Any:
+def _target(s: Samples, t: Any, n: int, c: int) -> Any:
     i, j = s.streams[t, 0, n], s.streams[t, 1, n]
     return s.mix[t, 0] * s.targets[i, c] + s.mix[t, 1] * s.targets[j, c]
 
 
+# Training
+
+
 @inlined
-def _look(s: Samples, w: Parts, t: int, n: int, x: Reals, z: Reals, e: Reals) -> None:
-    """Write the input x[t] (D,), the hidden units z (K,) and the errors e (C,) of a sample."""
-    _input(s, t, n, x)
-    _outputs(w, t, s.biases, x, t, z, e)
+def _units_and_errors(
+    s: Samples, w: Parts, t: Any, n: int, work: Work, tape: Tape, row: int
+) -> None:
+    """Write the hidden units and the errors of sample n of task t to a row of the tape."""
+    zero = work.fields.dtype.type(0.0)
+    for k in range(work.fields.shape[1]):
+        field = work.fields[t, k]
+        if s.biases:
+            field += w.biases[k]
+        tape.units[row, t, k] = field if not field <= 0 else zero  # NaN stays NaN
+    for c in range(work.back.size):
+        total = w.head_biases[t, c] if s.biases else zero
+        for k in range(work.fields.shape[1]):
+            total += w.heads[t, c, k] * tape.units[row, t, k]
+        work.back[c] = total
     if s.softmax:
-        _to_probabilities(e)
-    for c in range(e.size):
-        e[c] -= _target(s, t, n, c)
+        _to_probabilities(work.back)
+    for c in range(work.back.size):
+        tape.errors[row, t, c] = work.back[c] - _target(s, t, n, c)
 
 
 @inlined
-def _update(s: Samples, w: Parts, t: int, a: Any, h: Any, x: Reals, z: Reals, e: Reals) -> None:
-    """Make the step of one task, with rates a and h, from what was seen before any task's."""
-    for k in range(z.size):
-        push = x.dtype.type(0.0)
-        for c in range(e.size):
-            push += e[c] * w.heads[t, c, k]
-            w.heads[t, c, k] -= h * e[c] * z[k]
-        if z[k] != 0:
-            pace = a * push
-            for d in range(x.shape[1]):
-                w.features[k, d] -= pace * x[t, d]
-            if s.biases:
-                w.biases[k] -= pace
+def _update(s: Samples, w: Parts, t: Any, a: Any, h: Any, work: Work, tape: Tape, row: int) -> None:
+    """Make the step of one task, with rates a and h; the change of W has to wait."""
+    for k in range(work.fields.shape[1]):
+        push = work.fields.dtype.type(0.0)
+        for c in range(work.back.size):
+            push += tape.errors[row, t, c] * w.heads[t, c, k]
+            w.heads[t, c, k] -= h * tape.errors[row, t, c] * tape.units[row, t, k]
+        work.paces[t, k] = a * push if tape.units[row, t, k] != 0 else push * 0
+        if s.biases:
+            w.biases[k] -= work.paces[t, k]
     if s.biases:
-        for c in range(e.size):
-            w.head_biases[t, c] -= h * e[c]
+        for c in range(work.back.size):
+            w.head_biases[t, c] -= h * tape.errors[row, t, c]
+    work.waiting[work.counts[0]] = t
+    work.counts[0] += index(1)
+
+
+@_part
+def _train(
+    s: Samples,
+    w: Parts,
+    a: Reals,
+    h: Reals,
+    piece: int,
+    first: int,
+    last: int,
+    work: Work,
+    tape: Tape,
+    taped: int,
+    stop: Flag,
+) -> None:
+    """Make the steps from `first` to the one before `last`; taped, all tasks are looked at.
+
+    The last change of W waits. taped: the row of the tape for the first step; if it is −1, nothing
+    is taped, and each step overwrites the first row.
+    """
+    for n in range(first, last):
+        if stop[0]:
+            break
+        taping = taped >= 0
+        row = taped + n - first if taping else 0
+        _look(s, work, n, min(n + 1, last - 1), taping, a, h, piece)
+        _pass(w.features, work)
+        for at in range(work.counts[1]):
+            t = work.looked[at]
+            if taping:
+                for c in range(work.back.size):
+                    for k in range(work.fields.shape[1]):
+                        tape.heads[row, t, c, k] = w.heads[t, c, k]
+            _units_and_errors(s, w, t, n, work, tape, row)
+        for at in range(work.counts[1]):
+            t = work.looked[at]
+            if a[piece, t] != 0 or h[piece, t] != 0:
+                _update(s, w, t, a[piece, t], h[piece, t], work, tape, row)
+
+
+@_part
+def _settle(w: Parts, work: Work) -> None:
+    """Make the change of W that waits for a step, which will not come."""
+    work.first[0], work.first[1] = work.first[1], work.first[0]
+    work.counts[1] = index(0)
+    _pass(w.features, work)
 
 
 @_fast
 def train(
-    s: Samples, weights: Reals, hidden: int, a: Reals, h: Reals, first: int, last: int
-) -> None:
-    """Make the steps from `first` to the one before `last`, in place, with rates a and h (T,)."""
-    K, D, T, C = hidden, s.pixels.shape[1], a.size, s.targets.shape[1]
-    w = _parts(weights, K, D, T, C)
-    x, z, e = np.empty((T, D), a.dtype), np.empty((T, K), a.dtype), np.empty((T, C), a.dtype)
-    for n in range(first, last):
-        for t in range(T):
-            if a[t] != 0 or h[t] != 0:
-                _look(s, w, t, n, x, z[t], e[t])
-        for t in range(T):
-            if a[t] != 0 or h[t] != 0:
-                _update(s, w, t, a[t], h[t], x, z[t], e[t])
-
-
-@_fast
-def record(
     s: Samples,
     weights: Reals,
     hidden: int,
     a: Reals,
     h: Reals,
-    first: int,
-    last: int,
+    edges: Steps,
     tape: Tape,
-) -> None:
-    """Make the same steps as `train` and tape them; tasks that are not trained are taped too."""
-    K, D, T, C = hidden, s.pixels.shape[1], a.size, s.targets.shape[1]
-    w = _parts(weights, K, D, T, C)
-    x = np.empty((T, D), a.dtype)
-    for n in range(first, last):
-        i = n - first
-        for t in range(T):
-            for c in range(C):
-                for k in range(K):
-                    tape.heads[i, t, c, k] = w.heads[t, c, k]
-            _look(s, w, t, n, x, tape.units[i, t], tape.errors[i, t])
-        for t in range(T):
-            if a[t] != 0 or h[t] != 0:
-                _update(s, w, t, a[t], h[t], x, tape.units[i, t], tape.errors[i, t])
+    taping: bool,
+    states: Floats,
+    column: int,
+    stop: Flag,
+) -> int:
+    """Train through pieces, in place, with rates a and h (pieces, T); return how many were made.
+
+    edges: (pieces + 1,) steps. taping: whether all steps go to the tape. The weights after each
+    piece go to states[1:, column:], if that has any rows, and pieces after which they are not
+    finite are not made.
+    """
+    K, D, T, C = hidden, s.pixels.shape[1], a.shape[1], s.targets.shape[1]
+    w, work = _parts(weights, K, D, T, C), _work(K, D, T, C, weights.dtype)
+    now = np.empty_like(weights)
+    ended = _parts(now, K, D, T, C)
+    for i in range(a.shape[0]):
+        row = edges[i] - edges[0] if taping else -1
+        _train(s, w, a, h, i, edges[i], edges[i + 1], work, tape, row, stop)
+        if stop[0]:
+            return i
+        if states.shape[0] > 0:  # a copy is settled: where pieces end does not change any sum
+            for m in range(weights.size):
+                now[m] = weights[m]
+            waiting = work.counts[0]
+            _settle(ended, work)
+            work.first[0], work.first[1] = work.first[1], work.first[0]
+            work.counts[0] = waiting
+            for m in range(weights.size):
+                if not np.isfinite(now[m]):
+                    return i
+                states[i + 1, column + m] = now[m]
+    _settle(w, work)
+    return a.shape[0]
+
+
+# The reverse
 
 
 @_fast
 def pull(
     s: Samples,
-    adjoint: Reals,
     hidden: int,
     a: Reals,
     h: Reals,
-    first: int,
-    last: int,
+    edges: Steps,
     tape: Tape,
+    taped: bool,
+    states: Floats,
+    cotangents: Floats,
+    column: int,
+    adjoints: Floats,
     by_a: Floats,
     by_h: Floats,
+    stop: Flag,
 ) -> None:
-    """Turn the gradient by the weights after taped steps into that before them, in place.
+    """Pull cotangents of the states at all edges back through the pieces.
 
-    by_a, by_h: (T,), to which the gradients by the rates are added.
+    states, cotangents: (pieces + 1, …), the weights from `column` on; the gradients by these go to
+    adjoints, those by the rates are added to by_a and by_h (pieces, T). Unless all steps are taped,
+    each piece is trained again and taped, in segments as long as the tape.
     """
-    K, D, T, C = hidden, s.pixels.shape[1], a.size, s.targets.shape[1]
-    w = _parts(adjoint, K, D, T, C)
-    x, fields, back = np.empty((T, D), a.dtype), np.empty((T, K), a.dtype), np.empty(C, a.dtype)
-    for i in range(last - first - 1, -1, -1):
+    K, D, T, C = hidden, s.pixels.shape[1], a.shape[1], s.targets.shape[1]
+    size = K * D + K + T * C * (K + 1)
+    adjoint, weights = np.zeros(size, a.dtype), np.empty(size, a.dtype)
+    g, w = _parts(adjoint, K, D, T, C), _parts(weights, K, D, T, C)
+    forth, back = _work(K, D, T, C, a.dtype), _work(K, D, T, C, a.dtype)
+    length, segments = tape.units.shape[0], 1
+    if not taped:
+        for i in range(a.shape[0]):
+            segments = max(segments, -((edges[i] - edges[i + 1]) // length))
+    begins = np.empty((segments, size), a.dtype)
+    for m in range(size):
+        adjoint[m] = cotangents[a.shape[0], column + m]
+        adjoints[a.shape[0], column + m] = adjoint[m]
+    for i in range(a.shape[0] - 1, -1, -1):
+        if taped:
+            row = edges[i] - edges[0]
+            _pull(s, g, a, h, i, edges[i], edges[i + 1], back, tape, row, by_a, by_h, stop)
+        else:
+            for m in range(size):
+                weights[m] = states[i, column + m]
+            count = -((edges[i] - edges[i + 1]) // length)
+            for j in range(count):  # all but the last are trained to find where the next begins
+                for m in range(size):
+                    begins[j, m] = weights[m]
+                if j < count - 1:
+                    first = edges[i] + j * length
+                    _train(s, w, a, h, i, first, first + length, forth, tape, -1, stop)
+                    _settle(w, forth)
+            for j in range(count - 1, -1, -1):
+                for m in range(size):
+                    weights[m] = begins[j, m]
+                first = edges[i] + j * length
+                last = min(first + length, edges[i + 1])
+                _train(s, w, a, h, i, first, last, forth, tape, 0, stop)
+                forth.counts[0] = index(0)
+                _pull(s, g, a, h, i, first, last, back, tape, 0, by_a, by_h, stop)
+        _settle(g, back)
+        if stop[0]:
+            return
+        for m in range(size):
+            adjoint[m] += cotangents[i, column + m]
+            adjoints[i, column + m] = adjoint[m]
+
+
+@_part
+def _pull(
+    s: Samples,
+    g: Parts,
+    a: Reals,
+    h: Reals,
+    piece: int,
+    first: int,
+    last: int,
+    work: Work,
+    tape: Tape,
+    taped: int,
+    by_a: Floats,
+    by_h: Floats,
+    stop: Flag,
+) -> None:
+    """Turn gradients g by the weights after steps into those before them, in place.
+
+    taped: the row of the tape of the first step. The last change of the features' has to wait.
+    """
+    K, T = work.fields.shape[1], a.shape[1]
+    for n in range(last - 1, first - 1, -1):
+        if stop[0]:
+            break
+        i = taped + n - first
+        for k in range(K):
+            work.needed[k] = False
+            for t in range(T):
+                work.needed[k] |= tape.units[i, t, k] != 0
+        _look(s, work, n, max(n - 1, first), True, a, h, piece)
+        _pass(g.features, work)
         for t in range(T):
-            _input(s, t, first + i, x)
-            _pull_rates(s, w, t, i, a[t], h[t], x, tape, fields, back, by_a, by_h)
-            if a[t] != 0 or h[t] != 0:
-                _pull_task(s, w, t, i, first + i, h[t], tape, fields, back)
-        for t in range(T):
-            if a[t] != 0 or h[t] != 0:
+            _pull_rates(s, g, t, i, piece, a, h, work, tape, by_a, by_h)
+            if a[piece, t] != 0 or h[piece, t] != 0:
+                _pull_task(s, g, t, i, n, h[piece, t], work, tape)
+        if s.biases:
+            for at in range(work.counts[0]):
                 for k in range(K):
-                    pace = fields[t, k]
-                    if pace != 0:
-                        for d in range(D):
-                            w.features[k, d] += pace * x[t, d]
-                        if s.biases:
-                            w.biases[k] += pace
+                    g.biases[k] -= work.paces[work.waiting[at], k]
 
 
 @inlined
 def _pull_rates(
     s: Samples,
-    w: Parts,
+    g: Parts,
     t: int,
     i: int,
-    a: Any,
-    h: Any,
-    x: Reals,
+    piece: int,
+    a: Reals,
+    h: Reals,
+    work: Work,
     tape: Tape,
-    fields: Reals,
-    back: Reals,
     by_a: Floats,
     by_h: Floats,
 ) -> None:
     """Pull one task's part of taped step i back to its rates, pushes and errors.
 
-    w: gradients after the step. Those by the pushes p go to fields[t] (K,), those by the errors e
-    to `back` (C,).
+    g: gradients after the step. Those by the pushes p go to work.fields[t] (K,), those by the
+    errors e to work.back (C,).
     """
-    zero = x.dtype.type(0.0)
-    for c in range(back.size):
-        along = w.head_biases[t, c] if s.biases else zero
-        for k in range(fields.shape[1]):
-            along += w.heads[t, c, k] * tape.units[i, t, k]
-        by_h[t] -= tape.errors[i, t, c] * along
-        back[c] = -h * along
-    for k in range(fields.shape[1]):
-        fields[t, k] = zero
+    zero = work.fields.dtype.type(0.0)
+    for c in range(work.back.size):
+        along = g.head_biases[t, c] if s.biases else zero
+        for k in range(work.fields.shape[1]):
+            along += g.heads[t, c, k] * tape.units[i, t, k]
+        by_h[piece, t] -= tape.errors[i, t, c] * along
+        work.back[c] = -h[piece, t] * along
+    for k in range(work.fields.shape[1]):
         if tape.units[i, t, k] != 0:
-            along, push = w.biases[k] if s.biases else zero, zero
-            for d in range(x.shape[1]):
-                along += w.features[k, d] * x[t, d]
-            fields[t, k] = -a * along
-            for c in range(back.size):
+            along, push = work.fields[t, k], zero
+            if s.biases:
+                along += g.biases[k]
+            work.fields[t, k] = -a[piece, t] * along
+            for c in range(work.back.size):
                 push += tape.errors[i, t, c] * tape.heads[i, t, c, k]
-                back[c] -= a * along * tape.heads[i, t, c, k]
-            by_a[t] -= push * along
+                work.back[c] -= a[piece, t] * along * tape.heads[i, t, c, k]
+            by_a[piece, t] -= push * along
 
 
 @inlined
 def _pull_task(
-    s: Samples, w: Parts, t: int, i: int, n: int, h: Any, tape: Tape, fields: Reals, back: Reals
+    s: Samples, g: Parts, t: int, i: int, n: int, h: Any, work: Work, tape: Tape
 ) -> None:
-    """Pull one task's part of taped step i, of sample n, back to its heads and its fields.
+    """Pull one task's part of taped step i, of sample n, back to its heads and its features.
 
-    The heads' gradients in w change in place. Those of W x + b replace those by the pushes in
-    fields[t], to be added once all tasks have seen the features' gradients.
+    The heads' gradients change in place, those of the features have to wait.
     """
-    zero = back.dtype.type(0.0)
+    zero = work.fields.dtype.type(0.0)
+    back = work.back
     if s.softmax:  # from the errors to the outputs
         mean = zero
         for c in range(back.size):
             mean += (tape.errors[i, t, c] + _target(s, t, n, c)) * back[c]
         for c in range(back.size):
             back[c] = (tape.errors[i, t, c] + _target(s, t, n, c)) * (back[c] - mean)
-    for k in range(fields.shape[1]):
+    for k in range(work.fields.shape[1]):
+        by_unit = zero
         if tape.units[i, t, k] != 0:
-            by_push, by_unit = fields[t, k], zero
+            by_push = work.fields[t, k]
             for c in range(back.size):
                 e = tape.errors[i, t, c]
-                by_unit += back[c] * tape.heads[i, t, c, k] - h * e * w.heads[t, c, k]
-                w.heads[t, c, k] += e * by_push + back[c] * tape.units[i, t, k]
-            fields[t, k] = by_unit
+                by_unit += back[c] * tape.heads[i, t, c, k] - h * e * g.heads[t, c, k]
+                g.heads[t, c, k] += e * by_push + back[c] * tape.units[i, t, k]
+        work.paces[t, k] = -by_unit
     if s.biases:
         for c in range(back.size):
-            w.head_biases[t, c] += back[c]
+            g.head_biases[t, c] += back[c]
+    work.waiting[work.counts[0]] = index(t)
+    work.counts[0] += index(1)
+
+
+# Losses
+
+
+@inlined
+def _outputs(w: Parts, t: int, biases: bool, x: Reals, row: int, z: Reals, o: Reals) -> None:
+    """Write the hidden units z (K,) and the outputs o (C,) of task t for an input x[row] (D,)."""
+    zero = x.dtype.type(0.0)
+    for k in range(z.size):
+        field = w.biases[k] if biases else zero
+        for d in range(x.shape[1]):
+            field += w.features[k, d] * x[row, d]
+        z[k] = field if not field <= 0 else zero  # NaN stays NaN
+    for c in range(o.size):
+        total = w.head_biases[t, c] if biases else zero
+        for k in range(z.size):
+            total += w.heads[t, c, k] * z[k]
+        o[c] = total
 
 
 @_fast
