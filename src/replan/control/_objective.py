@@ -160,15 +160,15 @@ class Objective:
         """Return the objective of the states of a roll-out, infinity where it diverged."""
         if len(states) <= self.steps * self.pieces:
             return np.inf
-        return self._value_with(states, self.ends(states))
+        return self._value_with(states, self.ends(states))[0]
 
-    def _value_with(self, states: Floats, ends: Floats) -> float:
-        """Return the objective of the states of a whole roll-out with end knobs (E,)."""
+    def _value_with(self, states: Floats, ends: Floats) -> tuple[float, Floats]:
+        """Return the objective of a whole roll-out with end knobs (E,), and its final losses."""
         with np.errstate(invalid="ignore"):
             losses = self.model.losses(with_ends(states[-1:] if self.pieces == 1 else states, ends))
             average = losses[-1] if self.pieces == 1 else simpson_weights(self.lengths) @ losses
             value = float(self.problem.objective(losses[-1], average))
-        return value if np.isfinite(value) else np.inf
+        return value if np.isfinite(value) else np.inf, losses[-1]
 
     def losses(self, state: Floats) -> Floats:
         """Return the losses (L,) of a state, as if training ended there."""
@@ -188,17 +188,16 @@ class Objective:
         model = self.model
         pieces = self._pieces(controls, 0, self.steps)
         states, record = model.record(self.problem.state, pieces)
-        value, ends = np.inf, np.zeros(0)
+        value, ends, final = np.inf, np.zeros(0), np.zeros(0)
         if len(states) > self.steps * self.pieces:
             ends = self.ends(states)
-            value = self._value_with(states, ends)
+            value, final = self._value_with(states, ends)
         if value == np.inf:
             shares, knobs = np.zeros_like(controls.shares), np.zeros_like(controls.knobs)
             return Gradient(value, shares, knobs, states, np.zeros_like(states))
         cotangents, size = np.zeros_like(states), states.shape[1]
         whole = with_ends(states, ends)
-        slopes = self.problem.slopes(model.losses(whole[-1]))
-        cotangents[-1] = model.pull_losses(whole[-1], slopes)[:size]
+        cotangents[-1] = model.pull_losses(whole[-1], self.problem.slopes(final))[:size]
         if self.pieces > 1:
             running = np.outer(simpson_weights(self.lengths), np.asarray(self.problem.running))
             cotangents += model.pull_losses(whole, running)[:, :size]

@@ -631,13 +631,18 @@ def mean_loss(
     targets: Reals,
     softmax: bool,
     biases: bool,
-) -> float:
-    """Return the mean loss of one task on inputs (m, D), targets (m, C)."""
+) -> tuple[float, bool]:
+    """Return the mean loss of one task on inputs (m, D), targets (m, C), and whether it is alive.
+
+    It is if a hidden unit is on for any of them.
+    """
     w = _parts(weights, hidden, inputs.shape[1], tasks, targets.shape[1])
     z, o = np.empty(hidden, inputs.dtype), np.empty(targets.shape[1], inputs.dtype)
-    total = 0.0
+    total, alive = 0.0, False
     for i in range(inputs.shape[0]):
         _outputs(w, task, biases, inputs, i, z, o)
+        for k in range(hidden):
+            alive |= z[k] > 0
         if softmax:
             for c in range(o.size):
                 total -= targets[i, c] * o[c]
@@ -646,7 +651,7 @@ def mean_loss(
             for c in range(o.size):
                 error = o[c] - targets[i, c]
                 total += 0.5 * error * error
-    return total / inputs.shape[0]
+    return total / inputs.shape[0], alive
 
 
 @_fast

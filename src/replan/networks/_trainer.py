@@ -150,15 +150,16 @@ class Trainer:
 
         def one(r: int, stop: NDArray[np.bool_]) -> None:
             weights = self._weights(start, r)
-            most = _LOST * np.maximum(self._empty_losses, self._losses(weights))
             train(
                 self._samples(r, use, course), weights, self.hidden, *self._rates(course),
                 course.edges, self._tape(1), False, nowhere, 0, stop,
             )  # fmt: skip
-            found = self._losses(weights)
+            found, alive = self._losses(weights)
+            most = _LOST * self._empty_losses
+            if not np.all(found <= most):
+                most = np.maximum(most, _LOST * self._losses(self._weights(start, r))[0])
             if np.all(np.isfinite(weights)) and np.all(found <= most):
-                losses[r] = found
-                dead[r] = self._is_dead(weights)
+                losses[r], dead[r] = found, not alive
 
         self._each(one)
         return losses, dead
@@ -171,7 +172,7 @@ class Trainer:
             for i, row in enumerate(rows):
                 if stop[0]:
                     return
-                found[i, r] = self._losses(self._weights(row, r))
+                found[i, r], _ = self._losses(self._weights(row, r))
 
         self._each(one)
         return found
@@ -268,11 +269,12 @@ class Trainer:
             self.hidden, self.data.tasks, task, *self._looked_at[task], self.softmax, self.biases
         )  # fmt: skip
 
-    def _losses(self, weights: Any) -> Floats:
-        """Return the losses (T,) of one realisation."""
+    def _losses(self, weights: Any) -> tuple[Floats, bool]:
+        """Return the losses (T,) of one realisation, and whether it is alive on every task."""
         from replan.networks._sgd import mean_loss
 
-        return np.array([mean_loss(weights, *self._look(t)) for t in range(self.data.tasks)])
+        found = [mean_loss(weights, *self._look(t)) for t in range(self.data.tasks)]
+        return np.array([loss for loss, _ in found]), all(alive for _, alive in found)
 
     @property
     def _empty_losses(self) -> Floats:
@@ -282,9 +284,3 @@ class Trainer:
         return np.array(
             [np.sum(y.astype(np.float64) ** 2) / 2 / len(y) for _, y in self._looked_at]
         )
-
-    def _is_dead(self, weights: Any) -> bool:
-        K, D = self.hidden, self.data.pixels.shape[1]
-        features, biases = weights[: K * D].reshape(K, D), weights[K * D : K * D + K]
-        shift = biases if self.biases else 0.0
-        return not all(np.any(x @ features.T + shift > 0) for x, _ in self._looked_at)
