@@ -1,7 +1,10 @@
 """One cell of the map of networks: contenders at their best, found on some realisations.
 
-Each is tuned or planned on the planned realisations and held-out images, and then tested on unseen
-realisations and test images. Task 1 is the old one, task 2 the new one.
+Each is tuned or planned on the planned realisations. The least of a few factors of its rates is
+then chosen on further ones, so that none lives at the edge of its stability, and all are tested on
+unseen realisations and test images. Task 1 is the old one, task 2 the new one.
+
+A step of SGD takes a batch of both tasks, with their shares as weights, or a single sample of one.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from replan._common import files
+from replan._common.check import Floats
 from replan.control import Plan, Relax, solve
 from replan.dynamics import IntegrationError, Pieces
 from replan.networks import ImageNetwork, ImageTasks, Tested, mixed_tasks, test
@@ -27,7 +31,11 @@ from replan.trajectory import evaluate
 HALF, FIXED, FOCUS, THEORY = "50 %", "fixed share", "focus-then-replay", "theory's plan"
 TIMING, RATE, BOTH = "timing", "rate", "both"
 SCHEDULES = {"constant": 0.0, "decayed": 1.0}  # rate × (1 − time / duration)^exponent
+BATCH, SINGLE = "batch", "single"  # what a step of SGD takes
 _HALVINGS = 2  # of the distances between the points of the grid, around the best one
+_FACTORS = (1.0, 0.8, 0.64, 0.5)  # of the rates, tried on validated realisations
+
+Key = tuple[str, str, str]  # a contender, the schedule of its rate, and what a step takes
 
 # Makes a protocol, given a variant (a share of the old task, or which theory's plan) and a rate
 Family = Callable[[float, float], Protocol]
@@ -51,34 +59,42 @@ def case(
     search: dict[str, Any],
     theory: list[Any],
 ) -> dict[str, Any]:
-    """Return how every contender does in one cell, by its name and the schedule of its rate.
+    """Return how every contender does in one cell, by its name, its schedule and its steps.
 
     memory: images kept of the old task, or "all". theory: shares (steps, 2), for each of its plans.
     """
     made = mixed_tasks(images_of(data), **tasks)
-    problem = _problem(made, samples, memory, network, search)
-    tuned = {
-        (name, schedule): found
+    planned, validated = search["planned"], search["validated"]
+    problem = _problem(made, samples, memory, network, search, range(planned))
+    tuned: dict[Key, Tuned] = {
+        (name, schedule, BATCH): found
         for schedule in SCHEDULES
         for name, found in _tuned(problem, schedule, search, theory).items()
     }
     plans = _planned(problem, tuned, search)
-    protocols = {key: found.protocol for key, found in tuned.items()}
-    protocols |= {key: plan.protocol for key, plan in plans.items()}
+    for key, plan in plans.items():
+        trials = plan.statistics["roll_outs"] + plan.statistics["gradients"]
+        rates = plan.protocol.by_task("lr")
+        tuned[key] = Tuned(plan.protocol, float(rates.max()), trials)
+    tuned |= _singles(problem, plans, search, theory)
+    others = range(planned, planned + validated)
+    further = _problem(made, samples, memory, network, search, others)
+    factors = {key: _safest(further, found.protocol) for key, found in tuned.items()}
+    chosen = {key: _times(found.protocol, factors[key]) for key, found in tuned.items()}
     tested = test(
-        problem, {", ".join(key): protocol for key, protocol in protocols.items()},
-        realisations=search["tested"], stability=min(search["planned"], search["tested"]),
+        further, {", ".join(key): protocol for key, protocol in chosen.items()},
+        realisations=search["tested"], stability=min(planned, search["tested"]),
     )  # fmt: skip
-    trials = {key: found.trials for key, found in tuned.items()}
-    trials |= {
-        key: plan.statistics["roll_outs"] + plan.statistics["gradients"]
-        for key, plan in plans.items()
-    }
-    lr = {key: found.lr for key, found in tuned.items()}
-    lr |= {key: float(plan.protocol.by_task("lr").max()) for key, plan in plans.items()}
     return {
         "contenders": [
-            _row(key, tested) | {"lr": lr[key], "trials": trials[key]} for key in protocols
+            _row(key, tested)
+            | {
+                "lr": found.lr,
+                "trials": found.trials,
+                "factor": factors[key],
+                "planned": files.nullable(np.array(_loss(problem, found.protocol))),
+            }
+            for key, found in tuned.items()
         ],
         "plans": [
             {
@@ -88,13 +104,18 @@ def case(
                 "gradients": plan.statistics["gradients"],
                 "status": plan.status,
             }
-            for (contender, _), plan in plans.items()
+            for (contender, *_), plan in plans.items()
         ],
     }
 
 
 def _problem(
-    tasks: ImageTasks, samples: int, memory: str, network: dict[str, Any], search: dict[str, Any]
+    tasks: ImageTasks,
+    samples: int,
+    memory: str,
+    network: dict[str, Any],
+    search: dict[str, Any],
+    realisations: range,
 ) -> Problem:
     """Return the training on one pass over the new task's samples, the old task well trained.
 
@@ -104,7 +125,7 @@ def _problem(
     model = ImageNetwork(
         tasks, hidden=network["hidden"], samples=min(samples, new),
         memory=None if memory == "all" else min(int(memory), old),
-        realisations=search["planned"], threads=1,
+        realisations=realisations, threads=1,
     )  # fmt: skip
     start = model.pretrain(network["first"], lr=network["first_lr"])
     return Problem(
@@ -117,15 +138,18 @@ def _problem(
 
 
 def _tuned(
-    problem: Problem, schedule: str, search: dict[str, Any], theory: list[Any]
+    problem: Problem, schedule: str, search: dict[str, Any], theory: list[Any], step: str = BATCH
 ) -> dict[str, Tuned]:
     """Return the contenders that have a share and a rate to choose, each at its best.
 
     All have the same rates to try and as many variants, but 50 %, which is part of fixed shares.
     """
     exponent = SCHEDULES[schedule]
-    rated = partial(_rated, problem, exponent)
     meeting = cache(partial(_meeting, problem, exponent))
+
+    def rated(lr: float, protocol: Protocol) -> Protocol:
+        made = _rated(problem, exponent, lr, protocol)
+        return made if step == BATCH else _single(made)
 
     def fixed(share: float, lr: float) -> Protocol:
         return rated(lr, interleaved(problem, shares=[share, 1 - share]))
@@ -138,24 +162,24 @@ def _tuned(
         shares = Protocol(theory[int(which)], problem.duration, knobs=problem.settings)
         return rated(lr, shares)
 
+    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
     shares, seeds = search["shares"], [float(i) for i in range(len(theory))]
     best = {
-        FIXED: _tune(problem, fixed, shares, search, near=True),
-        FOCUS: _tune(problem, focus, shares, search, near=True),
-        THEORY: _tune(problem, transferred, seeds, search, near=False),
+        FIXED: _tune(problem, fixed, shares, rates, near=True),
+        FOCUS: _tune(problem, focus, shares, rates, near=True),
+        THEORY: _tune(problem, transferred, seeds, rates, near=False),
     }
-    return {HALF: _tune(problem, fixed, [0.5], search, near=False)} | best
+    return {HALF: _tune(problem, fixed, [0.5], rates, near=False)} | best
 
 
 def _tune(
-    problem: Problem, family: Family, variants: list[float], search: dict[str, Any], *, near: bool
+    problem: Problem, family: Family, variants: list[float], rates: Floats, *, near: bool
 ) -> Tuned:
     """Return the best of a grid of variants and rates, and of points ever closer to the best one.
 
     near: whether there are variants between those of the grid, too.
     """
     tried: dict[tuple[float, float], float] = {}
-    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
     for point in product(variants, rates.tolist()):
         tried[point] = _loss(problem, family(*point))
     width = float(np.mean(np.diff(sorted(variants)))) if near and len(variants) > 1 else 0.0
@@ -165,7 +189,7 @@ def _tune(
         for change, ratio in ((0.0, factor), (width, 1.0)):
             variant, lr = min(tried, key=lambda point: tried[point])
             for point in ((variant + change, lr * ratio), (variant - change, lr / ratio)):
-                fits = 0 <= point[0] <= max(1, *variants) and point[1] <= search["max_lr"]
+                fits = 0 <= point[0] <= max(1, *variants) and point[1] <= rates[-1]
                 if fits and point not in tried:
                     tried[point] = _loss(problem, family(*point))
     best = min(tried, key=lambda point: tried[point])
@@ -175,7 +199,7 @@ def _tune(
 
 
 def _loss(problem: Problem, protocol: Protocol) -> float:
-    """Return the objective on the planned realisations, infinite if one of them diverges."""
+    """Return the objective on the problem's realisations, infinite if one of them diverges."""
     pieces = Pieces.whole(protocol.shares, problem.knob_rows(protocol), protocol.lengths)
     losses = problem.model.train_each(problem.state, pieces).losses  # type: ignore[attr-defined]
     return float((losses @ problem.weights).mean())
@@ -206,9 +230,7 @@ def _meeting(problem: Problem, exponent: float, lr: float) -> float:
 # Direct optima
 
 
-def _planned(
-    problem: Problem, tuned: dict[tuple[str, str], Tuned], search: dict[str, Any]
-) -> dict[tuple[str, str], Plan]:
+def _planned(problem: Problem, tuned: dict[Key, Tuned], search: dict[str, Any]) -> dict[Key, Plan]:
     """Return the optima through training, which begin from the best of all simpler contenders.
 
     The step of SGD depends on share × rate alone: with free shares, one rate curve for all tasks
@@ -223,33 +245,90 @@ def _planned(
         )  # fmt: skip
 
     def begin(*schedules: str, names: tuple[str, ...] = (FIXED, FOCUS, THEORY)) -> list[Protocol]:
-        return [tuned[name, schedule].protocol for schedule in schedules for name in names]
+        return [tuned[name, schedule, BATCH].protocol for schedule in schedules for name in names]
 
     timing = plan(Control(True, constant=["lr"], **rate), begin("constant"))
     curve = plan(Control("constant", **rate), begin("constant", "decayed", names=(FIXED,)))
     simpler = [timing.protocol, curve.protocol, *begin("decayed")]
     both = plan(Control(True, **rate), simpler)
-    return {(TIMING, "constant"): timing, (RATE, "planned"): curve, (BOTH, "planned"): both}
+    return {
+        (TIMING, "constant", BATCH): timing,
+        (RATE, "planned", BATCH): curve,
+        (BOTH, "planned", BATCH): both,
+    }
+
+
+# One sample in a step
+
+
+def _singles(
+    problem: Problem, plans: dict[Key, Plan], search: dict[str, Any], theory: list[Any]
+) -> dict[Key, Tuned]:
+    """Return contenders whose steps take one sample each, of one task, at their best.
+
+    The plans are those of batches, with their tasks in turn and their rates multiplied by the best
+    factor: gradients through training know no single samples.
+    """
+    tuned = _tuned(problem, "decayed", search, theory, SINGLE)
+    found = {(name, "decayed", SINGLE): one for name, one in tuned.items()}
+    factors = np.geomspace(1 / 16, 16, search["rates"])
+    for (name, schedule, _), plan in plans.items():
+
+        def family(_: float, factor: float, plan: Plan = plan) -> Protocol:
+            return _times(_single(plan.protocol), factor)
+
+        one = _tune(problem, family, [0.0], factors, near=False)
+        lr = one.lr * float(plan.protocol.by_task("lr").max())
+        found[name, schedule, SINGLE] = replace(one, lr=lr)
+    return found
+
+
+def _single(protocol: Protocol) -> Protocol:
+    """Return a protocol with a task for every step of SGD, which follows the shares."""
+    tasks = protocol.sample(1)
+    steps = protocol.step_at(np.arange(len(tasks)) + 0.5)
+    rates = protocol.by_task("lr")[steps]
+    return Protocol.from_sequence(tasks, protocol.tasks, len(tasks), rates)
+
+
+# Rates that are safe
+
+
+def _times(protocol: Protocol, factor: float) -> Protocol:
+    """Return a protocol with its rates multiplied by a factor."""
+    return protocol.with_knobs(lr=factor * protocol.by_task("lr"))
+
+
+def _safest(problem: Problem, protocol: Protocol) -> float:
+    """Return the factor of the rates with the least loss; ever smaller ones, while that falls."""
+    best, least = _FACTORS[0], _loss(problem, protocol)
+    for factor in _FACTORS[1:]:
+        loss = _loss(problem, _times(protocol, factor))
+        if loss > least:
+            break
+        best, least = factor, loss
+    return best
 
 
 # Rows of tables
 
 
-def _row(key: tuple[str, str], tested: Tested) -> dict[str, Any]:
+def _row(key: Key, tested: Tested) -> dict[str, Any]:
     """Return what is known of a contender; infinite numbers are None."""
     name = ", ".join(key)
     broken, protocol = tested.broken(name), tested.protocols[name]
     numbers = np.array([tested.planned_value(name).mean, tested.stability[name]])
-    planned, stability = files.nullable(numbers)
+    validated, stability = files.nullable(numbers)
     return {
         "contender": key[0],
         "schedule": key[1],
-        "planned": planned,
+        "step": key[2],
+        "validated": validated,
         "stability": stability,
         "share": float(protocol.mean_shares[0]),
         "diverged": broken["diverged"],
         "dead": broken["dead"],
         "losses": files.nullable(tested.weighted(name)),
         "realisations": tested.runs,
-        "protocol": protocol.to_dict(),
+        "protocol": protocol.to_dict() if key[2] == BATCH else None,  # else a row for every sample
     }

@@ -2,7 +2,9 @@
 
 Not a figure of the paper. A cell is a data set, two pairs of classes, a similarity, the samples of
 the new task and the memory of the old one. In every cell each contender is at its own best, found
-on planned realisations, and all are compared on unseen ones and on test images.
+on planned realisations, its rates chosen once more on further ones, and all are compared on unseen
+ones and on test images: where a step of SGD takes a batch of both tasks, and where it takes a
+single sample.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from replan._common import check, plotting
 from replan._common.statistics import Interval, mean_interval
 from replan.control import solve
 from replan.paper import _contenders as contenders
-from replan.paper._contenders import BOTH, FIXED, FOCUS, HALF, RATE, THEORY, TIMING
+from replan.paper._contenders import (
+    BATCH,
+    BOTH,
+    FIXED,
+    FOCUS,
+    HALF,
+    RATE,
+    SINGLE,
+    THEORY,
+    TIMING,
+)
 from replan.paper._images import below
 from replan.paper._parts import LOOKS, Run, Tables, continual, grid, protocol_rows
 from replan.paper.claims import Claim
@@ -31,12 +43,13 @@ FULL: dict[str, Any] = {
     "samples": [250, 500, 1000, 2000, 4000, 8000, 16000],
     "memories": ["50", "200", "1000", "all"],
     "planned": 10,
+    "validated": 40,
     "tested": 100,
     "steps": 10,
     "shares": [0.1, 0.3, 0.5],
     "rates": 9,
-    "min_lr": 0.01,
-    "max_lr": 2.56,
+    "min_lr": 0.02,
+    "max_lr": 5.12,
     "gradients": 50,
     "hidden": 8,
     "first": 10_000,
@@ -46,12 +59,16 @@ FULL: dict[str, Any] = {
 }
 QUICK = FULL | {
     "data": ["fashion-mnist"], "similarities": [0.5], "samples": [250, 1000], "memories": ["50"],
-    "planned": 3, "tested": 20, "rates": 5, "min_lr": 0.04, "max_lr": 1.28, "gradients": 20,
+    "planned": 3, "validated": 10, "tested": 20, "rates": 5, "min_lr": 0.04, "max_lr": 1.28,
+    "gradients": 20,
     "test_samples": 500,
 }  # fmt: skip
 
 CELL = ["data", "classes", "similarity", "samples", "memory"]
-_SEARCH = ("planned", "tested", "steps", "shares", "rates", "min_lr", "max_lr", "gradients")
+WHO = ["contender", "schedule", "step"]
+_SEARCH = (
+    "planned", "validated", "tested", "steps", "shares", "rates", "min_lr", "max_lr", "gradients"
+)  # fmt: skip
 _NETWORK = ("hidden", "first", "first_lr")
 _WORTH = 0.02  # of the loss: what a lever must bring to be worth a plan; set before any run
 _LEAST = 8  # cells, or pairs of cells, without which no claim is decided
@@ -74,6 +91,7 @@ _WORDS = {
     RATE: "rate: constant shares, a curve of the rate",
     BOTH: "both over time",
 }
+_STEPS = {BATCH: "batches", SINGLE: "single samples"}
 
 
 # Tables
@@ -130,7 +148,7 @@ def _check(samples: list[int], memories: list[str], settings: dict[str, Any]) ->
     check.integer("rates", settings["rates"], at_least=2)
     check.number("min_lr", settings["min_lr"], above=0)
     check.number("max_lr", settings["max_lr"], above=settings["min_lr"])
-    for name in ("planned", "tested", "gradients"):
+    for name in ("planned", "validated", "tested", "gradients"):
         check.integer(name, settings[name], at_least=1)
 
 
@@ -166,11 +184,12 @@ def _tables(
     runs, rows, protocols, plans = [], [], [], []
     for cell, result in zip(cells, results, strict=True):
         for one in result["contenders"]:
-            who = cell | {"contender": one["contender"], "schedule": one["schedule"]}
+            who = cell | {name: one[name] for name in WHO}
             losses = np.array(one.pop("losses"), float)
             losses[np.isnan(losses)] = np.inf  # these diverged
             runs.append(pd.DataFrame({"realisation": one["realisations"], "loss": losses} | who))
-            protocols.append(protocol_rows(one["protocol"]).assign(**who))
+            if one["protocol"] is not None:
+                protocols.append(protocol_rows(one["protocol"]).assign(**who))
             rows.append(who | _summary(one, losses, settings))
         plans += [cell | plan for plan in result["plans"]]
     found = {
@@ -183,15 +202,17 @@ def _tables(
 
 
 def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a contender's row: what it is, how it does on both kinds of realisations."""
+    """Return a contender's row: what it is, how it does on all kinds of realisations."""
     mean = mean_interval(losses)
     inside = settings["min_lr"] * 1.001 < one["lr"] < settings["max_lr"] * 0.999
     return {
-        "lr": one["lr"],
+        "lr": one["factor"] * one["lr"],
         "at_end": not inside,  # of the rates that were tried
         "share_1": one["share"],
         "trials": one["trials"],
         "planned": np.inf if one["planned"] is None else one["planned"],
+        "factor": one["factor"],
+        "validated": np.inf if one["validated"] is None else one["validated"],
         "loss": float(mean.mean),
         "half_width": float(mean.half_width),
         "stability": np.inf if one["stability"] is None else one["stability"],
@@ -205,37 +226,36 @@ def _with_differences(tables: Tables) -> pd.DataFrame:
     """Return the contenders with their paired differences from the fixed share at its best."""
     parts = []
     for cell, runs in _cells(tables):
-        here = _rows(tables, cell).copy()
-        best = runs[FIXED, _schedule(here)]
-        found = [
-            mean_interval((runs[key] - best).to_numpy())
-            for key in zip(here["contender"], here["schedule"], strict=True)
-        ]
-        here["difference"] = [float(x.mean) for x in found]
-        here["from"], here["to"] = [float(x.low) for x in found], [float(x.high) for x in found]
-        here["reference"] = float(mean_interval(best).mean)
-        parts.append(here)
+        for step in _STEPS:
+            here = _rows(tables, cell, step).copy()
+            best = runs[FIXED, _schedule(here), step]
+            found = [
+                mean_interval((runs[(*key, step)] - best).to_numpy())
+                for key in zip(here["contender"], here["schedule"], strict=True)
+            ]
+            here["difference"] = [float(x.mean) for x in found]
+            here["from"], here["to"] = [float(x.low) for x in found], [float(x.high) for x in found]
+            here["reference"] = float(mean_interval(best).mean)
+            parts.append(here)
     return pd.concat(parts, ignore_index=True)
 
 
 def _cells(tables: Tables) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Yield every cell and its losses, realisations × (contender, schedule)."""
+    """Yield every cell and its losses, realisations × (contender, schedule, step)."""
     for cell, rows in tables["runs"].groupby(CELL, sort=False):
-        yield (
-            tuple(cell),
-            rows.pivot(index="realisation", columns=["contender", "schedule"], values="loss"),
-        )
+        yield tuple(cell), rows.pivot(index="realisation", columns=WHO, values="loss")
 
 
-def _rows(tables: Tables, cell: tuple[Any, ...]) -> pd.DataFrame:
+def _rows(tables: Tables, cell: tuple[Any, ...], step: str) -> pd.DataFrame:
     table = tables["contenders"]
-    return table[np.all([table[name] == x for name, x in zip(CELL, cell, strict=True)], axis=0)]
+    where = zip([*CELL, "step"], [*cell, step], strict=True)
+    return table[np.all([table[name] == x for name, x in where], axis=0)]
 
 
 def _schedule(rows: pd.DataFrame) -> str:
-    """Return at which schedule the fixed share is best on the planned realisations of a cell."""
+    """Return at which schedule the fixed share is best on the validated realisations of a cell."""
     own = rows[rows["contender"] == FIXED]
-    return str(own.loc[own["planned"].idxmin(), "schedule"])
+    return str(own.loc[own["validated"].idxmin(), "schedule"])
 
 
 # The picture
@@ -244,15 +264,15 @@ def _schedule(rows: pd.DataFrame) -> str:
 def draw(tables: Tables) -> plotting.Picture:
     """Draw how far each contender is below the fixed share at its best, against the samples."""
     table = tables["contenders"]
-    rows = list(table[CELL[:3]].drop_duplicates().itertuples(index=False, name=None))
+    rows = list(table[[*CELL[:3], "step"]].drop_duplicates().itertuples(index=False, name=None))
     memories = sorted(table["memory"].unique(), key=_images)
-    size = (1.6 + 2.0 * max(3, len(memories)), 1.0 + 1.9 * len(rows))
+    size = (1.6 + 2.0 * max(3, len(memories)), 1.2 + 1.9 * len(rows))
     with plotting.figure(width=size[0], height=size[1]) as figure:
         axes = figure.subplots(len(rows), len(memories), squeeze=False, sharex=True, sharey="row")
         for (i, row), (j, memory) in product(enumerate(rows), enumerate(memories)):
             panel = axes[i, j]
             for key, look in _STYLES.items():
-                _draw_line(panel, tables, (*row, memory), key, look)
+                _draw_line(panel, tables, row, memory, key, look)
             panel.axhline(0, color="0.6", linewidth=0.8, zorder=0)
             panel.set_xscale("log", base=2)
             sizes = sorted(table["samples"].unique())
@@ -260,9 +280,10 @@ def draw(tables: Tables) -> plotting.Picture:
             panel.minorticks_off()
             title = f"memory {memory}" if memory == "all" else f"memory {int(memory):,}"
             panel.set_title(title if i == 0 else "", fontsize=9)
-        for i, (data, classes, similarity) in enumerate(rows):
+        for i, (data, classes, similarity, step) in enumerate(rows):
             several = f", {classes}" * (table["classes"].nunique() > 1)
-            axes[i, 0].set_ylabel(f"{data}{several}, γ = {similarity:g}", fontsize=8)
+            words = f"{data}{several}\nγ = {similarity:g}, {_STEPS[step]}"
+            axes[i, 0].set_ylabel(words, fontsize=8)
         figure.supxlabel("samples of the new task", fontsize=9)
         figure.supylabel("loss below the best fixed share's, %", fontsize=9)
         handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -271,16 +292,21 @@ def draw(tables: Tables) -> plotting.Picture:
 
 
 def _draw_line(
-    panel: Any, tables: Tables, where: tuple[Any, ...], key: tuple[str, str], look: dict[str, Any]
+    panel: Any,
+    tables: Tables,
+    row: tuple[Any, ...],
+    memory: str,
+    key: tuple[str, str],
+    look: dict[str, Any],
 ) -> None:
     """Draw one contender's gains with 95 % intervals; where one diverged, there is no point."""
-    *row, memory = where
+    *first, step = row
     places, middles, lows, highs = [], [], [], []
     for size in sorted(tables["contenders"]["samples"].unique()):
-        here = _rows(tables, (*row, size, memory))
+        here = _rows(tables, (*first, size, memory), step)
         schedule = _schedule(here) if key[1] == "same" else key[1]
-        one = here[(here["contender"] == key[0]) & (here["schedule"] == schedule)].iloc[0]
-        if np.isfinite(one["difference"]):
+        found = here[(here["contender"] == key[0]) & (here["schedule"] == schedule)]
+        for _, one in found[np.isfinite(found["difference"])].iterrows():
             part = -100 / one["reference"]
             places.append(size)
             middles.append(part * one["difference"])
@@ -305,11 +331,12 @@ def claims(tables: Tables) -> list[Claim]:
     """Check which levers are worth a plan, on unseen realisations, cell by cell."""
     found = list(_cells(tables))
     cells, losses = [cell for cell, _ in found], [runs for _, runs in found]
-    steady = [(runs[TIMING, "constant"], runs[FIXED, "constant"]) for runs in losses]
-    planned = [(runs[BOTH, "planned"], runs[RATE, "planned"]) for runs in losses]
-    decayed = [(runs[BOTH, "planned"], runs[FIXED, "decayed"]) for runs in losses]
-    rates = [(runs[RATE, "planned"], runs[TIMING, "constant"]) for runs in losses]
-    theory = [(runs[THEORY, "decayed"], runs[FIXED, "decayed"]) for runs in losses]
+
+    def pairs(one: tuple[str, str], other: tuple[str, str], step: str = BATCH) -> list[Any]:
+        return [(runs[(*one, step)], runs[(*other, step)]) for runs in losses]
+
+    steady = pairs((TIMING, "constant"), (FIXED, "constant"))
+    decayed = FIXED, "decayed"
     percent = f"{_WORTH:.0%}".replace("%", " %")
     return [
         _compared(
@@ -324,7 +351,7 @@ def claims(tables: Tables) -> list[Claim]:
             "Timing pays with a planned curve of the rate, too.",
             f"shares over time at least {percent} below constant ones",
             "both below rate alone",
-            planned,
+            pairs((BOTH, "planned"), (RATE, "planned")),
             _WORTH,
         ),
         _focus(losses),
@@ -332,23 +359,42 @@ def claims(tables: Tables) -> list[Claim]:
             "The rate matters more than timing.",
             "constant shares with a curve of the rate are below shares over time at a constant one",
             "rate below timing",
-            rates,
+            pairs((RATE, "planned"), (TIMING, "constant")),
         ),
         _compared(
             "Planning both beats a fixed share with the best decayed rate.",
             f"by at least {percent}",
             "both below fixed share, decayed rate",
-            decayed,
+            pairs((BOTH, "planned"), decayed),
             _WORTH,
         ),
         _compared(
             "The theory's plan, transferred, beats the best fixed share.",
             "each at its best decayed rate",
             "theory's plan below fixed share",
-            theory,
+            pairs((THEORY, "decayed"), decayed),
+        ),
+        _compared(
+            "Focus-then-replay beats the best fixed share.",
+            "each at its best decayed rate",
+            "focus-then-replay below fixed share",
+            pairs((FOCUS, "decayed"), decayed),
         ),
         _falls("samples of the new task", "samples", cells, steady),
         _falls("memory of the old task", "memory", cells, steady),
+        _compared(
+            "With single samples, focus-then-replay beats the best fixed share.",
+            "each at its best decayed rate",
+            "focus-then-replay below fixed share",
+            pairs((FOCUS, "decayed"), decayed, SINGLE),
+        ),
+        _compared(
+            "With single samples, a plan of both, its tasks in turn, beats the best fixed share.",
+            f"by at least {percent}, the fixed share at its best decayed rate",
+            "both below fixed share, decayed rate",
+            pairs((BOTH, "planned"), decayed, SINGLE),
+            _WORTH,
+        ),
     ]
 
 
@@ -373,7 +419,7 @@ def _focus(cells: list[pd.DataFrame]) -> Claim:
     """Return the claim about focus-then-replay, where timing is better than a fixed share."""
     held, parts = [], []
     for runs in cells:
-        timing, fixed, focus = (runs[name, "constant"] for name in (TIMING, FIXED, FOCUS))
+        timing, fixed, focus = (runs[name, "constant", BATCH] for name in (TIMING, FIXED, FOCUS))
         if _below(timing, fixed):
             held.append(_below(focus, (timing + fixed) / 2))
             parts.append(float((fixed.mean() - focus.mean()) / (fixed.mean() - timing.mean())))
