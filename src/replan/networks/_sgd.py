@@ -12,10 +12,7 @@ A step with rates a_t of the features and h_t of the heads takes sample n of eve
 The reverse of a step needs x, z, e and V_t, but not W: these are taped, which takes little room.
 Units that are off cost nothing in it: ReLU has no second derivative.
 
-Nearly all time goes into reading and writing W, in both directions. So a step's change of W waits
-until the next step, which makes it and multiplies what it finds by its own inputs in one pass.
-
-Weights are one vector [W, b, V, c] of single or double precision, which is that of all work.
+The change of W waits for the next step, in both directions: see `_passes`.
 """
 
 from __future__ import annotations
@@ -26,19 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replan._common.check import Floats
-from replan._common.compiled import compiled, index, inlined, prefetch
+from replan._common.compiled import index, inlined, prefetch
+from replan.networks._passes import Work, one_pass, room, settle
+from replan.networks._weights import Parts, Reals, fast, part, parts, to_probabilities
 
-Reals = NDArray[Any]  # float32 or float64
 Steps = NDArray[np.int64]
 Flag = NDArray[np.bool_]  # (1,): whether to stop, which another thread may say
-
-# Sums may be taken in any order, so that they are vectorised; but NaN stays NaN.
-_SUMS = {"reassoc", "contract", "nsz", "arcp"}
-_fast = compiled(fastmath=_SUMS)
-_part = compiled(fastmath=_SUMS, no_cpython_wrapper=True)  # called by compiled code alone
-
-# Arrays are read by index below, never by row: a view of an array that threads share makes them
-# wait for each other, as all of them count who uses it.
 
 
 class Samples(NamedTuple):
@@ -67,170 +57,7 @@ class Tape(NamedTuple):
     heads: Reals
 
 
-class Parts(NamedTuple):
-    """Weights W (K, D), b (K,), V (T, C, K), c (T, C)."""
-
-    features: Reals
-    biases: Reals
-    heads: Reals
-    head_biases: Reals
-
-
-class Work(NamedTuple):
-    """Room for one step, and the change of W that waits for the next one: −Σ_t paces_t x_tᵀ.
-
-    inputs: (2T, D), in turn those of a step in the first T rows and those of the next in the rest.
-    first: (2,), the first row of the step before and of this one. fields: W x (T, K).
-    paces: (T, K). waiting, looked: (T,) tasks of the change and of this step; counts: (2,) of both.
-    needed: (K,) the units whose fields are. back: (C,).
-    """
-
-    inputs: Reals
-    first: NDArray[np.uint64]
-    fields: Reals
-    paces: Reals
-    waiting: NDArray[np.uint64]
-    looked: NDArray[np.uint64]
-    counts: NDArray[np.uint64]
-    needed: NDArray[np.bool_]
-    back: Reals
-
-
-@inlined
-def _parts(weights: Reals, K: int, D: int, T: int, C: int) -> Parts:
-    i, j, k = K * D, K * D + K, K * D + K + T * C * K
-    return Parts(
-        weights[:i].reshape((K, D)),
-        weights[i:j],
-        weights[j:k].reshape((T, C, K)),
-        weights[k : k + T * C].reshape((T, C)),
-    )
-
-
-@inlined
-def _work(K: int, D: int, T: int, C: int, real: Any) -> Work:
-    return Work(
-        np.zeros((2 * T, D), real),
-        np.array([0, T], np.uint64),
-        np.zeros((T, K), real),
-        np.zeros((T, K), real),
-        np.zeros(T, np.uint64),
-        np.zeros(T, np.uint64),
-        np.zeros(2, np.uint64),
-        np.ones(K, np.bool_),
-        np.zeros(C, real),
-    )
-
-
-# One pass over W makes the change that waits, and the products with the new inputs
-
-
-@inlined
-def _change(W: Reals, k: Any, p: Any, q: Any, x: Reals, i: Any, j: Any) -> None:
-    """Take p x_i + q x_j from row k of W."""
-    for d in range(index(x.shape[1])):
-        W[k, d] -= p * x[i, d] + q * x[j, d]
-
-
-@inlined
-def _multiply(W: Reals, k: Any, x: Reals, m: Any, n: Any) -> tuple[Any, Any]:
-    """Return the products of row k of W with x_m and x_n."""
-    f = g = x.dtype.type(0.0)
-    for d in range(index(x.shape[1])):
-        f += W[k, d] * x[m, d]
-        g += W[k, d] * x[n, d]
-    return f, g
-
-
-@inlined
-def _multiply_one(W: Reals, k: Any, x: Reals, m: Any) -> Any:
-    """Return the product of row k of W with x_m."""
-    f = x.dtype.type(0.0)
-    for d in range(index(x.shape[1])):
-        f += W[k, d] * x[m, d]
-    return f
-
-
-@inlined
-def _change_and_multiply(
-    W: Reals, k: Any, p: Any, q: Any, x: Reals, i: Any, j: Any, m: Any, n: Any
-) -> tuple[Any, Any]:
-    """Do both at once."""
-    f = g = x.dtype.type(0.0)
-    for d in range(index(x.shape[1])):
-        new = W[k, d] - (p * x[i, d] + q * x[j, d])
-        W[k, d] = new
-        f += new * x[m, d]
-        g += new * x[n, d]
-    return f, g
-
-
-@inlined
-def _change_one_and_multiply(
-    W: Reals, k: Any, p: Any, x: Reals, i: Any, m: Any, n: Any
-) -> tuple[Any, Any]:
-    """Do the same where there is only p x_i."""
-    f = g = x.dtype.type(0.0)
-    for d in range(index(x.shape[1])):
-        new = W[k, d] - p * x[i, d]
-        W[k, d] = new
-        f += new * x[m, d]
-        g += new * x[n, d]
-    return f, g
-
-
-@inlined
-def _change_and_multiply_one(W: Reals, k: Any, p: Any, x: Reals, i: Any, m: Any) -> Any:
-    """Do the same with one input each."""
-    f = x.dtype.type(0.0)
-    for d in range(index(x.shape[1])):
-        new = W[k, d] - p * x[i, d]
-        W[k, d] = new
-        f += new * x[m, d]
-    return f
-
-
-@_part
-def _pass(W: Reals, work: Work) -> None:
-    """Make the change of W that waits, and write the fields of the tasks that are looked at.
-
-    Tasks are taken in pairs. What is left for the last pass over a row of W is p x_i + q x_j.
-    """
-    x, old, new = work.inputs, work.first[0], work.first[1]
-    for k in range(index(W.shape[0])):
-        p = q = x.dtype.type(0.0)
-        i = j = old
-        for at in range(work.counts[0]):
-            t = work.waiting[at]
-            if work.paces[t, k] != 0:
-                if q != 0:
-                    _change(W, k, p, q, x, i, j)
-                    p = q = x.dtype.type(0.0)
-                if p == 0:
-                    i, p = old + t, work.paces[t, k]
-                else:
-                    j, q = old + t, work.paces[t, k]
-        if p != 0 and not (work.needed[k] and work.counts[1] > 0):
-            _change(W, k, p, q, x, i, j)
-        elif work.needed[k]:
-            for at in range(index(0), work.counts[1], index(2)):
-                t = u = work.looked[at]
-                if at + index(1) < work.counts[1]:
-                    u = work.looked[at + index(1)]
-                if p == 0 and t == u:
-                    f = g = _multiply_one(W, k, x, new + t)
-                elif p == 0:
-                    f, g = _multiply(W, k, x, new + t, new + u)
-                elif q == 0 and t == u:
-                    f = g = _change_and_multiply_one(W, k, p, x, i, new + t)
-                elif q == 0:
-                    f, g = _change_one_and_multiply(W, k, p, x, i, new + t, new + u)
-                else:
-                    f, g = _change_and_multiply(W, k, p, q, x, i, j, new + t, new + u)
-                p = q = x.dtype.type(0.0)
-                work.fields[t, k] = f
-                work.fields[u, k] = g
-    work.counts[0] = index(0)
+# Samples
 
 
 @inlined
@@ -267,21 +94,6 @@ def _input(s: Samples, t: Any, n: int, x: Reals, row: Any) -> None:
 
 
 @inlined
-def _to_probabilities(o: Reals) -> Any:
-    """Replace outputs by their softmax; return the logarithm of Σ_c exp(o_c)."""
-    most = o[0]
-    for c in range(1, o.size):
-        most = max(most, o[c])
-    total = o.dtype.type(0.0)
-    for c in range(o.size):
-        o[c] = np.exp(o[c] - most)
-        total += o[c]
-    for c in range(o.size):
-        o[c] /= total
-    return most + np.log(total)
-
-
-@inlined
 def _target(s: Samples, t: Any, n: int, c: int) -> Any:
     i, j = s.streams[t, 0, n], s.streams[t, 1, n]
     return s.mix[t, 0] * s.targets[i, c] + s.mix[t, 1] * s.targets[j, c]
@@ -307,7 +119,7 @@ def _units_and_errors(
             total += w.heads[t, c, k] * tape.units[row, t, k]
         work.back[c] = total
     if s.softmax:
-        _to_probabilities(work.back)
+        to_probabilities(work.back)
     for c in range(work.back.size):
         tape.errors[row, t, c] = work.back[c] - _target(s, t, n, c)
 
@@ -330,7 +142,7 @@ def _update(s: Samples, w: Parts, t: Any, a: Any, h: Any, work: Work, tape: Tape
     work.counts[0] += index(1)
 
 
-@_part
+@part
 def _train(
     s: Samples,
     w: Parts,
@@ -355,7 +167,7 @@ def _train(
         taping = taped >= 0
         row = taped + n - first if taping else 0
         _look(s, work, n, min(n + 1, last - 1), taping, a, h, piece)
-        _pass(w.features, work)
+        one_pass(w.features, work)
         for at in range(work.counts[1]):
             t = work.looked[at]
             if taping:
@@ -369,15 +181,7 @@ def _train(
                 _update(s, w, t, a[piece, t], h[piece, t], work, tape, row)
 
 
-@_part
-def _settle(w: Parts, work: Work) -> None:
-    """Make the change of W that waits for a step, which will not come."""
-    work.first[0], work.first[1] = work.first[1], work.first[0]
-    work.counts[1] = index(0)
-    _pass(w.features, work)
-
-
-@_fast
+@fast
 def train(
     s: Samples,
     weights: Reals,
@@ -398,9 +202,9 @@ def train(
     finite are not made.
     """
     K, D, T, C = hidden, s.pixels.shape[1], a.shape[1], s.targets.shape[1]
-    w, work = _parts(weights, K, D, T, C), _work(K, D, T, C, weights.dtype)
+    w, work = parts(weights, K, D, T, C), room(K, D, T, C, weights.dtype)
     now = np.empty_like(weights)
-    ended = _parts(now, K, D, T, C)
+    ended = parts(now, K, D, T, C)
     for i in range(a.shape[0]):
         row = edges[i] - edges[0] if taping else -1
         _train(s, w, a, h, i, edges[i], edges[i + 1], work, tape, row, stop)
@@ -410,21 +214,21 @@ def train(
             for m in range(weights.size):
                 now[m] = weights[m]
             waiting = work.counts[0]
-            _settle(ended, work)
+            settle(ended.features, work)
             work.first[0], work.first[1] = work.first[1], work.first[0]
             work.counts[0] = waiting
             for m in range(weights.size):
                 if not np.isfinite(now[m]):
                     return i
                 states[i + 1, column + m] = now[m]
-    _settle(w, work)
+    settle(w.features, work)
     return a.shape[0]
 
 
 # The reverse
 
 
-@_fast
+@fast
 def pull(
     s: Samples,
     hidden: int,
@@ -450,8 +254,8 @@ def pull(
     K, D, T, C = hidden, s.pixels.shape[1], a.shape[1], s.targets.shape[1]
     size = K * D + K + T * C * (K + 1)
     adjoint, weights = np.zeros(size, a.dtype), np.empty(size, a.dtype)
-    g, w = _parts(adjoint, K, D, T, C), _parts(weights, K, D, T, C)
-    forth, back = _work(K, D, T, C, a.dtype), _work(K, D, T, C, a.dtype)
+    g, w = parts(adjoint, K, D, T, C), parts(weights, K, D, T, C)
+    forth, back = room(K, D, T, C, a.dtype), room(K, D, T, C, a.dtype)
     length, segments = tape.units.shape[0], 1
     if not taped:
         for i in range(a.shape[0]):
@@ -474,7 +278,7 @@ def pull(
                 if j < count - 1:
                     first = edges[i] + j * length
                     _train(s, w, a, h, i, first, first + length, forth, tape, -1, stop)
-                    _settle(w, forth)
+                    settle(w.features, forth)
             for j in range(count - 1, -1, -1):
                 for m in range(size):
                     weights[m] = begins[j, m]
@@ -483,7 +287,7 @@ def pull(
                 _train(s, w, a, h, i, first, last, forth, tape, 0, stop)
                 forth.counts[0] = index(0)
                 _pull(s, g, a, h, i, first, last, back, tape, 0, by_a, by_h, stop)
-        _settle(g, back)
+        settle(g.features, back)
         if stop[0]:
             return
         for m in range(size):
@@ -491,7 +295,7 @@ def pull(
             adjoints[i, column + m] = adjoint[m]
 
 
-@_part
+@part
 def _pull(
     s: Samples,
     g: Parts,
@@ -521,7 +325,7 @@ def _pull(
             for t in range(T):
                 work.needed[k] |= tape.units[i, t, k] != 0
         _look(s, work, n, max(n - 1, first), True, a, h, piece)
-        _pass(g.features, work)
+        one_pass(g.features, work)
         for t in range(T):
             _pull_rates(s, g, t, i, piece, a, h, work, tape, by_a, by_h)
             if a[piece, t] != 0 or h[piece, t] != 0:
@@ -600,93 +404,3 @@ def _pull_task(
             g.head_biases[t, c] += back[c]
     work.waiting[work.counts[0]] = index(t)
     work.counts[0] += index(1)
-
-
-# Losses
-
-
-@inlined
-def _outputs(w: Parts, t: int, biases: bool, x: Reals, row: int, z: Reals, o: Reals) -> None:
-    """Write the hidden units z (K,) and the outputs o (C,) of task t for an input x[row] (D,)."""
-    zero = x.dtype.type(0.0)
-    for k in range(z.size):
-        field = w.biases[k] if biases else zero
-        for d in range(x.shape[1]):
-            field += w.features[k, d] * x[row, d]
-        z[k] = field if not field <= 0 else zero  # NaN stays NaN
-    for c in range(o.size):
-        total = w.head_biases[t, c] if biases else zero
-        for k in range(z.size):
-            total += w.heads[t, c, k] * z[k]
-        o[c] = total
-
-
-@_fast
-def mean_loss(
-    weights: Reals,
-    hidden: int,
-    tasks: int,
-    task: int,
-    inputs: Reals,
-    targets: Reals,
-    softmax: bool,
-    biases: bool,
-) -> tuple[float, bool]:
-    """Return the mean loss of one task on inputs (m, D), targets (m, C), and whether it is alive.
-
-    It is if a hidden unit is on for any of them.
-    """
-    w = _parts(weights, hidden, inputs.shape[1], tasks, targets.shape[1])
-    z, o = np.empty(hidden, inputs.dtype), np.empty(targets.shape[1], inputs.dtype)
-    total, alive = 0.0, False
-    for i in range(inputs.shape[0]):
-        _outputs(w, task, biases, inputs, i, z, o)
-        for k in range(hidden):
-            alive |= z[k] > 0
-        if softmax:
-            for c in range(o.size):
-                total -= targets[i, c] * o[c]
-            total += _to_probabilities(o)
-        else:
-            for c in range(o.size):
-                error = o[c] - targets[i, c]
-                total += 0.5 * error * error
-    return total / inputs.shape[0], alive
-
-
-@_fast
-def pull_mean_loss(
-    scale: float,
-    out: Reals,
-    weights: Reals,
-    hidden: int,
-    tasks: int,
-    task: int,
-    inputs: Reals,
-    targets: Reals,
-    softmax: bool,
-    biases: bool,
-) -> None:
-    """Add scale × the gradient of `mean_loss` by the weights to `out`."""
-    K, D, C = hidden, inputs.shape[1], targets.shape[1]
-    w, by = _parts(weights, K, D, tasks, C), _parts(out, K, D, tasks, C)
-    z, e = np.empty(K, inputs.dtype), np.empty(C, inputs.dtype)
-    factor = inputs.dtype.type(scale / inputs.shape[0])
-    for i in range(inputs.shape[0]):
-        _outputs(w, task, biases, inputs, i, z, e)
-        if softmax:
-            _to_probabilities(e)
-        for c in range(C):
-            e[c] = factor * (e[c] - targets[i, c])
-            if biases:
-                by.head_biases[task, c] += e[c]
-        for k in range(K):
-            if z[k] != 0:
-                push = inputs.dtype.type(0.0)
-                for c in range(C):
-                    push += e[c] * w.heads[task, c, k]
-                    by.heads[task, c, k] += e[c] * z[k]
-                for d in range(D):
-                    by.features[k, d] += push * inputs[i, d]
-                if biases:
-                    by.biases[k] += push

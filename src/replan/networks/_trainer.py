@@ -179,7 +179,7 @@ class Trainer:
 
     def pull_losses(self, rows: Floats, by_losses: Floats) -> Floats:
         """Return the gradients by states (m, …) of Σ by_losses (m, T) × the sums of losses."""
-        from replan.networks._sgd import pull_mean_loss
+        from replan.networks._mean_loss import pull_mean_loss
 
         found = np.zeros_like(rows)
 
@@ -271,7 +271,7 @@ class Trainer:
 
     def _losses(self, weights: Any) -> tuple[Floats, bool]:
         """Return the losses (T,) of one realisation, and whether it is alive on every task."""
-        from replan.networks._sgd import mean_loss
+        from replan.networks._mean_loss import mean_loss
 
         found = [mean_loss(weights, *self._look(t)) for t in range(self.data.tasks)]
         return np.array([loss for loss, _ in found]), all(alive for _, alive in found)
