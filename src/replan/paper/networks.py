@@ -71,6 +71,7 @@ _SEARCH = (
 )  # fmt: skip
 _NETWORK = ("hidden", "first", "first_lr")
 _WORTH = 0.02  # of the loss: what a lever must bring to be worth a plan; set before any run
+_BROKEN = 3.0  # times the median loss of all realisations: one that ends above it broke
 _LEAST = 8  # cells, or pairs of cells, without which no claim is decided
 # "same": at the schedule at which the fixed share is best, so that nothing but shares differ
 _STYLES: dict[tuple[str, str], dict[str, Any]] = {
@@ -204,6 +205,7 @@ def _tables(
 def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return a contender's row: what it is, how it does on all kinds of realisations."""
     mean = mean_interval(losses)
+    broken, numbers = _broken(losses), np.array(one["realisations"])
     inside = settings["min_lr"] * 1.001 < one["lr"] < settings["max_lr"] * 0.999
     return {
         "lr": one["factor"] * one["lr"],
@@ -218,24 +220,28 @@ def _summary(one: dict[str, Any], losses: Any, settings: dict[str, Any]) -> dict
         "stability": np.inf if one["stability"] is None else one["stability"],
         "diverged": len(one["diverged"]),
         "dead": len(one["dead"]),
-        "which": " ".join(map(str, sorted({*one["diverged"], *one["dead"]}))),
+        "broken": int(broken.sum()),
+        "which": " ".join(map(str, sorted({*one["diverged"], *one["dead"], *numbers[broken]}))),
     }
 
 
 def _with_differences(tables: Tables) -> pd.DataFrame:
-    """Return the contenders with their paired differences from the fixed share at its best."""
+    """Return the contenders with their paired differences from the fixed share at its best.
+
+    Those of realisations that broke with neither of the two.
+    """
     parts = []
     for cell, runs in _cells(tables):
         for step in _STEPS:
             here = _rows(tables, cell, step).copy()
-            best = runs[FIXED, _schedule(here), step]
-            found = [
-                mean_interval((runs[(*key, step)] - best).to_numpy())
-                for key in zip(here["contender"], here["schedule"], strict=True)
-            ]
+            best = runs[FIXED, _schedule(here), step].to_numpy()
+            found = []
+            for key in zip(here["contender"], here["schedule"], strict=True):
+                own = runs[(*key, step)].to_numpy()
+                found.append(mean_interval((own - best)[_whole(own, best)]))
             here["difference"] = [float(x.mean) for x in found]
             here["from"], here["to"] = [float(x.low) for x in found], [float(x.high) for x in found]
-            here["reference"] = float(mean_interval(best).mean)
+            here["reference"] = float(best[~_broken(best)].mean())
             parts.append(here)
     return pd.concat(parts, ignore_index=True)
 
@@ -299,21 +305,25 @@ def _draw_line(
     key: tuple[str, str],
     look: dict[str, Any],
 ) -> None:
-    """Draw one contender's gains with 95 % intervals; where one diverged, there is no point."""
+    """Draw one contender's gains with 95 % intervals; hollow where a realisation broke with it."""
     *first, step = row
     places, middles, lows, highs = [], [], [], []
+    hollow: list[bool] = []
     for size in sorted(tables["contenders"]["samples"].unique()):
         here = _rows(tables, (*first, size, memory), step)
         schedule = _schedule(here) if key[1] == "same" else key[1]
         found = here[(here["contender"] == key[0]) & (here["schedule"] == schedule)]
-        for _, one in found[np.isfinite(found["difference"])].iterrows():
+        for _, one in found.iterrows():
             part = -100 / one["reference"]
             places.append(size)
             middles.append(part * one["difference"])
             lows.append(part * one["to"])
             highs.append(part * one["from"])
+            hollow.append(one["broken"] > 0)
     panel.plot(places, middles, markersize=4, label=_WORDS[key[0]], **look)
     panel.vlines(places, lows, highs, color=look["color"], linewidth=1.0)
+    inner = {"linestyle": "", "marker": look["marker"], "color": "white", "markersize": 2}
+    panel.plot(np.array(places)[hollow], np.array(middles)[hollow], zorder=5, **inner)
 
 
 def _images(memory: str) -> float:
@@ -389,6 +399,12 @@ def claims(tables: Tables) -> list[Claim]:
             pairs((FOCUS, "decayed"), decayed, SINGLE),
         ),
         _compared(
+            "With single samples, the theory's plan beats the best fixed share.",
+            "each at its best decayed rate",
+            "theory's plan below fixed share",
+            pairs((THEORY, "decayed"), decayed, SINGLE),
+        ),
+        _compared(
             "With single samples, a plan of both, its tasks in turn, beats the best fixed share.",
             f"by at least {percent}, the fixed share at its best decayed rate",
             "both below fixed share, decayed rate",
@@ -408,7 +424,7 @@ def _compared(
         [_below(one, (1 - part) * other) for one, other in pairs],
         {
             name: [float(_gain(*pair).mean) for pair in pairs],
-            "realisations that diverged": [_lost(*pair) for pair in pairs],
+            "realisations that broke": [int((~_whole(*pair)).sum()) for pair in pairs],
         },
         "cell",
         least=_LEAST,
@@ -460,16 +476,25 @@ def _falls(words: str, column: str, cells: list[tuple[Any, ...]], pairs: list[An
 
 
 def _below(one: Any, other: Any) -> bool | None:
-    """Return whether losses are smaller; None if that is open or a realisation diverged."""
-    return None if _lost(one, other) else below(one - other)
+    """Return whether losses are smaller, where neither broke.
+
+    None if that is open, or if more realisations broke with the first than with the second.
+    """
+    if _broken(one).sum() > _broken(other).sum():
+        return None
+    return below((one - other)[_whole(one, other)])
 
 
-def _lost(one: Any, other: Any) -> int:
-    return int(np.sum(~np.isfinite(one) | ~np.isfinite(other)))
+def _broken(losses: Any) -> Any:
+    """Return which realisations diverged, or ended far above the others: most units are dead."""
+    return ~(losses <= _BROKEN * np.median(losses))
+
+
+def _whole(one: Any, other: Any) -> Any:
+    return ~(_broken(one) | _broken(other))
 
 
 def _gain(one: Any, other: Any) -> Interval:
-    """Return how far losses are below others, in parts of these; NaN where one diverged."""
-    if _lost(one, other):
-        return Interval(*(np.array(np.nan) for _ in range(3)))
-    return mean_interval((other - one) / other.mean())
+    """Return how far losses are below others, in parts of these, where neither broke."""
+    whole = _whole(one, other)
+    return mean_interval(((other - one) / other[whole].mean())[whole])
