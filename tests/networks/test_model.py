@@ -362,6 +362,23 @@ def test_a_recorded_training_is_pulled_back_without_another(loss, biases, monkey
     assert model.record(start, pieces)[1] == ()  # too much to keep
 
 
+def test_what_does_not_fit_the_pieces_is_refused():
+    """Compiled code would read beyond its arrays."""
+    model = small_network()
+    start, pieces = model.pack(model.fresh()), some_pieces(model)
+    states, record = model.record(start, pieces)
+    with pytest.raises(ValueError, match=r"`states` expects shape \(4, .*got \(3, "):
+        model.pull_back(states[:3], states, pieces)
+    with pytest.raises(ValueError, match=r"`cotangents` expects shape \(4, .*got \(3, "):
+        model.pull_back(states, states[:3], pieces)
+    shorter = pieces._replace(lengths=pieces.lengths - 1)
+    with pytest.raises(ValueError, match="`record` expects tapes of 18 steps"):
+        model.pull_back(states, states, shorter, *record)
+    for call in (model.roll_out, model.record):
+        with pytest.raises(ValueError, match="`pieces` expects knobs of shape"):
+            call(start, pieces._replace(knobs=np.ones((3, 5))))
+
+
 def test_threads_and_realisations_change_nothing():
     found = []
     for threads in (1, 3):

@@ -141,7 +141,7 @@ def test_rates_are_lowered_while_that_helps(problem, monkeypatch):
     monkeypatch.setattr(contenders, "_loss", loss)
     even = strategies.interleaved(problem)
     for lr, factor in ((1.0, 0.64), (0.7, 1.0), (0.9, 0.8)):
-        assert contenders._safest(problem, even.with_knobs(lr=lr)) == factor
+        assert contenders._best_factor(problem, even.with_knobs(lr=lr)) == factor
 
 
 # Claims on made-up tables

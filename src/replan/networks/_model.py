@@ -295,11 +295,6 @@ class ImageNetwork(DifferentiableDynamics, Realised):
         return self._roll_out(start, pieces, tapes), (() if tapes is None else (tapes,))
 
     def _roll_out(self, start: Floats, pieces: Pieces, tapes: Tapes | None) -> Floats:
-        if pieces.knobs.shape[1:] != (self.panel.size,):
-            raise ValueError(
-                f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
-                f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
-            )
         states = self._trainer.train(start, self._course(start, pieces), TRAINING, tapes)
         states[:, -1] = _times(start, pieces)[: len(states)]
         return states
@@ -323,6 +318,11 @@ class ImageNetwork(DifferentiableDynamics, Realised):
 
     def _course(self, start: Floats, pieces: Pieces) -> Course:
         """Return the rates and the steps of SGD of every piece."""
+        if pieces.knobs.shape[1:] != (self.panel.size,):
+            raise ValueError(
+                f"`pieces` expects knobs of shape (pieces, {self.panel.size}), in the columns of "
+                f"{', '.join(self.panel.knobs)}, got shape {pieces.knobs.shape}"
+            )
         lr, features, heads = np.split(pieces.knobs, 3, axis=1)
         common = pieces.shares * lr
         steps = np.floor(_times(start, pieces) + 0.5 + _SAME).astype(np.int64)

@@ -22,7 +22,7 @@ class Work(NamedTuple):
     inputs: (2T, D), in turn those of a step in the first T rows and those of the next in the rest.
     first: (2,), the first row of the step before and of this one. fields: W x (T, K).
     paces: (T, K). waiting, looked: (T,) tasks of the change and of this step; counts: (2,) of both.
-    needed: (K,) the units whose fields are. back: (C,).
+    needed: (K,) whether a unit's fields are needed. back: (C,).
     """
 
     inputs: Reals
@@ -161,7 +161,7 @@ def one_pass(W: Reals, work: Work) -> None:
 
 @part
 def settle(W: Reals, work: Work) -> None:
-    """Make the change of W that waits for a step, which will not come."""
+    """Make the change of W that waits, without a next step."""
     work.first[0], work.first[1] = work.first[1], work.first[0]
     work.counts[1] = index(0)
     one_pass(W, work)

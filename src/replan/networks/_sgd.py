@@ -132,7 +132,7 @@ def _update(s: Samples, w: Parts, t: Any, a: Any, h: Any, work: Work, tape: Tape
         for c in range(work.back.size):
             push += tape.errors[row, t, c] * w.heads[t, c, k]
             w.heads[t, c, k] -= h * tape.errors[row, t, c] * tape.units[row, t, k]
-        work.paces[t, k] = a * push if tape.units[row, t, k] != 0 else push * 0
+        work.paces[t, k] = a * push if tape.units[row, t, k] != 0 else work.fields.dtype.type(0.0)
         if s.biases:
             w.biases[k] -= work.paces[t, k]
     if s.biases:

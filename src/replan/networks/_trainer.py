@@ -119,6 +119,13 @@ class Trainer:
         """
         from replan.networks._sgd import pull
 
+        wanted = len(course.edges), len(self.realisations) * self.size + 1
+        for name, given in (("states", states), ("cotangents", cotangents)):
+            if given.shape != wanted:  # compiled code does not look
+                raise ValueError(f"`{name}` expects shape {wanted}, got {given.shape}")
+        steps = int(course.edges[-1] - course.edges[0])
+        if tapes is not None and any(len(tape.units) != max(1, steps) for tape in tapes):
+            raise ValueError(f"`record` expects tapes of {steps} steps, as these pieces have")
         adjoints = np.empty_like(states)
         by_rates = np.zeros((len(self.realisations), 2, *course.features.shape))
         longest = int(np.diff(course.edges).max(initial=0))
@@ -136,7 +143,7 @@ class Trainer:
         return adjoints, by_a, by_h
 
     def ends(self, start: Floats, course: Course, use: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return the losses (R, T) after training, infinite where it diverged, and who is dead.
+        """Return the losses (R, T) after training, infinite where it diverged, and which are dead.
 
         It has diverged where weights are not finite, or a loss is more than ten times that of
         outputs of 0 and that at the start. It is dead where no hidden unit is on for any of the

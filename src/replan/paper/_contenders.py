@@ -1,6 +1,6 @@
 """One cell of the map of networks: contenders at their best, found on some realisations.
 
-Each is tuned or planned on the planned realisations. The least of a few factors of its rates is
+Each is tuned or planned on the planned realisations. The best of a few factors of its rates is
 then chosen on further ones, so that none lives at the edge of its stability, and all are tested on
 unseen realisations and test images. Task 1 is the old one, task 2 the new one.
 
@@ -79,7 +79,7 @@ def case(
     tuned |= _singles(problem, plans, search, theory)
     others = range(planned, planned + validated)
     further = _problem(made, samples, memory, network, search, others)
-    factors = {key: _safest(further, found.protocol) for key, found in tuned.items()}
+    factors = {key: _best_factor(further, found.protocol) for key, found in tuned.items()}
     chosen = {key: _times(found.protocol, factors[key]) for key, found in tuned.items()}
     tested = test(
         further, {", ".join(key): protocol for key, protocol in chosen.items()},
@@ -267,19 +267,18 @@ def _singles(
     """Return contenders whose steps take one sample each, of one task, at their best.
 
     The plans are those of batches, with their tasks in turn and their rates multiplied by the best
-    factor: gradients through training know no single samples.
+    factor, up to the highest rate that all may have: gradients cannot handle single samples.
     """
     tuned = _tuned(problem, "decayed", search, theory, SINGLE)
     found = {(name, "decayed", SINGLE): one for name, one in tuned.items()}
-    factors = np.geomspace(1 / 16, 16, search["rates"])
+    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
     for (name, schedule, _), plan in plans.items():
+        highest = float(plan.protocol.by_task("lr").max())
 
-        def family(_: float, factor: float, plan: Plan = plan) -> Protocol:
-            return _times(_single(plan.protocol), factor)
+        def family(_: float, lr: float, plan: Plan = plan, highest: float = highest) -> Protocol:
+            return _times(_single(plan.protocol), lr / highest)
 
-        one = _tune(problem, family, [0.0], factors, near=False)
-        lr = one.lr * float(plan.protocol.by_task("lr").max())
-        found[name, schedule, SINGLE] = replace(one, lr=lr)
+        found[name, schedule, SINGLE] = _tune(problem, family, [0.0], rates, near=False)
     return found
 
 
@@ -291,7 +290,7 @@ def _single(protocol: Protocol) -> Protocol:
     return Protocol.from_sequence(tasks, protocol.tasks, len(tasks), rates)
 
 
-# Rates that are safe
+# Rates that do not break
 
 
 def _times(protocol: Protocol, factor: float) -> Protocol:
@@ -299,7 +298,7 @@ def _times(protocol: Protocol, factor: float) -> Protocol:
     return protocol.with_knobs(lr=factor * protocol.by_task("lr"))
 
 
-def _safest(problem: Problem, protocol: Protocol) -> float:
+def _best_factor(problem: Problem, protocol: Protocol) -> float:
     """Return the factor of the rates with the least loss; ever smaller ones, while that falls."""
     best, least = _FACTORS[0], _loss(problem, protocol)
     for factor in _FACTORS[1:]:
