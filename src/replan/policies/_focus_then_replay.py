@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from replan._common import check
 from replan._common.check import Floats
 from replan._common.state import Entries
-from replan.policies._policy import Decision, Policy, losses_by_task
+from replan.policies._policy import Decision, Policy, losses_by_task, old_tasks_of
 
 RULES = ("halved", "met")
 LONGEST = 10_000  # steps of focus, where the loop does not say how long an epoch is
@@ -171,7 +171,7 @@ class FocusThenReplay(Policy):
 
     def _start(self, new_task: int, old_tasks: Sequence[int]) -> None:
         self.new_task = check.task("new_task", new_task, self.tasks)
-        self.old_tasks = _old_tasks("old_tasks", old_tasks, self.new_task, self.tasks)
+        self.old_tasks = old_tasks_of("old_tasks", old_tasks, self.new_task, self.tasks)
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
         self._first: dict[int, float] = {}  # loss of the new task that was told in this phase
@@ -299,7 +299,7 @@ class FocusThenReplay(Policy):
         bounds = (-1, -1) if focusing else (begun, step)
         return {
             "new_task": new_task,
-            "old_tasks": state.read("old_tasks", _old_tasks, new_task, self.tasks),
+            "old_tasks": state.read("old_tasks", old_tasks_of, new_task, self.tasks),
             "focusing": focusing,
             "switch_step": state.read(
                 "switch_step", check.integer, at_least=bounds[0], at_most=bounds[1]
@@ -309,14 +309,6 @@ class FocusThenReplay(Policy):
             "_first": state.read("first", losses_by_task, self.tasks),
             "losses": state.read("losses", losses_by_task, self.tasks),
         }
-
-
-def _old_tasks(name: str, value: Any, new_task: int, tasks: int) -> list[int]:
-    """Return the old tasks in ascending order."""
-    named = [check.task(name, t, tasks) for t in check.items(name, value, "tasks")]
-    if new_task in named:
-        raise ValueError(f"`{name}` expects tasks other than the new one, got {new_task}")
-    return sorted(set(named))
 
 
 def _listed(tasks: list[int]) -> str:
