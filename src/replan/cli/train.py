@@ -35,7 +35,7 @@ from replan.cli._options import Command, say_written
     "--tune",
     is_flag=True,
     help="Let each strategy search for its own learning rate, decay and share of replay first, "
-    "from those given here, on validation data and with other seeds; about 25 times the work.",
+    "from those given here, on validation data and with other seeds: up to 110 more runs each.",
 )
 @click.option(
     "--heads", help="A head per task, or one for all classes: task, one.  [default: task]"
