@@ -75,6 +75,13 @@ def test_a_run_folder(fashion, tmp_path):
     assert 640 < trained["focus-then-replay", "1"][0] <= 960
     by_hand = np.mean([float(r["loss"]) for r in ends if r["strategy"] == "fixed-replay"])
     assert summary.loc["fixed-replay", "loss"] == pytest.approx(by_hand)
+    gaps = found.differences("fixed-replay")
+    assert list(gaps.index) == [name for name in names if name != "fixed-replay"]
+    final = {name: curves.final.mean(axis=1) for name, curves in found.curves.items()}
+    paired = final["no-replay"] - final["fixed-replay"]
+    assert gaps.loc["no-replay", "loss"] == pytest.approx(paired.mean())
+    half = 12.706 * paired.std(ddof=1) / np.sqrt(2)  # Student's t, two runs
+    assert gaps.loc["no-replay", "loss half width"] == pytest.approx(half, rel=1e-4)
     assert summary.loc["no-replay", "focus"] == 1.0
     assert summary.loc["fixed-replay", ["focus", "replayed"]].tolist() == [0.0, 0.25]
     assert list(written["summary"][0]) == [
@@ -135,6 +142,16 @@ def test_a_strategy_that_needs_no_losses_keeps_nothing_apart(fashion, monkeypatc
     assert len(seen) == len(fashion.train_images)
 
 
+def test_losses_are_estimated_after_the_first_batch_and_then_every_so_often(fashion, monkeypatch):
+    times = []
+    estimate = practice.TaskNetwork.estimate
+    watch = lambda self: (times.append(self.time), estimate(self))[1]  # noqa: E731
+    monkeypatch.setattr(practice.TaskNetwork, "estimate", watch)
+    practice.learn_tasks("focus-then-replay", 1, SMALL, SOURCE)
+    assert times[0] == 640 + 8
+    assert set(np.diff(times)) == {5 * 8}
+
+
 def test_replay_keeps_what_no_replay_forgets(fashion):
     def old_loss(strategy):
         runs = [practice.learn_tasks(strategy, seed, SMALL, SOURCE) for seed in (1, 2, 3)]
@@ -167,12 +184,20 @@ def test_the_command(fashion, tmp_path):
 def test_the_help_tells_the_defaults():
     text = " ".join(CliRunner().invoke(app, ["train", "--help"]).output.split())
     known = SplitTraining()
-    names = ("memory", "samples", "batch_size", "hidden", "heads", "optimizer", "decay", "share")
+    names = ("memory", "samples", "batch_size", "hidden", "heads", "optimizer", "decay")
     told = {name: getattr(known, name) for name in names} | {"pairs": ",".join(PAIRS)}
     for option, default in told.items():
         after = text.split(f"--{option.replace('_', '-')} ")[-1].split("[default: ")[1]
         assert after.startswith(f"{default}]"), option
     assert f"[default: {practice.RATES['sgd']}; adam: {practice.RATES['adam']}]" in text
+    assert f"[default: {practice.SHARES['task']}; one head: {practice.SHARES['one']}]" in text
+
+
+def test_defaults_depend_on_the_optimizer_and_the_heads():
+    assert SplitTraining().choice == (practice.RATES["sgd"], "constant", practice.SHARES["task"])
+    one = SplitTraining(heads="one", optimizer="adam", decay="cosine").choice
+    assert one == (practice.RATES["adam"], "cosine", practice.SHARES["one"])
+    assert SplitTraining(heads="one", lr=0.3, share=0.2).choice == (0.3, "constant", 0.2)
 
 
 def test_without_tensorboard_there_are_no_events(fashion, tmp_path, monkeypatch):
@@ -270,7 +295,7 @@ def test_each_strategy_is_tuned_and_then_tested_with_other_seeds(fashion, tmp_pa
         assert {one[0] for one in own if one[-1] == "validation"} == set(TUNING_SEEDS)
         lr, decay, share = tuning.best[name]
         tests = [one for one in own if one[-1] == "test"]
-        assert tests == [(seed, lr, decay, share or 0.5, "test") for seed in (1, 2)]
+        assert tests == [(seed, lr, decay, share, "test") for seed in (1, 2)]
     kept = json.loads((tmp_path / "settings.json").read_text())["tuned"]
     assert Choice(**kept["fixed-replay"]) == tuning.best["fixed-replay"]
     tried = sum(map(len, tuning.tried.values()))

@@ -391,7 +391,7 @@ def test_fixed_replay_is_focus_then_replay_without_focus():
 
 
 def test_replay_divides_its_share_equally():
-    policy = FixedReplay(3)
+    policy = FixedReplay(3, 0.25)
     assert policy.shares()[0].tolist() == [1, 0, 0]
     for task in (1, 2):
         policy.begin(task)

@@ -41,14 +41,14 @@ from replan.cli._options import Command, say_written
     "--heads", help="A head per task, or one for all classes: task, one.  [default: task]"
 )
 @click.option("--optimizer", help="sgd or adam.  [default: sgd]")
-@click.option("--lr", type=float, help="Learning rate.  [default: 0.05; adam: 0.001]")
+@click.option("--lr", type=float, help="Learning rate.  [default: 0.2; adam: 0.001]")
 @click.option(
     "--decay", help="Of the rate, for each task anew: constant, cosine.  [default: constant]"
 )
 @click.option(
     "--share",
     type=float,
-    help="Of old samples where a strategy replays at a fixed share.  [default: 0.5]",
+    help="Of old samples where a strategy replays at a fixed share.  [default: 0.1; one head: 0.5]",
 )
 @click.option("--memory", type=int, help="Samples kept of earlier tasks, in all.  [default: 200]")
 @click.option("--images", type=int, help="Samples of each task to learn from; by default all.")

@@ -39,8 +39,9 @@ from replan.policies import Policy
 from replan.sweeps import Sweep
 
 LOOKS = 10  # at the test set, for each task that arrives
-HEADS = ("task", "one")
-RATES = {"sgd": 0.05, "adam": 0.001}  # of each optimizer, unless one is given
+# What docs/how-much-when.md says, unless something else is given
+SHARES = {"task": 0.1, "one": 0.5}  # of replay: with a head per task, or one for all classes
+RATES = {"sgd": 0.2, "adam": 0.001}  # of each optimizer
 TUNING_SEEDS = range(1_000_001, 1_000_009)  # which runs that are reported never have
 
 
@@ -54,7 +55,7 @@ class SplitTraining:
     strategy needs them, shared by the tasks so far. every: batches between estimates. heads: "task"
     for a head per task, "one" for one that tells all classes apart. lr: by default the optimizer's
     in RATES. decay: of the rate, for each task anew: "constant" or "cosine", down to 0. share: of
-    replay, for strategies that have one.
+    replay, for strategies that have one, by default that of the heads in SHARES.
     """
 
     images: int | None = None
@@ -68,22 +69,26 @@ class SplitTraining:
     optimizer: str = "sgd"
     lr: float | None = None
     decay: str = "constant"
-    share: float = 0.5
+    share: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "every", "hidden"):
             check.integer(name, getattr(self, name), at_least=1)
         check.integer("samples", self.samples, at_least=LOOKS * self.batch_size)
-        check.one_of("heads", self.heads, HEADS)
+        check.one_of("heads", self.heads, SHARES)
         check.one_of("optimizer", self.optimizer, RATES)
         check.one_of("decay", self.decay, DECAYS)
-        check.number("share", self.share, above=0, at_most=1)
-        check.number("lr", self.rate, above=0)
+        check.number("lr", self.choice.lr, above=0)
+        check.number("share", self.choice.share, above=0, at_most=1)
 
     @property
-    def rate(self) -> float:
-        """The learning rate: the one given, or the optimizer's."""
-        return RATES[self.optimizer] if self.lr is None else self.lr
+    def choice(self) -> Choice:
+        """The learning rate, its decay and the share of replay: those given, or the defaults."""
+        return Choice(
+            RATES[self.optimizer] if self.lr is None else self.lr,
+            self.decay,
+            SHARES[self.heads] if self.share is None else self.share,
+        )
 
     def check_data(self, data: TaskData) -> None:
         """Refuse settings that do not fit the data."""
@@ -185,7 +190,7 @@ class TaskNetwork(Network):
         features = tensors.train[0][0].shape[1]
         self._model = Classifier(features, settings.hidden, tensors.outputs, tensors.owned)
         kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
-        self._optimizer = kind(self._model.parameters(), lr=settings.rate)
+        self._optimizer = kind(self._model.parameters(), lr=settings.choice.lr)
         self._trained = np.zeros(self.tasks, dtype=np.int64)  # before the newest task arrived
         self._sampler: ReplayBatchSampler
 
@@ -221,7 +226,7 @@ class TaskNetwork(Network):
             if self.settings.decay == "cosine":
                 done = self._sampler.steps / len(self._sampler)
                 for group in self._optimizer.param_groups:
-                    group["lr"] = self.settings.rate * (1 + math.cos(math.pi * done)) / 2
+                    group["lr"] = self.settings.choice.lr * (1 + math.cos(math.pi * done)) / 2
             indices = next(self._batches)
             self._optimizer.zero_grad()
             _loss(self._model, [x[indices] for x in self._data]).backward()
@@ -348,7 +353,7 @@ def _learn(
     return learn(
         f"{strategy} with seed {seed}",
         network,
-        strategy_policy(strategy, count, settings.share, log=log),
+        strategy_policy(strategy, count, settings.choice.share, log=log),
         list(enumerate(ends)),
         settings.looks(count) if tested == "test" else ends[-1:],
         settings.every * settings.batch_size,
@@ -400,7 +405,7 @@ class Trained:
                 half = row[f"{key} half width"]
                 cell = f"{scale * row[key]:+.{digits}f}"
                 cell += "" if np.isnan(half) else f" ± {scale * half:.{digits}f}"
-                line += f"{cell:>{space}}"
+                line += f" {cell:>{space - 1}}"
             lines.append(line)
         return "\n".join(lines)
 
@@ -437,24 +442,23 @@ def train_tasks(
         tasks = read_tasks(source)
     else:
         tasks = task_folder(data)
-        source = Source(data=str(data), digest=tasks.digest)
+        source = Source((), data=str(data), digest=tasks.digest)
     settings.check_data(tasks)
     folder = files.folder("out", out)
     for file in FILES:
         files.output("out", folder / file)
     given = {
-        **asdict(settings), **asdict(source), "tasks": tasks.tasks, "strategies": names,
-        "seeds": seeds, "seed": seed, "torch": torch.__version__, "numpy": np.__version__,
-        "python": platform.python_version(),
+        **asdict(settings), **settings.choice._asdict(), **asdict(source), "tasks": tasks.tasks,
+        "strategies": names, "seeds": seeds, "seed": seed, "torch": torch.__version__,
+        "numpy": np.__version__, "python": platform.python_version(),
     }  # fmt: skip
     files.write_json(folder / "settings.json", given)
 
     def case(name: str, run: int, choice: Choice) -> dict[str, Any]:
-        own = {"lr": choice.lr, "decay": choice.decay, "share": choice.share or settings.share}
         return {
             "strategy": name,
             "seed": run,
-            "settings": asdict(settings) | own,
+            "settings": asdict(settings) | choice._asdict(),
             "source": asdict(source),
         }
 
@@ -463,10 +467,8 @@ def train_tasks(
         found = [one["loss"] for one in sweep(validate_tasks, cases)]
         return np.array(found, dtype=np.float64).reshape(len(wanted), -1)
 
-    choices = {
-        name: Choice(settings.rate, settings.decay, settings.share if has_share(name) else None)
-        for name in names
-    }
+    choice = settings.choice
+    choices = {n: choice if has_share(n) else choice._replace(share=None) for n in names}
     board = find_spec("tensorboard") is not None
     runs = range(seed, seed + seeds)
     tuning = None

@@ -22,14 +22,15 @@ class FixedReplay(Policy):
     **Main arguments**
 
     - `tasks`: how many there will be.
-    - `share`: of the old tasks together, which divide it equally.
+    - `share`: of the old tasks together, which divide it equally. No value suits all networks:
+      docs/how-much-when.md.
 
     **Other arguments**
 
     - `order`, `seed`, `log`: as in `Policy`.
     """
 
-    def __init__(self, tasks: int, *, share: float = 0.25, **settings: Any) -> None:
+    def __init__(self, tasks: int, share: float, **settings: Any) -> None:
         super().__init__(tasks, **settings)
         self.share = check.number("share", share, at_least=0, at_most=1)
         self.arguments |= {"share": self.share}

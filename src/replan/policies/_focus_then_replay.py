@@ -24,7 +24,8 @@ LONGEST = 10_000  # steps of focus, where the loop does not say how long an epoc
 class FocusThenReplay(Policy):
     """The new task alone until its loss is low enough, then all of them mixed.
 
-    For tasks whose losses can be estimated while training.
+    For tasks whose losses can be estimated while training. With tuned learning rates and shares it
+    ended no lower than `FixedReplay`, which needs no losses: docs/how-much-when.md.
 
     new_task, old_tasks, losses: the tasks that have arrived and their smoothed losses. focusing,
     switch_step: whether the focus phase is on, and the step at which it ended, -1 if it has not.
@@ -39,9 +40,10 @@ class FocusThenReplay(Policy):
       first one told since it arrived, which compares it with nothing but itself. "met": it has
       come down to the largest of the old tasks', the paper's rule for real data (Mori et al.,
       section 3.2), for tasks whose losses have one scale.
-    - `shares`: of the tasks in the replay phase. By default they are equal; (T,), of which those of
-      the tasks that have arrived count; a number is the share of the new task, and the old ones
-      divide the rest equally; "loss" is in proportion to the weighted, smoothed losses.
+    - `shares`: of the tasks in the replay phase. By default they are equal, which is more replay
+      than suits a head per task; (T,), of which those of the tasks that have arrived count; a
+      number is the share of the new task, and the old ones divide the rest equally; "loss" is in
+      proportion to the weighted, smoothed losses.
     - `weights`: (T,) by which losses are multiplied before they are compared with each other.
     - `margin`: the new loss is low enough where it is at most (1 + margin) × that half, or × the
       largest of the old ones.
