@@ -1,4 +1,6 @@
-"""Focus, then replay in Avalanche, compared with replay at a fixed share and equal memory.
+"""Focus, then replay in Avalanche, beside replay at a fixed share and equal memory.
+
+It shows how to use policies, not which is better: the learning rate is tuned for neither.
 
 python examples/practice_avalanche.py
 """

@@ -1,4 +1,6 @@
-"""Focus, then replay in Lightning, compared with replay at a fixed share.
+"""Focus, then replay in Lightning, beside replay at a fixed share.
+
+It shows how to use policies, not which is better: the learning rate is tuned for neither.
 
 python examples/practice_lightning.py
 """

@@ -502,6 +502,8 @@ def calls():
         ),
         "Fixed": Call(policies.Fixed, {"shares": half, "seed": 0},
                       {"shares": "vector", "seed": "integer"}),
+        "FixedReplay": Call(policies.FixedReplay, {"tasks": 2, "share": 0.5},
+                            {"tasks": "integer", "share": "number"}),
         "Follow": Call(policies.Follow, {"protocol": protocol, "steps": 10},
                        {"protocol": "object", "steps": "integer"}),
         "FocusThenReplay": Call(

@@ -286,7 +286,8 @@ commands = st.one_of(
     options(st.just(["sweep"]), FILE, maybe("--workers", BAD), st.just(["--out", "pipe"])),
     options(st.just(["new"]), words.map(lambda name: [name.replace("/", "")])),
     options(st.just(["data", "fetch"]), words.map(lambda name: [f"x{name}"])),
-    options(st.just(["train"]), maybe("--pairs", words), maybe("--seeds", small),
+    options(st.just(["train"]), maybe("--pairs", words), maybe("--data", words),
+            maybe("--seeds", small),
             st.just(["--root", "nowhere", "--out", "trained"])),
     st.lists(words, min_size=1, max_size=4),
 )  # fmt: skip

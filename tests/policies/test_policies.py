@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import replan.policies
 from replan import Protocol
-from replan.policies import Alternate, Fixed, FocusThenReplay, Follow, Policy
+from replan.policies import Alternate, Fixed, FixedReplay, FocusThenReplay, Follow, Policy
 
 
 def met(*tasks, **settings):
@@ -375,6 +375,30 @@ def test_shares_by_a_number_are_those_of_the_new_task():
     assert policy.next_counts(100).tolist() == [30, 30, 40, 0]
 
 
+def test_fixed_replay_is_focus_then_replay_without_focus():
+    fixed = FixedReplay(4, share=0.6)
+    other = FocusThenReplay(0, [], tasks=4, shares=0.4, max_focus=0)
+    assert fixed.seen == [0]
+    assert not fixed.needs_losses
+    for task in (None, 1, 3, 0):
+        if task is not None:
+            fixed.begin(task)
+            other.begin(task)
+        assert fixed.seen == other.seen
+        assert fixed.next_tasks(50).tolist() == other.next_tasks(50).tolist()
+    assert [d.step for d in fixed.decisions] == [50, 100, 150]
+    assert {d.what for d in fixed.decisions} == {"replay"}
+
+
+def test_replay_divides_its_share_equally():
+    policy = FixedReplay(3, 0.25)
+    assert policy.shares()[0].tolist() == [1, 0, 0]
+    for task in (1, 2):
+        policy.begin(task)
+    assert policy.shares()[0] == pytest.approx([0.125, 0.125, 0.75])
+    assert FixedReplay(1, share=1.0).next_tasks(3).tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("order", ["spread", "random"])
 def test_tasks_that_are_not_there_leave_their_shares(order):
     fixed = Fixed([0.1, 0.3, 0.6], order=order)
@@ -575,6 +599,7 @@ def test_a_policy_of_ones_own():
             lambda: FocusThenReplay(1, [0]).next_tasks(-1),
             "`count` expects an integer of at least 0",
         ),
+        (lambda: FixedReplay(2, share=1.1), "`share` expects a finite number of at least 0 and at"),
         (lambda: Fixed([0.5, 0.6]), "`shares` expects shares that sum to 1"),
         (lambda: Fixed([0.5, 0.5], order="sorted"), "`order` expects one of spread, random"),
         (lambda: Follow(3, 10), "`protocol` expects a Protocol, got 3"),

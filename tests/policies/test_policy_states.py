@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from replan import Protocol
-from replan.policies import Alternate, Fixed, FocusThenReplay, Follow
+from replan.policies import Alternate, Fixed, FixedReplay, FocusThenReplay, Follow
 from tampered import refused, try_all
 
 PLAN = Protocol([[1.0, 0.0], [0.5, 0.5]], 2.0, lr=[1.0, 0.5])
@@ -18,6 +18,7 @@ OTHER_PLAN = Protocol([[1.0, 0.0], [0.5, 0.5]], 2.0, lr=[1.0, 0.25])
 POLICIES = {
     "fixed": (Fixed, {"shares": [0.3, 0.7], "order": "random", "seed": 3},
               {"shares": [0.5, 0.5], "order": "spread", "seed": 4}),
+    "fixed-replay": (FixedReplay, {"tasks": 2, "share": 0.3}, {"tasks": 3, "share": 0.5}),
     "alternate": (Alternate, {"tasks": 2}, {"tasks": 3, "stay": 2, "order": "random", "seed": 1}),
     "follow": (Follow, {"protocol": PLAN, "steps": 40}, {"protocol": OTHER_PLAN, "steps": 41}),
     "focus": (FocusThenReplay, {"new_task": 1, "old_tasks": [0], "shares": "loss", "seed": 2,

@@ -1,7 +1,7 @@
 """Avalanche 0.6: a plugin like `ReplayPlugin`, in which a policy says when to replay.
 
-policy = FocusThenReplay(0, [], tasks=5)  # experience 0 is new, the others are still to come
-strategy = Naive(..., plugins=[PolicyReplayPlugin(policy, mem_size=200)])
+policy = FixedReplay(tasks=5, share=0.5)  # or FocusThenReplay(0, [], tasks=5), which needs losses
+strategy = Naive(..., plugins=[PolicyReplayPlugin(policy, mem_size=200, probe_size=0)])
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class PolicyReplayPlugin(SupervisedPlugin):
 
     **Main arguments**
 
-    - `policy`: with as many tasks as there will be experiences, such as `FocusThenReplay(0, [],
-      tasks=5)`.
+    - `policy`: with as many tasks as there will be experiences, such as `FixedReplay(5, 0.5)` or
+      `FocusThenReplay(0, [], tasks=5)`.
     - `mem_size`: samples kept of earlier experiences, including those kept apart.
     - `batch_size`, `batch_size_mem`: once there is a memory, a batch has as many samples as both
       together, and the policy chooses the shares; without a memory it has `batch_size`. Each is by

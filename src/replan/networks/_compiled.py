@@ -83,7 +83,8 @@ def experiment(
     **Other arguments**
 
     - `training`: how the network is trained.
-    - `strategies`: of no-replay, interleaved, fixed-replay, focus-then-replay, focus-then-loss.
+    - `strategies`: of no-replay, interleaved, fixed-replay, focus-until-halved, focus-then-replay,
+      focus-then-loss.
     - `protocols`: protocols to try besides the strategies, by name; they are stretched to the steps
       on task 2, and their learning rate multiplies `training.lr`.
     - `realisations`: how many (or which) of them, each with its own weights and samples, which are

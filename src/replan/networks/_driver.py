@@ -25,6 +25,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
     "interleaved": {"max_focus": 0},
     "fixed-replay": {"max_focus": 0, "shares": 0.5},
+    "focus-until-halved": {"shares": 0.5},
     "focus-then-replay": {**_UNTIL_MET, "shares": 0.5},
     "focus-then-loss": {**_UNTIL_MET, "shares": "loss"},
 }
@@ -42,9 +43,22 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
     return names
 
 
-def strategy_policy(strategy: str, tasks: int, **settings: Any) -> FocusThenReplay:
-    """Return the policy of a strategy; `begin` tells it of each task that arrives."""
-    return FocusThenReplay(0, [], tasks=tasks, **POLICIES[strategy], **settings)
+def has_share(strategy: str) -> bool:
+    """Return whether a strategy replays at a share that one can choose."""
+    return isinstance(POLICIES[strategy].get("shares"), float)
+
+
+def strategy_policy(
+    strategy: str, tasks: int, share: float | None = None, **settings: Any
+) -> FocusThenReplay:
+    """Return the policy of a strategy; `begin` tells it of each task that arrives.
+
+    share: of replay, for strategies that have one.
+    """
+    settings = POLICIES[strategy] | settings
+    if share is not None and has_share(strategy):
+        settings["shares"] = 1.0 - share
+    return FocusThenReplay(0, [], tasks=tasks, **settings)
 
 
 def needs_losses(strategy: str) -> bool:
@@ -92,19 +106,23 @@ def learn(
     arrivals: Sequence[tuple[int, int]],
     looks: Collection[int],
     interval: int,
+    first: int | None = None,
 ) -> Record:
     """Train a network on tasks that arrive one after the other, and return what was measured.
 
     name: of this run, for errors. arrivals: each task and the time until which it is the newest.
-    looks: when to test. interval: samples between estimates of the losses, from the arrival of a
-    task on, for policies that need them.
+    looks: when to test. interval: samples between estimates of the losses, for policies that need
+    them. first: samples from the arrival of a task to the first of them, by default `interval`.
     """
+    first = interval if first is None else first
     for task, end in arrivals:
         start = network.time
         network.begin(task, policy)
         policy.begin(task)
         while network.time < end:
-            due = start + ((network.time - start) // interval + 1) * interval
+            due = start + first
+            if network.time >= due:
+                due += ((network.time - due) // interval + 1) * interval
             estimating = due < end and policy.needs_losses  # the end leaves nothing to decide
             stops = [end, *(look for look in looks if network.time < look < end)]
             network.train(min([*stops, due] if estimating else stops))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What `Experiment.write` writes
 FILES = ("settings.json", "metrics.csv", "decisions.json", "summary.json", "losses.png")
 _WITH_INTERVAL = ("loss", "on the way", "accuracy", "forgetting")
-_SHARES = {"accuracy": 10, "forgetting": 11, "focus": 7}  # shown in percent, and how wide
+_SHARES = {"accuracy": 9, "forgetting": 11, "focus": 7}  # shown in percent, and how wide
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,10 +142,25 @@ class Experiment:
         newest, over all but the last. replayed: the share of samples of old tasks. focus: as in
         `focus`. Half widths are of 95 % intervals, NaN for a single realisation.
         """
-        rows = {name: self._row(name) for name in self.strategies}
+        rows = {name: _means(self._measured(name)) for name in self.strategies}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("strategy")
 
-    def _row(self, strategy: str) -> dict[str, float]:
+    def differences(self, other: str) -> pd.DataFrame:
+        """Return, by strategy, what `summary` has with an interval minus that of another strategy.
+
+        Means of paired differences over realisations, with half widths of 95 % intervals.
+        """
+        base = self._measured(check.one_of("other", other, self.curves))
+        rows = {}
+        for name in self.strategies:
+            if name != other:
+                found = self._measured(name)
+                gaps = {key: found[key] - base[key] for key in _WITH_INTERVAL if key in found}
+                rows[name] = _means(gaps)
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("strategy")
+
+    def _measured(self, strategy: str) -> dict[str, Floats]:
+        """Return what `summary` has the means of, each (runs,)."""
         later = self.times > self.arrivals[1] if len(self.tasks) > 1 else slice(None)
         found = {
             "loss": self.curves[strategy].final.mean(axis=1),
@@ -162,13 +177,7 @@ class Experiment:
                 "forgetting": lost.mean(axis=1) if lost.size else np.zeros(len(lost)),
                 "replayed": after / trained[:, -1].sum(axis=1),
             }
-        row: dict[str, float] = {}
-        for name, values in (found | {"focus": self.focus(strategy)}).items():
-            row[name] = float(values.mean())
-            if name in _WITH_INTERVAL:
-                half = float(mean_interval(values).half_width)
-                row[f"{name} half width"] = half if np.isfinite(half) else np.nan
-        return row
+        return found | {"focus": self.focus(strategy)}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas table like that of `Curves`, a row for each strategy, run and time."""
@@ -294,6 +303,17 @@ class Experiment:
             )
             lines.append(f"{name:{width}}{cells[0]:>17}{cells[1]:>17}{known}")
         return "\n".join(lines)
+
+
+def _means(measured: dict[str, Floats]) -> dict[str, float]:
+    """Return the mean over runs of each measure, and half of its interval where it has one."""
+    row: dict[str, float] = {}
+    for name, values in measured.items():
+        row[name] = float(values.mean())
+        if name in _WITH_INTERVAL:
+            half = float(mean_interval(values).half_width)
+            row[f"{name} half width"] = half if np.isfinite(half) else np.nan
+    return row
 
 
 def _replay(decisions: list[dict[str, Any]], start: float, end: float) -> int | None:

@@ -1,13 +1,15 @@
-"""Pairs of classes of Fashion-MNIST learnt one after the other, with several strategies.
+"""Tasks learnt one after the other, with several strategies, each tuned if one wishes.
 
 What `replan train` runs: a PyTorch loop with a small memory, as a practitioner would write it.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,161 +18,215 @@ import numpy as np
 import torch
 
 from replan._common import check, files
+from replan._common.check import Floats
 from replan._common.progress import Watch
+from replan.dynamics import IntegrationError
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.networks import _datasets
+from replan.networks import _tuning
 from replan.networks._driver import (
     Network,
     Record,
     check_strategies,
+    has_share,
     learn,
     needs_losses,
     strategy_policy,
 )
 from replan.networks._experiment import FILES, Experiment
+from replan.networks._task_data import PAIRS, Samples, TaskData, fashion_pairs, task_folder
+from replan.networks._tuning import DECAYS, Choice, Tuning
 from replan.policies import Policy
-from replan.sweeps import sweep
+from replan.sweeps import Sweep
 
-LOOKS = 10  # at the test set, for each pair that arrives
+LOOKS = 10  # at the test set, for each task that arrives
+# What docs/how-much-when.md says, unless something else is given
+SHARES = {"task": 0.1, "one": 0.5}  # of replay: with a head per task, or one for all classes
+RATES = {"sgd": 0.2, "adam": 0.001}  # of each optimizer
+TUNING_SEEDS = range(1_000_001, 1_000_009)  # which runs that are reported never have
 
 
 @dataclass(frozen=True)
 class SplitTraining:
-    """How the pairs are learnt.
+    """How the tasks are learnt.
 
-    pairs: the tasks, two classes each, in the order in which they arrive. samples: how many are
-    trained on while a pair is the newest, in whole batches. memory: images kept of the pairs before
-    it, including those for estimates. probe: images kept apart for estimates of the loss, where the
-    strategy needs them, shared by the pairs so far. every: batches between estimates.
+    images: of each task to train on, by default all there are. samples: how many are trained on
+    while a task is the newest, in whole batches. memory: images kept of the tasks before it,
+    including those for estimates. probe: images kept apart for estimates of the loss, where the
+    strategy needs them, shared by the tasks so far. every: batches between estimates. heads: "task"
+    for a head per task, "one" for one that tells all classes apart. lr: by default the optimizer's
+    in RATES. decay: of the rate, for each task anew: "constant" or "cosine", down to 0. share: of
+    replay, for strategies that have one, by default that of the heads in SHARES.
     """
 
-    pairs: tuple[str, ...] = ("01", "23", "45", "67", "89")
+    images: int | None = None
     samples: int = 12_800
     memory: int = 200
     probe: int = 20
     batch_size: int = 64
     every: int = 5
     hidden: int = 200
-    lr: float = 0.05
+    heads: str = "task"
+    optimizer: str = "sgd"
+    lr: float | None = None
+    decay: str = "constant"
+    share: float | None = None
 
     def __post_init__(self) -> None:
-        for pair in self.pairs:
-            if not isinstance(pair, str) or len(set(pair)) != 2 or not pair.isdecimal():
-                raise ValueError(
-                    f"`pairs` expects pairs of different classes like 01, got {check.show(pair)}"
-                )
-        classes = "".join(self.pairs)
-        if len(set(classes)) != len(classes) or not classes:
-            raise ValueError(f"`pairs` expects each class once, got {', '.join(self.pairs)}")
         for name in ("batch_size", "every", "hidden"):
             check.integer(name, getattr(self, name), at_least=1)
         check.integer("samples", self.samples, at_least=LOOKS * self.batch_size)
-        check.integer("probe", self.probe, at_least=len(self.pairs))
-        check.integer("memory", self.memory, at_least=self.probe + len(self.pairs))
-        check.number("lr", self.lr, above=0)
+        check.one_of("heads", self.heads, SHARES)
+        check.one_of("optimizer", self.optimizer, RATES)
+        check.one_of("decay", self.decay, DECAYS)
+        check.number("lr", self.choice.lr, above=0)
+        check.number("share", self.choice.share, above=0, at_most=1)
 
     @property
-    def ends(self) -> list[int]:
-        """Until when each pair is the newest, in samples, in whole batches."""
+    def choice(self) -> Choice:
+        """The learning rate, its decay and the share of replay: those given, or the defaults."""
+        return Choice(
+            RATES[self.optimizer] if self.lr is None else self.lr,
+            self.decay,
+            SHARES[self.heads] if self.share is None else self.share,
+        )
+
+    def check_data(self, data: TaskData) -> None:
+        """Refuse settings that do not fit the data."""
+        tasks = len(data.tasks)
+        least = min(len(samples.y) for samples in data.train)
+        check.integer("probe", self.probe, at_least=tasks, at_most=least - 1)
+        check.integer("memory", self.memory, at_least=self.probe + tasks)
+        if self.images is not None:
+            check.integer("images", self.images, at_least=self.probe + 1)
+        for task, name in enumerate(data.tasks):
+            if self.heads == "task" and len(data.classes_of(task)) < 2:
+                raise ValueError(
+                    "`heads` expects 'one' where a task has one class only, got 'task' and "
+                    f"the task {name}"
+                )
+
+    def ends(self, tasks: int) -> list[int]:
+        """Return until when each of the tasks is the newest, in samples, in whole batches."""
         each = self.samples // self.batch_size * self.batch_size
-        return [each * (i + 1) for i in range(len(self.pairs))]
+        return [each * (i + 1) for i in range(tasks)]
 
-    @property
-    def looks(self) -> list[int]:
-        """When the network is tested, in samples."""
-        batches = self.samples // self.batch_size
+    def looks(self, tasks: int) -> list[int]:
+        """Return when the network is tested, in samples."""
+        batches, ends = self.samples // self.batch_size, self.ends(tasks)
         steps = [batches * i // LOOKS * self.batch_size for i in range(1, LOOKS + 1)]
-        return [end - self.ends[0] + step for end in self.ends for step in steps]
+        return [end - ends[0] + step for end in ends for step in steps]
 
 
-class Heads(torch.nn.Module):
-    """A hidden layer for all tasks, with a head for each."""
+class Classifier(torch.nn.Module):
+    """A hidden layer for all tasks; with a head per task, other tasks' outputs do not compete.
 
-    def __init__(self, pixels: int, hidden: int, tasks: int) -> None:
-        super().__init__()
-        self.features = torch.nn.Sequential(torch.nn.Linear(pixels, hidden), torch.nn.ReLU())
-        self.heads = torch.nn.Linear(hidden, 2 * tasks)
-
-    def forward(self, x: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
-        """Return the two outputs (n, 2) of each sample's own task."""
-        outputs = self.heads(self.features(x)).unflatten(1, (-1, 2))
-        return outputs[torch.arange(len(x)), task]
-
-
-class Pairs:
-    """Images of each pair of classes as batches (pixels, label 0 or 1, task)."""
-
-    def __init__(self, images: _datasets.Images, pairs: Sequence[str], seed: int) -> None:
-        rng = np.random.default_rng([seed, 0])
-        self.train: list[list[torch.Tensor]] = []
-        self.test: list[list[torch.Tensor]] = []
-        for task, pair in enumerate(pairs):
-            for part, pixels, labels in (
-                (self.train, images.train_images, images.train_labels),
-                (self.test, images.test_images, images.test_labels),
-            ):
-                where = np.flatnonzero(np.isin(labels, [int(c) for c in pair]))
-                if set(labels[where].tolist()) != {int(c) for c in pair}:
-                    raise ValueError(
-                        f"`pairs` expects classes that the data set has, got {check.show(pair)}"
-                    )
-                where = rng.permutation(where)
-                part.append(_batch(pixels[where], labels[where] == int(pair[1]), task))
-
-
-def _batch(images: np.ndarray, labels: np.ndarray, task: int) -> list[torch.Tensor]:
-    pixels = torch.from_numpy(images.reshape(len(images), -1) / np.float32(255))
-    return [pixels, torch.from_numpy(labels.astype(np.int64)), torch.full((len(images),), task)]
-
-
-class PairNetwork(Network):
-    """A network on its way through the pairs.
-
-    apart: images kept apart for estimating losses, shared by the pairs so far. writer: of
-    TensorBoard's events, if any.
+    owned: (tasks, outputs) which outputs are a task's; None for one head.
     """
 
     def __init__(
-        self, options: SplitTraining, seed: int, pairs: Pairs, *, apart: int, writer: Any
+        self, features: int, hidden: int, outputs: int, owned: torch.Tensor | None
     ) -> None:
-        self.options, self.seed, self.pairs, self.apart = options, seed, pairs, apart
+        super().__init__()
+        self.features = torch.nn.Sequential(torch.nn.Linear(features, hidden), torch.nn.ReLU())
+        self.heads = torch.nn.Linear(hidden, outputs)
+        self.owned = owned
+
+    def forward(self, x: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
+        """Return the outputs (n, outputs) of samples of the given tasks (n,)."""
+        outputs: torch.Tensor = self.heads(self.features(x))
+        return outputs if self.owned is None else outputs.where(self.owned[task], -math.inf)
+
+
+class Tensors:
+    """The data of a run: batches (x, output, task) for each task, in the order of its seed.
+
+    outputs: how many the network needs; owned: (tasks, outputs) by whom, None for one head.
+    """
+
+    def __init__(self, data: TaskData, settings: SplitTraining, seed: int, tested: str) -> None:
+        counts = [len(data.classes_of(task)) for task in range(len(data.tasks))]
+        one = settings.heads == "one"
+        self.outputs = len(data.classes) if one else sum(counts)
+        self.owned = None
+        if not one:
+            owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+            self.owned = owner == torch.arange(len(counts))[:, None]
+
+        def batch(samples: Samples, task: int) -> list[torch.Tensor]:
+            output = samples.y
+            if not one:
+                output = sum(counts[:task]) + np.searchsorted(data.classes_of(task), samples.y)
+            which = torch.full((len(output),), task)
+            return [torch.from_numpy(samples.x), torch.from_numpy(output), which]
+
+        self.train, rng = [], np.random.default_rng([seed, 0])
+        for task, samples in enumerate(data.train):
+            some = rng.permutation(len(samples.y))[: settings.images]
+            self.train.append(batch(Samples(samples.x[some], samples.y[some]), task))
+        self.test = [batch(s, task) for task, s in enumerate(getattr(data, tested))]
+
+
+class TaskNetwork(Network):
+    """A network on its way through the tasks.
+
+    apart: images kept apart for estimating losses, shared by the tasks so far. writer: of
+    TensorBoard's events, if any; names: of the tasks there.
+    """
+
+    def __init__(
+        self,
+        settings: SplitTraining,
+        seed: int,
+        tensors: Tensors,
+        *,
+        apart: int,
+        writer: Any,
+        names: list[str],
+    ) -> None:
+        self.settings, self.seed, self.tensors, self.apart = settings, seed, tensors, apart
         self.time, self.looks = 0, []
-        self.newest, self.tasks = 0, len(options.pairs)
-        self._writer = writer
-        self._model = Heads(pairs.train[0][0].shape[1], options.hidden, self.tasks)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.lr)
-        self._trained = np.zeros(self.tasks, dtype=np.int64)  # before the newest pair arrived
+        self.newest, self.tasks = 0, len(names)
+        self._names, self._writer = names, writer
+        features = tensors.train[0][0].shape[1]
+        self._model = Classifier(features, settings.hidden, tensors.outputs, tensors.owned)
+        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
+        self._optimizer = kind(self._model.parameters(), lr=settings.choice.lr)
+        self._trained = np.zeros(self.tasks, dtype=np.int64)  # before the newest task arrived
         self._sampler: ReplayBatchSampler
 
     def begin(self, task: int, policy: Policy) -> None:
-        """Let a pair arrive; of earlier pairs, only the memory is left."""
-        options, sizes, parts = self.options, [0] * self.tasks, []
+        """Let a task arrive; of earlier tasks, only the memory is left."""
+        settings, sizes, parts = self.settings, [0] * self.tasks, []
         if task > 0:
             self._trained += self._sampler.samples
         for t in range(task + 1):
             first = self.apart // (t + 1)  # what was ever kept apart is never trained on
-            room = (options.memory - self.apart) // task if t < task else None
-            part = [x[first:][:room] for x in self.pairs.train[t]]
+            room = (settings.memory - self.apart) // task if t < task else None
+            part = [x[first:][:room] for x in self.tensors.train[t]]
             sizes[t] = len(part[0])
             parts.append(part)
         self.newest = task
         self._data = [torch.cat(column) for column in zip(*parts, strict=True)]
         self._sampler = ReplayBatchSampler(
-            sizes, policy, options.batch_size, batches=options.samples // options.batch_size,
+            sizes, policy, settings.batch_size, batches=settings.samples // settings.batch_size,
             seed=self.tasks * self.seed + task,
         )  # fmt: skip
         self._batches = iter(self._sampler)
         if self.apart:
             room = self.apart // (task + 1)
             held_out = [
-                list(zip(*(x[:room] for x in pair), strict=True))
-                for pair in self.pairs.train[: task + 1]
+                list(zip(*(x[:room] for x in part), strict=True))
+                for part in self.tensors.train[: task + 1]
             ]
             self._probe = LossProbe(held_out, _loss, every=1)
 
     def train(self, end: int) -> None:
         """Train in batches up to the time `end`."""
         while self.time < end:
+            if self.settings.decay == "cosine":
+                done = self._sampler.steps / len(self._sampler)
+                for group in self._optimizer.param_groups:
+                    group["lr"] = self.settings.choice.lr * (1 + math.cos(math.pi * done)) / 2
             indices = next(self._batches)
             self._optimizer.zero_grad()
             _loss(self._model, [x[indices] for x in self._data]).backward()
@@ -179,9 +235,9 @@ class PairNetwork(Network):
             self.time += len(indices)
 
     def test(self) -> dict[str, list[Any]]:
-        """Return loss, accuracy and samples trained on, of the pairs so far."""
+        """Return loss, accuracy and samples trained on, of the tasks so far."""
         found: dict[str, list[Any]] = {name: [None] * self.tasks for name in ("loss", "accuracy")}
-        for task, (x, y, which) in enumerate(self.pairs.test[: self.newest + 1]):
+        for task, (x, y, which) in enumerate(self.tensors.test[: self.newest + 1]):
             with torch.no_grad():
                 output = self._model(x, which)
             found["loss"][task] = torch.nn.functional.cross_entropy(output, y).item()
@@ -189,7 +245,7 @@ class PairNetwork(Network):
         return found | {"trained": (self._trained + self._sampler.samples).tolist()}
 
     def estimate(self) -> dict[int, float]:
-        """Return the loss of each pair so far on the images kept apart."""
+        """Return the loss of each task so far on the images kept apart."""
         return self._probe.step(self._model)
 
     def look(self) -> None:
@@ -197,9 +253,9 @@ class PairNetwork(Network):
         super().look()
         if self._writer is not None:
             for name in ("loss", "accuracy"):
-                for pair, value in zip(self.options.pairs, self.looks[-1][name], strict=True):
+                for task, value in zip(self._names, self.looks[-1][name], strict=True):
                     if value is not None:
-                        self._writer.add_scalar(f"{name}/{pair}", value, self.time)
+                        self._writer.add_scalar(f"{name}/{task}", value, self.time)
 
 
 def _loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -215,17 +271,69 @@ def _writer(folder: str) -> Any:
     return SummaryWriter(folder)
 
 
-def learn_pairs(
-    strategy: str, seed: int, settings: dict[str, Any], root: str | None, board: str | None
+@dataclass(frozen=True)
+class Source:
+    """Where tasks come from: pairs of classes of Fashion-MNIST (in `root`), or the folder `data`.
+
+    digest: of the folder's content, so that finished runs on another one do not count.
+    """
+
+    pairs: tuple[str, ...] = PAIRS
+    root: str | None = None
+    data: str | None = None
+    digest: str = ""
+
+
+@lru_cache(maxsize=1)
+def read_tasks(source: Source) -> TaskData:
+    """Return the tasks of a source; a process that trains many times reads them once."""
+    if source.data is None:
+        return fashion_pairs(source.pairs, source.root)
+    return task_folder(source.data)
+
+
+def learn_tasks(
+    strategy: str,
+    seed: int,
+    settings: dict[str, Any],
+    source: dict[str, Any],
+    board: str | None = None,
 ) -> Record:
-    """Learn one pair after another, and return what was measured.
+    """Learn one task after another, and return what was measured on the test set.
 
     board: a folder for TensorBoard's events.
     """
-    options = SplitTraining(**settings | {"pairs": tuple(settings["pairs"])})
+    return _learn(strategy, seed, settings, source, "test", board)
+
+
+def validate_tasks(
+    strategy: str, seed: int, settings: dict[str, Any], source: dict[str, Any]
+) -> dict[str, float | None]:
+    """Learn one task after another; return the mean loss on validation data at the end.
+
+    It is None if training diverges.
+    """
+    try:
+        found = _learn(strategy, seed, settings, source, "validation", None)
+    except IntegrationError:
+        return {"loss": None}
+    return {"loss": float(np.mean(found["loss"][-1]))}
+
+
+def _learn(
+    strategy: str,
+    seed: int,
+    given: dict[str, Any],
+    source: dict[str, Any],
+    tested: str,
+    board: str | None,
+) -> Record:
+    """Learn one task after another; test on the test set all the way, on others at the end."""
+    settings = SplitTraining(**given)
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    pairs = Pairs(_datasets.fashion_mnist(root), options.pairs, seed)
+    data = read_tasks(Source(**source | {"pairs": tuple(source["pairs"])}))
+    count = len(data.tasks)
     writer = None if board is None else _writer(board)
 
     def log(values: dict[str, float], step: int) -> None:
@@ -233,76 +341,156 @@ def learn_pairs(
             for name, value in values.items():
                 writer.add_scalar(f"policy/{name}", value, step)
 
-    policy = strategy_policy(strategy, len(options.pairs), log=log)
-    apart = options.probe if needs_losses(strategy) else 0
+    network = TaskNetwork(
+        settings,
+        seed,
+        Tensors(data, settings, seed, tested),
+        apart=settings.probe if needs_losses(strategy) else 0,
+        writer=writer,
+        names=data.tasks,
+    )
+    ends = settings.ends(count)
     return learn(
         f"{strategy} with seed {seed}",
-        PairNetwork(options, seed, pairs, apart=apart, writer=writer),
-        policy,
-        list(enumerate(options.ends)),
-        options.looks,
-        options.every * options.batch_size,
+        network,
+        strategy_policy(strategy, count, settings.choice.share, log=log),
+        list(enumerate(ends)),
+        settings.looks(count) if tested == "test" else ends[-1:],
+        settings.every * settings.batch_size,
+        first=settings.batch_size,  # as `LossProbe` does: how far has a loss come down since?
     )
 
 
-def train_pairs(
+@dataclass(frozen=True)
+class Trained:
+    """What strategies did, and at which settings: tuned for each, or the same for all."""
+
+    experiment: Experiment
+    tuning: Tuning | None = None
+
+    @property
+    def opponent(self) -> str | None:
+        """The strategy that others are compared with, None if there are no others."""
+        names = self.experiment.strategies
+        if len(names) == 1:
+            return None
+        return "fixed-replay" if "fixed-replay" in names else names[0]
+
+    def __str__(self) -> str:
+        parts = [str(self.experiment)]
+        if self.tuning is not None:
+            parts.insert(0, str(self.tuning))
+        if self.opponent is not None:
+            parts.append(self._differences(self.opponent))
+        return "\n\n".join(parts)
+
+    def _differences(self, other: str) -> str:
+        table = self.experiment.differences(other)
+        width = max(17, *(len(name) + 1 for name in table.index))
+        # what to multiply by, how many digits to show, and how wide
+        shown = {
+            "loss": (1, 4, 17), "on the way": (1, 4, 17), "accuracy": (100, 2, 14),
+            "forgetting": (100, 2, 13),
+        }  # fmt: skip
+        heads = [
+            f"{key}{' %' if form[0] > 1 else ''}".rjust(form[2]) for key, form in shown.items()
+        ]
+        lines = [
+            f"differences to {other}, paired by seed, ± half of a 95 % interval",
+            f"{'':{width}}{''.join(heads)}",
+        ]
+        for name, row in table.iterrows():
+            line = f"{name:{width}}"
+            for key, (scale, digits, space) in shown.items():
+                half = row[f"{key} half width"]
+                cell = f"{scale * row[key]:+.{digits}f}"
+                cell += "" if np.isnan(half) else f" ± {scale * half:.{digits}f}"
+                line += f" {cell:>{space - 1}}"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def train_tasks(
     out: files.FilePath,
     settings: SplitTraining | None = None,
     *,
+    pairs: Sequence[str] = PAIRS,
+    root: files.FilePath | None = None,
+    data: files.FilePath | None = None,
     strategies: Sequence[str] = ("no-replay", "fixed-replay", "focus-then-replay"),
+    tune: bool = False,
     seeds: int = 3,
     seed: int = 1,
-    root: files.FilePath | None = None,
     workers: int | None = None,
     progress: Watch = False,
-) -> Experiment:
-    """Learn the pairs with each strategy, with `seeds` seeds from `seed` on; write a run folder.
+) -> Trained:
+    """Learn the tasks with each strategy, with `seeds` seeds from `seed` on; write a run folder.
 
-    The folder has what `Experiment.write` writes, and TensorBoard's events where it is installed.
-    Finished runs are kept in its cache.
+    pairs, root, data: the tasks, as in `Source`. tune: whether each strategy first searches for its
+    own learning rate, decay and share, with other seeds and on validation data.
+
+    The folder has what `Experiment.write` writes, tuning.csv if that was asked for, and
+    TensorBoard's events where it is installed. Finished runs are kept in its cache.
     """
     settings = settings or SplitTraining()
     names = check_strategies(strategies)
+    check.boolean("tune", tune)
     check.integer("seeds", seeds, at_least=1)
-    check.integer("seed", seed)
-    _datasets.fashion_mnist(root)  # is it there?
+    check.integer("seed", seed, at_most=TUNING_SEEDS[0] - seeds)
+    source = Source(tuple(pairs), None if root is None else str(root))
+    if data is None:
+        tasks = read_tasks(source)
+    else:
+        tasks = task_folder(data)
+        source = Source((), data=str(data), digest=tasks.digest)
+    settings.check_data(tasks)
     folder = files.folder("out", out)
     for file in FILES:
         files.output("out", folder / file)
     given = {
-        **asdict(settings), "pairs": list(settings.pairs), "strategies": names, "seeds": seeds,
-        "seed": seed, "torch": torch.__version__, "numpy": np.__version__,
-        "python": platform.python_version(),
+        **asdict(settings), **settings.choice._asdict(), **asdict(source), "tasks": tasks.tasks,
+        "strategies": names, "seeds": seeds, "seed": seed, "torch": torch.__version__,
+        "numpy": np.__version__, "python": platform.python_version(),
     }  # fmt: skip
     files.write_json(folder / "settings.json", given)
+
+    def case(name: str, run: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "strategy": name,
+            "seed": run,
+            "settings": asdict(settings) | choice._asdict(),
+            "source": asdict(source),
+        }
+
+    def losses(wanted: list[tuple[str, Choice]], runs: Sequence[int]) -> Floats:
+        cases = [case(name, run, choice) for name, choice in wanted for run in runs]
+        found = [one["loss"] for one in sweep(validate_tasks, cases)]
+        return np.array(found, dtype=np.float64).reshape(len(wanted), -1)
+
+    choice = settings.choice
+    choices = {n: choice if has_share(n) else choice._replace(share=None) for n in names}
     board = find_spec("tensorboard") is not None
     runs = range(seed, seed + seeds)
-    cases = [
-        {
-            "strategy": strategy,
-            "seed": run,
-            "settings": asdict(settings) | {"pairs": list(settings.pairs)},
-            "root": None if root is None else str(root),
-            "board": str(folder / "tensorboard" / f"{strategy}-{run}") if board else None,
-        }
-        for strategy in names
-        for run in runs
-    ]
-    records = iter(
-        sweep(
-            learn_pairs,
-            cases,
-            cache=folder / "cache",
-            workers=workers,
-            progress=progress,
-        )
-    )
+    tuning = None
+    with Sweep(folder / "cache", workers=workers, progress=progress) as sweep:
+        if tune:
+            tuning = _tuning.tune(choices, losses, TUNING_SEEDS)
+            choices = tuning.best
+            files.write_frame(folder / "tuning.csv", tuning.to_frame())
+            given["tuned"] = {name: choice._asdict() for name, choice in choices.items()}
+        cases = [
+            case(name, run, choices[name])
+            | {"board": str(folder / "tensorboard" / f"{name}-{run}") if board else None}
+            for name in names
+            for run in runs
+        ]
+        records = iter(sweep(learn_tasks, cases))
     found = Experiment.gather(
-        {strategy: [next(records) for _ in runs] for strategy in names},
+        {name: [next(records) for _ in runs] for name in names},
         runs=list(runs),
-        tasks=list(settings.pairs),
-        arrivals=[0, *settings.ends[:-1]],
+        tasks=tasks.tasks,
+        arrivals=[0, *settings.ends(len(tasks.tasks))[:-1]],
         settings=given,
     )
     found.write(folder)
-    return found
+    return Trained(found, tuning)

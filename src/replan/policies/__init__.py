@@ -2,6 +2,7 @@
 
 from replan.policies._alternate import Alternate
 from replan.policies._fixed import Fixed
+from replan.policies._fixed_replay import FixedReplay
 from replan.policies._focus_then_replay import FocusThenReplay
 from replan.policies._follow import Follow
 from replan.policies._policy import Decision, Log, OpenLoop, Policy
@@ -10,6 +11,7 @@ __all__ = [
     "Alternate",
     "Decision",
     "Fixed",
+    "FixedReplay",
     "FocusThenReplay",
     "Follow",
     "Log",

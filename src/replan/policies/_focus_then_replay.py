@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from replan._common import check
 from replan._common.check import Floats
 from replan._common.state import Entries
-from replan.policies._policy import Decision, Policy, losses_by_task
+from replan.policies._policy import Decision, Policy, losses_by_task, old_tasks_of
 
 RULES = ("halved", "met")
 LONGEST = 10_000  # steps of focus, where the loop does not say how long an epoch is
@@ -24,7 +24,8 @@ LONGEST = 10_000  # steps of focus, where the loop does not say how long an epoc
 class FocusThenReplay(Policy):
     """The new task alone until its loss is low enough, then all of them mixed.
 
-    For tasks whose losses can be estimated while training.
+    For tasks whose losses can be estimated while training. With tuned learning rates and shares it
+    ended no lower than `FixedReplay`, which needs no losses: docs/how-much-when.md.
 
     new_task, old_tasks, losses: the tasks that have arrived and their smoothed losses. focusing,
     switch_step: whether the focus phase is on, and the step at which it ended, -1 if it has not.
@@ -39,9 +40,10 @@ class FocusThenReplay(Policy):
       first one told since it arrived, which compares it with nothing but itself. "met": it has
       come down to the largest of the old tasks', the paper's rule for real data (Mori et al.,
       section 3.2), for tasks whose losses have one scale.
-    - `shares`: of the tasks in the replay phase. By default they are equal; (T,), of which those of
-      the tasks that have arrived count; a number is the share of the new task, and the old ones
-      divide the rest equally; "loss" is in proportion to the weighted, smoothed losses.
+    - `shares`: of the tasks in the replay phase. By default they are equal, which is more replay
+      than suits a head per task; (T,), of which those of the tasks that have arrived count; a
+      number is the share of the new task, and the old ones divide the rest equally; "loss" is in
+      proportion to the weighted, smoothed losses.
     - `weights`: (T,) by which losses are multiplied before they are compared with each other.
     - `margin`: the new loss is low enough where it is at most (1 + margin) × that half, or × the
       largest of the old ones.
@@ -171,7 +173,7 @@ class FocusThenReplay(Policy):
 
     def _start(self, new_task: int, old_tasks: Sequence[int]) -> None:
         self.new_task = check.task("new_task", new_task, self.tasks)
-        self.old_tasks = _old_tasks("old_tasks", old_tasks, self.new_task, self.tasks)
+        self.old_tasks = old_tasks_of("old_tasks", old_tasks, self.new_task, self.tasks)
         self.focusing, self.switch_step = True, -1
         self._begun, self._met = self.step, 0
         self._first: dict[int, float] = {}  # loss of the new task that was told in this phase
@@ -299,7 +301,7 @@ class FocusThenReplay(Policy):
         bounds = (-1, -1) if focusing else (begun, step)
         return {
             "new_task": new_task,
-            "old_tasks": state.read("old_tasks", _old_tasks, new_task, self.tasks),
+            "old_tasks": state.read("old_tasks", old_tasks_of, new_task, self.tasks),
             "focusing": focusing,
             "switch_step": state.read(
                 "switch_step", check.integer, at_least=bounds[0], at_most=bounds[1]
@@ -309,14 +311,6 @@ class FocusThenReplay(Policy):
             "_first": state.read("first", losses_by_task, self.tasks),
             "losses": state.read("losses", losses_by_task, self.tasks),
         }
-
-
-def _old_tasks(name: str, value: Any, new_task: int, tasks: int) -> list[int]:
-    """Return the old tasks in ascending order."""
-    named = [check.task(name, t, tasks) for t in check.items(name, value, "tasks")]
-    if new_task in named:
-        raise ValueError(f"`{name}` expects tasks other than the new one, got {new_task}")
-    return sorted(set(named))
 
 
 def _listed(tasks: list[int]) -> str:

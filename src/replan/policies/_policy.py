@@ -227,6 +227,14 @@ def losses_by_task(name: str, value: Any, tasks: int) -> dict[int, float]:
     }
 
 
+def old_tasks_of(name: str, value: Any, new_task: int, tasks: int) -> list[int]:
+    """Return the old tasks in ascending order."""
+    named = [check.task(name, t, tasks) for t in check.items(name, value, "tasks")]
+    if new_task in named:
+        raise ValueError(f"`{name}` expects tasks other than the new one, got {new_task}")
+    return sorted(set(named))
+
+
 def _lag(name: str, value: Any, tasks: int) -> Floats:
     """Return how far each task lags (T,): rounding never lets one lag by more than T samples."""
     if not isinstance(value, list) or len(value) != tasks:
