@@ -609,3 +609,28 @@ def test_a_policy_of_ones_own():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_focus_phase_by_time_needs_no_losses():
+    policy = FocusThenReplay(0, [], tasks=3, until=0.6, shares=0.5)
+    policy.epoch_steps = 100
+    for task in range(3):
+        policy.begin(task)
+        assert not policy.needs_losses
+        assert not policy.waiting
+        policy.observe(dict.fromkeys(range(task + 1), 0.0))  # would have met, and halved
+        chosen = policy.next_tasks(100)
+        assert np.all(chosen[: 60 if task else 100] == task)
+        if task:
+            assert np.count_nonzero(chosen[60:] == task) == 20
+    reasons = [d.reason for d in policy.decisions if d.what == "replay"]
+    assert reasons == ["the focus phase, 60 steps"] * 2
+    bounded = FocusThenReplay(1, [0], until=1.0, max_focus=2)
+    assert bounded.next_tasks(4).tolist()[:2] == [1, 1]
+    assert 0 in bounded.next_tasks(4)
+
+
+@pytest.mark.parametrize("until", [-0.1, 1.5, float("nan"), "later", None])
+def test_what_ends_a_focus_phase_is_checked(until):
+    with pytest.raises(ValueError, match="`until`"):
+        FocusThenReplay(1, [0], until=until)

@@ -39,7 +39,8 @@ class FocusThenReplay(Policy):
     - `until`: what ends the focus phase. "halved": the new task's loss has come down to half of the
       first one told since it arrived, which compares it with nothing but itself. "met": it has
       come down to the largest of the old tasks', the paper's rule for real data (Mori et al.,
-      section 3.2), for tasks whose losses have one scale.
+      section 3.2), for tasks whose losses have one scale. A number: that part of an epoch of the
+      sampler is over, whatever the losses (0.5 and more is late replay: docs/real-images.md).
     - `shares`: of the tasks in the replay phase. By default they are equal, which is more replay
       than suits a head per task; (T,), of which those of the tasks that have arrived count; a
       number is the share of the new task, and the old ones divide the rest equally; "loss" is in
@@ -65,7 +66,7 @@ class FocusThenReplay(Policy):
         new_task: int,
         old_tasks: Sequence[int],
         *,
-        until: str = "halved",
+        until: str | float = "halved",
         shares: ArrayLike | float | str | None = None,
         weights: ArrayLike | None = None,
         margin: float = 0.0,
@@ -92,7 +93,11 @@ class FocusThenReplay(Policy):
         elif shares is not None:
             shares = check.simplex_rows("shares", shares, count)
         self._given = shares
-        self.until = check.one_of("until", until, RULES)
+        self.until: str | float
+        if isinstance(until, Real):
+            self.until = check.number("until", until, at_least=0, at_most=1)
+        else:
+            self.until = check.one_of("until", until, RULES)
         self.margin = check.number("margin", margin, at_least=-1)
         self.patience = check.integer("patience", patience, at_least=1)
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
@@ -124,13 +129,19 @@ class FocusThenReplay(Policy):
         """The longest focus phase in steps: `max_focus`, or what stands for it."""
         if self.max_focus is not None:
             return self.max_focus
-        usual = LONGEST if self.epoch_steps is None else self.epoch_steps // 2
+        part = 0.5 if self._listens else float(self.until)
+        usual = LONGEST if self.epoch_steps is None else int(part * self.epoch_steps)
         return max(self.min_focus, usual)
+
+    @property
+    def _listens(self) -> bool:
+        """Whether losses may end a focus phase."""
+        return isinstance(self.until, str)
 
     @property
     def needs_losses(self) -> bool:
         """Whether losses decide when the focus phase, if it is on, ends, or what is replayed."""
-        ends = self.focusing and self.min_focus != self.longest
+        ends = self.focusing and self._listens and self.min_focus != self.longest
         return bool(self.old_tasks) and (ends or isinstance(self._given, str))
 
     @property
@@ -188,7 +199,7 @@ class FocusThenReplay(Policy):
                 self.losses[task] = self.smoothing * before + (1 - self.smoothing) * loss
         for task in bad:
             self._remark("ignored", f"the loss of task {task} is not finite", late)
-        if self.focusing and self.old_tasks and not bad:
+        if self.focusing and self.old_tasks and self._listens and not bad:
             self._judge(losses, late)
         return self.losses
 
@@ -205,7 +216,7 @@ class FocusThenReplay(Policy):
     def _unknown(self) -> list[int]:
         """Return the tasks whose losses end the focus phase and are not known."""
         needed = self.seen if self.until == "met" else [self.new_task]
-        return [t for t in needed if t not in self.losses]
+        return [t for t in needed if t not in self.losses] if self._listens else []
 
     def _low_enough(self) -> bool:
         """Return whether the new task's loss is, beside its first one or the largest of the others.
@@ -224,7 +235,8 @@ class FocusThenReplay(Policy):
         """End the focus phase where the next steps go beyond its bound."""
         left = self._left()
         if left is not None and count > left:
-            self._end(f"the longest focus phase, {self.longest:.0f} steps", after=left)
+            what = "longest focus phase" if self._listens else "focus phase"
+            self._end(f"the {what}, {self.longest:.0f} steps", after=left)
 
     def _left(self) -> int | None:
         """Return how many steps of focus are left at most, None without a bound."""
