@@ -75,7 +75,9 @@ def simulate(
     then. The other runs go on. Ctrl-C keeps those that are finished.
     """
     check.instance("problem", problem, Problem, "a Problem")
-    problem.accept(protocol)
+    presence = problem.presence
+    protocol = problem.accept(protocol).split(presence.changes)
+    there = None if presence.always else presence.on(protocol.edges)
     model, engine = check_simulable(
         problem, dimension=dimension, seeds=seeds, seed=seed, engine=engine
     )
@@ -92,6 +94,9 @@ def simulate(
     )
     memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
+    if not isinstance(tasks, str):
+        edges = np.arange(samples + 1) / dimension
+        presence.check("order", np.eye(problem.model.tasks)[tasks], edges, problem.model.task_names)
     if after is None:
         begins = [model.begin_chain(engine, problem.state, dimension, weights)] * seeds
     else:
@@ -111,7 +116,7 @@ def simulate(
     def run(number: int) -> _Run:
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = begins[number].resume(noise)
-        samples = Samples(protocol, dimension, tasks, choice)
+        samples = Samples(protocol, dimension, tasks, choice, there)
         return _run(chain, samples, rows, problem, looks, at_once, meter, stop)
 
     meter = Meter(progress, "samples", samples * seeds)
