@@ -373,6 +373,37 @@ def test_mistakes_in_limits_and_targets_are_one_line(tmp_path, old, new, message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        ('teachers = "drift"\ntasks = 4', {"tasks": 4}),
+        ('teachers = "random"\nseed = 3', {"tasks": 2, "teachers": "random", "seed": 3}),
+        (
+            'teachers = "blocks"\ntasks = 5\nblocks = 2\nbetween = 0.1',
+            {"tasks": 5, "teachers": "blocks", "blocks": 2, "between": 0.1},
+        ),
+    ],
+)
+def test_streams_of_teachers_from_a_file(tmp_path, keys, settings):
+    problem = load(tmp_path, MODEL + keys + "\n" + START + TRAINING)
+    expected = TeacherStudent.stream(similarity=0.3, hidden=2, **settings)
+    assert problem.model.to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("seed = 1", "`model` expects `seed` only with `teachers`, got it without"),
+        ('teachers = "drift"\nblocks = 2', "`model.blocks` expects other `teachers`, got it with"),
+        ('teachers = "drifts"', "`model.teachers` expects one of drift, random, blocks; got"),
+    ],
+)
+def test_mistakes_in_streams_are_one_line(tmp_path, keys, message):
+    with pytest.raises(ValueError) as raised:
+        load(tmp_path, MODEL + keys + "\n" + START + TRAINING)
+    assert message in str(raised.value)
+
+
 # Tasks that arrive and depart
 
 
