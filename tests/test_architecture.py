@@ -24,6 +24,7 @@ LAYERS = [
     "protocol",
     "problem",
     "curves",
+    "transfer",
     "trajectory",
     "strategies",
     "comparison",

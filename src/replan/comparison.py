@@ -35,7 +35,8 @@ class Comparison:
     def to_frame(self) -> pd.DataFrame:
         """Return a row per strategy: value, loss_1, …, mean share_1, …, lr_first and lr_last.
 
-        Other knobs that protocols set have their first and last values likewise.
+        Other knobs that protocols set have their first and last values likewise. Where tasks arrive
+        or depart, forgetting, backward and forward follow, the means over tasks.
         """
         import pandas as pd
 
@@ -44,6 +45,7 @@ class Comparison:
         header = ["strategy", "value", *(f"loss_{i + 1}" for i in range(losses))]
         header += [f"share_{t + 1}" for t in range(tasks)]
         header += [f"{knob}_{end}" for knob in knobs for end in ("first", "last")]
+        header += self._transfer_names
         rows = [
             [
                 name,
@@ -51,6 +53,7 @@ class Comparison:
                 *run.final_losses.tolist(),
                 *run.protocol.mean_shares.tolist(),
                 *(run.protocol.knobs[knob][end] for knob in knobs for end in (0, -1)),
+                *_transfer_means(run),
             ]
             for name, run in self.runs.items()
         ]
@@ -59,13 +62,21 @@ class Comparison:
     def __str__(self) -> str:
         tasks, names = self.problem.model.tasks, self.problem.model.loss_names
         head = f"{'strategy':<17} {'loss':>8}" + "".join(f" {name:>8}" for name in names)
+        head += "".join(f" {name:>10}" for name in self._transfer_names)
         lines = [f"{head}  {'shares %':<{max(8, 4 * tasks)}} {', '.join(self.problem.settings)}"]
         for name, run in self.runs.items():
             losses = "".join(f" {x:8.3g}" for x in [run.loss, *run.final_losses])
+            losses += "".join(f" {x:10.3g}" for x in _transfer_means(run))
             shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
             lines.append(f"{name:<17}{losses}  {shares:<8} {_knobs_text(run)}")
         lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
         return "\n".join(lines)
+
+    @property
+    def _transfer_names(self) -> list[str]:
+        """The columns of the means of forgetting and transfer over tasks, where there are any."""
+        transfers = [run.transfer for run in self.runs.values()]
+        return list(transfers[0].means) if transfers and transfers[0] else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem, every trajectory and the failures, as JSON types."""
@@ -137,13 +148,17 @@ class Comparison:
                 name,
                 run.loss,
                 *run.final_losses,
+                *_transfer_means(run),
                 html.thin_bar(run.protocol),
                 _knobs_text(run),
             ]
             for name, run in self.runs.items()
         ]
         return html.block(
-            html.table(["strategy", "loss", *losses, "shares over time", knobs], rows),
+            html.table(
+                ["strategy", "loss", *losses, *self._transfer_names, "shares over time", knobs],
+                rows,
+            ),
             html.legend(tasks),
             *(html.text(f"{name} failed: {why}") for name, why in self.failures.items()),
         )
@@ -197,6 +212,10 @@ def compare(
         runs = dict(compress(runs.items(), first))
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures)
+
+
+def _transfer_means(run: Trajectory) -> list[float]:
+    return [float(x) for x in run.transfer.means.values()] if run.transfer else []
 
 
 def _knobs_text(run: Trajectory) -> str:

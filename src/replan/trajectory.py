@@ -20,6 +20,7 @@ from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
 from replan.problem import Problem
 from replan.problem._ends import best_ends
 from replan.protocol import Protocol
+from replan.transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +100,12 @@ class Trajectory:
     def curves(self) -> Curves:
         """The losses as curves of a single run."""
         return Curves(self.times, self.losses[None], names=self.problem.model.loss_names)
+
+    @cached_property
+    def transfer(self) -> Transfer | None:
+        """Forgetting and transfer of every task, where tasks arrive or depart."""
+        self._require_ok()
+        return transfer(self.problem, self.times, self.losses)
 
     @property
     def unpacked(self) -> Any:
@@ -189,6 +196,7 @@ class Trajectory:
             "error": self.error if ok and np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
             "average_losses": self.average_losses.tolist(),
+            **({"transfer": self.transfer.to_dict()} if ok and self.transfer else {}),
             "ends": self.best_ends,
             "status": self.status,
             "advice": self.advice,
@@ -271,7 +279,8 @@ class Trajectory:
         if self.status != "ok":
             return f"Trajectory: {self.status}; {self.advice}"
         protocol = self.protocol.text(self.problem.model.task_names)
-        return f"{self._loss_text()} ({self.losses_text})\n{protocol}"
+        moved = [self.transfer.text] if self.transfer else []
+        return "\n".join([f"{self._loss_text()} ({self.losses_text})", *moved, protocol])
 
     @property
     def losses_text(self) -> str:

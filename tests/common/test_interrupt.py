@@ -9,12 +9,12 @@ import pytest
 from replan import TeacherStudent, evaluate, simulate, solve, strategies
 from replan._common import interrupt
 from replan._common.interrupt import Pace, heard
-from replan.control import _discrete, _quasi_newton
+from replan.control import _quasi_newton
 from replan.control._projection import Domain
 from replan.dynamics import AutoDynamics, Pieces, auto
 from replan.dynamics.teacher_student._reduced import Reduced
 from replan.networks import Training, _compiled, experiment, mixed_tasks
-from replan.problem import Limits
+from replan.problem import Limits, _discrete
 from replan.simulation import _simulate
 
 
@@ -111,7 +111,9 @@ def test_no_call_of_a_solve_does_much(problem, monkeypatch):
 def test_tables_of_limits_are_filled_in_short_calls(monkeypatch):
     clock = Clock(monkeypatch, 1e-3)
     steps = 60
-    limits = Limits(max_share=[0.5, 0.7, 1.0], min_dwell=0.05).on_grid(3, steps, 1.0)
+    limits = Limits(max_share=[0.5, 0.7, 1.0], min_dwell=0.05).on_grid(
+        np.ones((steps, 3), bool), 1.0
+    )
     costs = np.random.default_rng(0).random((steps, 3))
     expected = _discrete.cheapest(costs, limits)
     layer = 9 * 31 * 43  # changes of task × counts of two tasks
@@ -135,7 +137,9 @@ def test_a_model_is_minimised_in_short_calls(monkeypatch):
 
     nothing = np.zeros((0, 0)), np.zeros(0), np.zeros(0)
     descent = _quasi_newton.QuasiNewton(
-        function, Domain(20, np.zeros(2), np.full(2, 0.6), *nothing), np.full(40, 0.5)
+        function,
+        Domain(20, np.ones((0, 2), bool), np.zeros(2), np.full(2, 0.6), *nothing),
+        np.full(40, 0.5),
     )
     for _ in range(5):
         descent.step()

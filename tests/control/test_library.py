@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from problems import LIBRARY, SOLVERS, fishing, keeps, small
+from problems import LIBRARY, SOLVERS, fishing, keeps, small, there
 from problems.models import Shifted
 from replan import Problem, Relax, evaluate, solve, strategies
 from replan.control._objective import Objective
@@ -55,6 +55,7 @@ def test_solvers_over_the_library(known, name):
     sequence = plan.protocol.sequence
     assert found.switches == np.count_nonzero(np.diff(sequence))
     assert keeps(problem.limits, sequence, problem.model.tasks, problem.duration)
+    assert there(problem, sequence)
     low, high = problem.control.lr or (problem.lr, problem.lr)
     assert np.all((plan.protocol.lr >= low) & (plan.protocol.lr <= high))
     assert found.pmp_residual >= -1e-12

@@ -7,9 +7,9 @@ import pytest
 
 from problems import after_task_one, keeps
 from replan import Control, Flips, ForwardBackward, Limits, Problem, Protocol, solve
-from replan.control._discrete import allows, cheapest, nearest
 from replan.control._projection import Domain, project
 from replan.dynamics import Dropout
+from replan.problem._discrete import allows, cheapest, nearest
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_cheapest_is_the_cheapest_of_all(seed):
             "max_switches": None if rng.random() < 0.3 else int(rng.integers(0, 5)),
         }
         try:
-            limits = Limits(**settings).on_grid(tasks, steps, float(steps))
+            limits = Limits(**settings).on_grid(np.ones((steps, tasks), bool), float(steps))
         except ValueError:  # no protocol keeps them: the exhaustive list agrees
             if low.sum() <= steps and "cannot all be kept" in str(_error(settings, tasks, steps)):
                 assert not any(
@@ -75,7 +75,7 @@ def test_cheapest_is_the_cheapest_of_all(seed):
 
 def _error(settings, tasks, steps):
     with pytest.raises(ValueError) as caught:
-        Limits(**settings).on_grid(tasks, steps, float(steps))
+        Limits(**settings).on_grid(np.ones((steps, tasks), bool), float(steps))
     return caught.value
 
 
@@ -85,7 +85,9 @@ def test_projection_within_budgets(tasks):
     rows = rng.normal(size=(50, tasks))
     low, high = np.zeros(tasks), np.ones(tasks)
     low[0], high[-1] = 0.4, 0.2
-    domain = Domain(50, low, high, np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+    domain = Domain(
+        50, np.ones((0, tasks), bool), low, high, np.zeros((0, 0)), np.zeros(0), np.zeros(0)
+    )
     found = project(rows.ravel(), domain).reshape(50, tasks)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     assert np.all(found.mean(axis=0) >= low - 1e-9)
@@ -168,11 +170,13 @@ def test_means_at_the_ends_of_a_range(mean):
     """The weights 1/steps rarely sum to 1."""
     for steps in range(1, 51):
         weights, bound = np.full((1, steps), 1 / steps), np.array([mean])
-        domain = Domain(0, np.zeros(1), np.ones(1), weights, bound, bound)
+        domain = Domain(0, np.ones((0, 1), bool), np.zeros(1), np.ones(1), weights, bound, bound)
         np.testing.assert_allclose(project(np.full(steps, 0.5), domain), mean, atol=1e-14)
     for steps in (6, 10):  # where a task must have everything
         shares = np.array([1.0, 0.0]) if mean else np.array([0.0, 1.0])
-        domain = Domain(steps, shares, shares, np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+        domain = Domain(
+            steps, np.ones((0, 2), bool), shares, shares, np.zeros((0, 0)), np.zeros(0), np.zeros(0)
+        )
         rows = project(np.linspace(0.1, 0.9, 2 * steps), domain).reshape(steps, 2)
         np.testing.assert_allclose(rows, np.tile(shares, (steps, 1)), atol=1e-12)
 

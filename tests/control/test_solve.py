@@ -29,7 +29,7 @@ from replan.control._projection import Domain, project
 from replan.control._relaxed import RelaxedDescent
 from replan.control._search import on_grid
 from replan.control._solver import Solver
-from replan.protocol._rounding import sum_up
+from replan.problem._discrete import nearest
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -43,7 +43,7 @@ def test_every_random_start_alone_gets_there(reference, seed):
     for _ in range(60):
         if relaxed.value > best["relaxed"] * (1 + 1e-4):
             relaxed.step()
-    rounded = relaxed.controls.with_tasks(sum_up(relaxed.controls.shares, objective.lengths))
+    rounded = relaxed.controls.with_tasks(nearest(relaxed.controls.shares, problem.step_limits))
     flips = FlipDescent(objective, rounded, enough=1e-6 * relaxed.value)
     before = flips.value
     flips.step()
@@ -75,7 +75,7 @@ def test_no_plan_is_worse_than_a_strategy(solver):
         if not strategy.turns:
             protocol = strategy(problem)
             controls = on_grid(problem, protocol, 60)
-            tasks = sum_up(controls.shares, np.full(60, 25 / 60))
+            tasks = nearest(controls.shares, problem.step_limits)
             rounded = Protocol.from_sequence(tasks, 2, 25.0)
             assert plan.loss <= evaluate(problem, rounded).loss * (1 + 1e-6), name
 
@@ -189,7 +189,15 @@ def test_hamiltonians_pick_the_task_in_the_bang_phases(reference):
 def test_projection_on_the_simplex():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(200, 4)) * 3
-    domain = Domain(200, np.zeros(4), np.ones(4), np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+    domain = Domain(
+        200,
+        np.ones((0, 4), bool),
+        np.zeros(4),
+        np.ones(4),
+        np.zeros((0, 0)),
+        np.zeros(0),
+        np.zeros(0),
+    )
     found = project(points.ravel(), domain).reshape(200, 4)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     assert found.min() >= 0

@@ -161,6 +161,37 @@ def test_similar_and_committee_are_the_general_model():
     assert committee.train_heads == (False,)
 
 
+def test_teachers_that_drift_are_random_or_come_in_blocks():
+    drift = TeacherStudent.stream(4, 0.5, hidden=3)
+    assert drift.teacher_overlaps[0].tolist() == [1, 0.5, 0.25, 0.125]
+    assert (drift.hidden, drift.tasks) == (3, 4)
+    assert TeacherStudent.stream(3, 0.0).teacher_overlaps.tolist() == np.eye(3).tolist()
+    blocks = TeacherStudent.stream(5, 0.5, teachers="blocks", blocks=2, between=0.25)
+    assert blocks.teacher_overlaps[0].tolist() == [1, 0.5, 0.5, 0.25, 0.25]
+    assert blocks.teacher_overlaps[4].tolist() == [0.25, 0.25, 0.25, 0.5, 1]
+    one, again, other = (
+        TeacherStudent.stream(5, 0.3, teachers="random", seed=seed).teacher_overlaps
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("similarity", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 10, 20])
+@pytest.mark.parametrize("teachers", ["drift", "random", "blocks"])
+def test_streams_are_of_unit_teachers(teachers, tasks, similarity):
+    for seed in range(10 if teachers == "random" else 1):
+        own = {"seed": seed} if teachers == "random" else {}
+        S = TeacherStudent.stream(tasks, similarity, teachers=teachers, **own).teacher_overlaps
+        np.testing.assert_array_equal(np.diag(S), 1)
+        assert np.linalg.eigvalsh(S).min() > -1e-12
+        others = S[~np.eye(tasks, dtype=bool)]
+        if teachers == "random" and tasks > 1:
+            assert others.mean() == pytest.approx(similarity, abs=1e-12)
+            assert tasks == 2 or similarity == 1 or np.ptp(others) > 0.1
+
+
 def test_a_committee_learns_its_task():
     """Saad & Solla: with fixed heads and matched sizes the error vanishes at a small rate."""
     model = TeacherStudent.soft_committee(2, hidden=2)
@@ -305,5 +336,15 @@ def test_bad_starts_are_refused():
         model.from_weights(np.ones((2, 5)), np.ones((2, 2)), np.ones((2, 5)))
     with pytest.raises(ValueError, match=r"`similarity` expects .* at most 1, got 1.5"):
         TeacherStudent.similar(1.5)
+    with pytest.raises(ValueError, match=r"`similarity` expects .* at most 1, got -0.1"):
+        TeacherStudent.stream(3, -0.1)
+    with pytest.raises(ValueError, match="`teachers` expects one of drift, random, blocks; got"):
+        TeacherStudent.stream(3, 0.1, teachers="drifting")
+    with pytest.raises(ValueError, match="`seed` expects other `teachers`, got it with 'drift'"):
+        TeacherStudent.stream(3, 0.1, seed=1)
+    with pytest.raises(ValueError, match=r"`between` expects .* at most 0.1, got 0.2"):
+        TeacherStudent.stream(3, 0.1, teachers="blocks", between=0.2)
+    with pytest.raises(ValueError, match=r"`blocks` expects .* at most 3, got 4"):
+        TeacherStudent.stream(3, 0.1, teachers="blocks", blocks=4)
     with pytest.raises(replan.IntegrationError, match="pretraining: the trajectory diverged"):
         model.pretrain(lr=1e7, duration=10.0)

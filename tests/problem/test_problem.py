@@ -371,3 +371,77 @@ def test_mistakes_in_limits_and_targets_are_one_line(tmp_path, old, new, message
     with pytest.raises(ValueError, match=message) as caught:
         Problem.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        ('teachers = "drift"\ntasks = 4', {"tasks": 4}),
+        ('teachers = "random"\nseed = 3', {"tasks": 2, "teachers": "random", "seed": 3}),
+        (
+            'teachers = "blocks"\ntasks = 5\nblocks = 2\nbetween = 0.1',
+            {"tasks": 5, "teachers": "blocks", "blocks": 2, "between": 0.1},
+        ),
+    ],
+)
+def test_streams_of_teachers_from_a_file(tmp_path, keys, settings):
+    problem = load(tmp_path, MODEL + keys + "\n" + START + TRAINING)
+    expected = TeacherStudent.stream(similarity=0.3, hidden=2, **settings)
+    assert problem.model.to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("seed = 1", "`model` expects `seed` only with `teachers`, got it without"),
+        ('teachers = "drift"\nblocks = 2', "`model.blocks` expects other `teachers`, got it with"),
+        ('teachers = "drifts"', "`model.teachers` expects one of drift, random, blocks; got"),
+    ],
+)
+def test_mistakes_in_streams_are_one_line(tmp_path, keys, message):
+    with pytest.raises(ValueError) as raised:
+        load(tmp_path, MODEL + keys + "\n" + START + TRAINING)
+    assert message in str(raised.value)
+
+
+# Tasks that arrive and depart
+
+
+def test_arrivals_from_a_file_and_back(tmp_path):
+    more = "arrivals = [0.0, 5.0]\ndepartures = [20.0, inf]\n"
+    problem = load(tmp_path, MODEL + START + TRAINING + more)
+    assert problem.presence.arrivals.tolist() == [0, 5]
+    assert problem.presence.departures.tolist() == [20, 25]
+    assert problem.presence.changes.tolist() == [5, 20]
+    content = problem.to_dict()
+    assert content["training"]["arrivals"] == [0, 5]
+    assert content["training"]["departures"] == [20, 25]  # JSON has no inf
+    problem.save(tmp_path / "again.toml")
+    assert Problem.load(tmp_path / "again.toml").to_dict() == content
+    assert "arrivals" not in load(tmp_path, MODEL + START + TRAINING).to_dict()["training"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "arrivals = [0.0, 5.03]",
+            "`training.arrivals` expects times between steps, multiples of 0.1, got 5.03 for task "
+            "2: use 5 or 5.1, or other `steps`",
+        ),
+        ("arrivals = 5.0", "`training.arrivals` expects a list of numbers, one for each task"),
+        ("arrivals = [0.0]", "`training.arrivals` expects an array of numbers of shape (2,)"),
+        ("departures = [1.0, nan]", "`training.departures` expects times of at least 0, or inf"),
+        (
+            "departures = [1.0, 2.0]",
+            "`training.arrivals` and `departures` expect a task that is there at any "
+            "time, got none from 2",
+        ),
+        ("arival = [0.0, 0.0]", "`training.arival` is not a known key, did you mean `arrivals`?"),
+    ],
+)
+def test_mistakes_in_arrivals_are_one_line(tmp_path, more, message):
+    with pytest.raises(ValueError) as raised:
+        load(tmp_path, MODEL + START + TRAINING + more)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -127,6 +127,18 @@ def keeps(limits: Limits, sequence, tasks: int, duration: float) -> bool:
     )
 
 
+def there(problem: Problem, sequence) -> bool:
+    """Whether a sequence of tasks trains on each only while it is there, written plainly."""
+    tasks = problem.model.tasks
+    arrivals = [0.0] * tasks if problem.arrivals is None else problem.arrivals
+    departures = [np.inf] * tasks if problem.departures is None else problem.departures
+    middles = (np.arange(len(sequence)) + 0.5) * problem.duration / len(sequence)
+    return all(
+        arrivals[task] < time < departures[task]
+        for task, time in zip(sequence, middles, strict=True)
+    )
+
+
 def best_of_all(problem: Problem) -> float:
     """Return the least objective of all protocols within the limits, tried one by one."""
     arrays = (problem.state, np.asarray(problem.weights), np.asarray(problem.running))
@@ -135,7 +147,10 @@ def best_of_all(problem: Problem) -> float:
         problem.model, start, problem.duration, problem.steps, weights, running
     )
     tasks, duration = problem.model.tasks, problem.duration
-    allowed = [keeps(problem.limits, sequence, tasks, duration) for sequence in sequences]
+    allowed = [
+        there(problem, sequence) and keeps(problem.limits, sequence, tasks, duration)
+        for sequence in sequences
+    ]
     best = sequences[allowed][np.argmin(values[allowed])]
     return evaluate(problem, Protocol.from_sequence(best, tasks, duration, problem.lr)).loss
 
@@ -159,6 +174,21 @@ LIMITS = [
     {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
     {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
 ]
+
+ARRIVALS = [  # tasks, steps, when tasks are there, limits
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {}),
+    (2, 12, {"departures": [25 / 2, np.inf]}, {}),
+    (2, 12, {"arrivals": [0.0, 25 / 3], "departures": [75 / 4, 25.0]}, {"max_switches": 3}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"min_share": [0.5, 0.0], "min_dwell": 4.0}),
+    (2, 12, {"departures": [25 / 2, np.inf]}, {"min_share": [0.25, 0.0], "max_share": [0.25, 1]}),
+    (3, 8, {"arrivals": [0.0, 25 / 8, 25 / 2]}, {}),
+    (3, 8, {"arrivals": [0.0, 0.0, 25 / 4], "departures": [75 / 4, 25 / 2, np.inf]}, {}),
+    (3, 8, {"arrivals": [0.0, 25 / 8, 25 / 2]}, {"max_share": [0.25, 0.375, 1.0]}),
+    (3, 8, {"departures": [25 / 2, np.inf, 75 / 4]}, {"max_switches": 2, "min_dwell": 5.0}),
+    (4, 6, {"arrivals": [0.0, 25 / 6, 25 / 3, 25 / 2]}, {}),
+    (4, 6, {"arrivals": [0.0, 0.0, 25 / 3, np.inf], "departures": [25 / 2, *3 * [25.0]]},
+     {"max_switches": 3}),
+]  # fmt: skip
 
 
 def fishing(steps: int, **settings) -> Problem:
@@ -306,6 +336,13 @@ LIBRARY = [
         partial(small, 0.4, weights=[0.0, 0.0], running=[0.5, 0.5]),
         TRUTH | SWEEPS,
         statuses=("converged", "inaccurate"),  # two pieces are few on long steps
+    ),
+    *(
+        Known(f"arrivals, {tasks} tasks {i}", "the best of all protocols while tasks are there",
+              partial(small, 0.4, tasks, steps, limits=Limits(**limits), **windows),
+              TRUTH | {"sweep": 4.0, "printed": 20.0},
+              statuses=("converged", "inaccurate"))
+        for i, (tasks, steps, windows, limits) in enumerate(ARRIVALS)
     ),
     *(
         Known(str(limits), "the best of all protocols within limits", partial(limited, limits),

@@ -17,6 +17,7 @@ import pytest
 import replan
 from replan import Problem, Protocol, TeacherStudent, simulate, strategies
 from replan.dynamics.teacher_student import _reduced as reduced
+from replan.protocol._samples import Samples
 
 # A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
 FALSE_ALARM = 1e-4
@@ -462,3 +463,31 @@ def test_ctrl_c_keeps_finished_runs():
     assert 3 in runs.failures  # and the third, unless the signal came late
     assert set(runs.failures.values()) == {"stopped"}
     assert np.isfinite(runs.curves.mean).all()
+
+
+def test_samples_of_tasks_that_are_away_are_not_drawn():
+    model = TeacherStudent.similar(0.3)
+    problem = Problem(
+        model, model.fresh(), duration=4.0, steps=4, arrivals=[0, 1], departures=[3, 4]
+    )
+    away = strategies.interleaved(make(duration=4.0))
+    with pytest.raises(ValueError, match="`protocol` expects task 2 only while it is there, from"):
+        simulate(problem, away, dimension=10)
+    order = [0] * 20 + [1] * 20
+    protocol = strategies.interleaved(problem)
+    assert simulate(problem, protocol, dimension=10, seeds=1, order=order).failures == {}
+    with pytest.raises(
+        ValueError, match="`order` expects task 1 only while it is there, from 0 to"
+    ):
+        simulate(problem, protocol, dimension=10, order=[0] * 35 + [1] * 5)
+
+
+def test_a_task_that_has_departed_is_not_sampled_to_catch_up():
+    whole = Protocol.from_segments([(1.0, [0.05, 0.1, 0.85]), (1.0, [0.0, 0.5, 0.5])], 3)
+    there = np.array([[True, True, True], [False, True, True]])
+    drawn = [
+        Samples(whole, 8, "spread", np.random.default_rng(0), rows).take(16)[0]
+        for rows in (None, there)
+    ]
+    assert 0 in drawn[0][8:]
+    assert 0 not in drawn[1][8:]

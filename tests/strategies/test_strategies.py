@@ -242,3 +242,93 @@ def test_protocol_is_left_alone(problem):
     base = Protocol.from_sequence([0, 1] * 20, 2, 10.0)
     strategies.constant_lr(problem, lr=3.0, protocol=base)
     assert base.lr.tolist() == [1.0] * 40
+
+
+# Tasks that arrive and depart
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """Four tasks: two at the start, one of which departs, and two that arrive."""
+    model = TeacherStudent.similar(0.3, tasks=4)
+    start = model.pretrain(seed=1, duration=100.0)
+    return Problem(
+        model, start, duration=40.0, steps=40, arrivals=[0, 0, 10, 20], departures=[30, 50, 50, 50]
+    )
+
+
+def test_every_strategy_trains_what_is_there(stream):
+    for name, strategy in strategies.STRATEGIES.items():
+        if name != "one-task":
+            assert evaluate(stream, strategy(stream)).status == "ok", name
+    assert "one-task" not in replan.compare(stream).runs
+    with pytest.raises(strategies.UnfitError, match="one that is there throughout, got task 1"):
+        strategies.one_task(stream)
+    assert strategies.one_task(stream, task=1).mean_shares.tolist() == [0, 1, 0, 0]
+
+
+def at(protocol, *times):
+    return protocol.shares[protocol.step_at(times)].round(12).tolist()
+
+
+def test_what_each_strategy_trains_of_what_is_there(stream):
+    s, half, third = strategies, [0.5, 0.5, 0, 0], round(1 / 3, 12)
+    times = (5.5, 15.5, 25.5, 35.5)
+    mixed = at(s.interleaved(stream), *times)
+    assert mixed == [half, [third] * 3 + [0], [0.25] * 4, [0, *[third] * 3]]
+    uneven = at(s.interleaved(stream, shares=[0, 0.25, 0, 0.75]), 5.5, 25.5)
+    assert uneven == [[0, 1, 0, 0], [0, 0.25, 0, 0.75]]
+    assert at(s.interleaved(stream, shares=[0, 0, 0, 1]), 5.5) == [half]  # none of these is there
+    assert np.argmax(at(s.no_replay(stream), *times), axis=1).tolist() == [1, 2, 3, 3]
+    blocks = s.sequential(stream)
+    assert np.argmax(at(blocks, 2.5, *times), axis=1).tolist() == [0, 1, 2, 3, 3]
+    assert blocks.is_discrete
+    turns = s.alternating(stream).sequence.tolist()
+    assert turns[:20] == [0, 1] * 5 + [2, 0, 1] * 3 + [2]
+    assert turns[30:36] == [1, 2, 3, 1, 2, 3]
+    drawn = s.random_order(stream, seed=1).sequence
+    assert set(drawn[:10]) == {0, 1}
+    assert set(drawn[30:]) == {1, 2, 3}
+
+
+def test_blocks_of_a_task_that_departs_go_to_the_others():
+    model = TeacherStudent.similar(0.3, tasks=3)
+    problem = Problem(model, model.fresh(), duration=30.0, steps=30, departures=[5, 30, 30])
+    blocks = strategies.sequential(problem)
+    assert at(blocks, 2.0, 7.0, 15.0, 25.0) == [[1, 0, 0], [0, 0.5, 0.5], [0, 1, 0], [0, 0, 1]]
+
+
+def test_focus_then_replay_at_each_arrival(stream):
+    protocol = strategies.focus_then_replay(stream)
+    curves = evaluate(stream, protocol)
+    for begin, end, new, others in ((0, 10, 1, [0]), (10, 20, 2, [0, 1]), (20, 30, 3, [0, 1, 2])):
+        inside = (protocol.edges[:-1] >= begin) & (protocol.edges[:-1] < end)
+        alone = protocol.shares[inside, new] == 1
+        focus = protocol.edges[1:][inside][alone].max(initial=begin)
+        assert np.all(np.diff(alone.astype(int)) <= 0)  # first alone, then mixed
+        losses = curves.losses_at([focus])[0]
+        if focus < end:
+            assert losses[new] == pytest.approx(losses[others].max(), rel=1e-6)
+            mixture = np.isin(np.arange(4), [*others, new]) / (len(others) + 1)
+            np.testing.assert_allclose(at(protocol, (focus + end) / 2), [mixture], atol=1e-12)
+        else:
+            assert losses[new] > losses[others].max()
+    assert begin < focus < end  # in one case at least, they have met
+    given = strategies.focus_then_replay(stream, focus=3.0)
+    assert np.argmax(at(given, 2.5, 12.5, 22.5), axis=1).tolist() == [1, 2, 3]
+    assert at(given, 3.5) == [[0.5, 0.5, 0, 0]]
+    with pytest.raises(ValueError, match="`new_task` expects None where tasks arrive"):
+        strategies.focus_then_replay(stream, new_task=1)
+
+
+def test_shuffling_keeps_steps_where_the_same_tasks_are_there(stream):
+    base = strategies.focus_then_replay(stream, focus=3.0)
+    mixed = strategies.shuffled(stream, protocol=base, seed=3)
+    assert mixed != base
+    for begin in (0, 10, 20, 30):
+        some = [one.shares[(one.edges[:-1] >= begin) & (one.edges[:-1] < begin + 10)]
+                for one in (base, mixed)]  # fmt: skip
+        assert sorted(map(tuple, some[0].tolist())) == sorted(map(tuple, some[1].tolist()))
+    whole = strategies.one_task(stream, task=1)  # its single steps may be long
+    again = strategies.shuffled(stream, protocol=Protocol([[0, 1, 0, 0]], 40.0))
+    np.testing.assert_allclose(again.mean_shares, whole.mean_shares)

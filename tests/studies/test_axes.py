@@ -106,6 +106,7 @@ def test_bad_ranges(given, message):
     [
         {"objective__weights": [0.9, 0.1]},
         {"limits__max_share": [0.5, 1.0]},
+        {"training__arrivals": [0.0, 1.0], "training__departures": [1.5, float("inf")]},
         {"model__train_heads": [True, False]},
         {"model": {"hidden": 2, "teacher_overlaps": [[1.0, 0.3], [0.3, 1.0]]}},
         {"model__teacher_heads": [[1.0, 0.0], [0.0, 1.0]]},
@@ -128,6 +129,7 @@ def test_a_list_that_a_key_takes_is_its_value(changes):
         ("control__tasks", [True, False]),
         ("objective__targets", [{"1": 0.1}, {"2": 0.1}]),
         ("training__duration", [1.0, 2.0]),
+        ("training__arrivals", [[0.0, 0.5], [0.0, 1.0]]),
         ("start", [{"fresh": {"seed": 0}}, {"pretrain": {"task": 1}}]),
         ("model", [{"hidden": 2, "similarity": 0.3}, {"hidden": 3, "teacher_overlaps": [[1.0]]}]),
         ("model__activation", ["erf"]),

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 # The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
 Task = Annotated[int, "from 0"]
 

@@ -62,7 +62,7 @@ def _cell(value: Any) -> str:
 
 
 def final_losses(trajectory: Trajectory) -> Html:
-    """Return a table of the tasks: weight, final loss and, where there are any, targets."""
+    """Return a table of the tasks: weight, final loss, and targets and transfer where any."""
     problem = trajectory.problem
     targets = np.asarray(problem.targets)
     header = ["task", "weight", "final loss"]
@@ -70,6 +70,10 @@ def final_losses(trajectory: Trajectory) -> Html:
     if np.any(targets < np.inf):
         header.append("target")
         columns.append([x if x < np.inf else None for x in targets])
+    if trajectory.transfer:
+        found = trajectory.transfer.to_dict()
+        header += found
+        columns += found.values()
     return table(header, zip(*columns, strict=True))
 
 

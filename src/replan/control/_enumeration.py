@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import groupby, product
+from math import prod
 
 import numpy as np
 
 from replan._common.check import Floats
-from replan.control._discrete import allows
 from replan.control._objective import Controls, Objective
 from replan.control._solver import Descent
+from replan.problem._discrete import allows
 
 _MOST = 2**22
 
 
 class Enumeration(Descent):
-    """A search of all task sequences; those with a common beginning share its work."""
+    """A search of all task sequences; those with a common beginning share its work.
+
+    heads: the beginnings that are left.
+    """
 
     def __init__(self, objective: Objective, start: Controls) -> None:
         self.objective, self.limits = objective, objective.problem.step_limits
-        self.tasks = start.shares.shape[1]
-        if self.tasks**objective.steps > _MOST:
+        self._choices = [np.flatnonzero(row).tolist() for row in self.limits.there]
+        counts = [len(choice) for choice in self._choices]
+        if prod(counts) > _MOST:
+            powers = [f"{count}^{len(list(group))}" for count, group in groupby(counts)]
             raise ValueError(
-                f"`Exhaustive` expects at most {_MOST} protocols, got "
-                f"{self.tasks}^{objective.steps}: use fewer `steps`"
+                f"`Exhaustive` expects at most {_MOST} protocols, got {' × '.join(powers)}: use "
+                "fewer `steps`"
             )
         self.controls, self.value = start, objective.value(start)
-        self._heads = list(product(range(self.tasks), repeat=min(4, objective.steps)))
+        self.heads = list(product(*self._choices[:4]))
         self._whole = [
-            start.with_tasks(np.full(objective.steps, task)) for task in range(self.tasks)
+            start.with_tasks(np.full(objective.steps, task))
+            for task in range(start.shares.shape[1])
         ]
 
     def terminate(self) -> bool:
         """Whether all protocols were tried."""
-        return not self._heads
+        return not self.heads
 
     def step(self) -> None:
         """Try all protocols with the next beginning."""
-        head = self._heads.pop()
+        head = self.heads.pop()
         path = [self.objective.problem.state[None]]
         for i, task in enumerate(head):
             path.append(self._move(path[-1][-1], i, task))
@@ -58,6 +65,6 @@ class Enumeration(Descent):
                 self.controls = self.controls.with_tasks(np.array(sequence))
                 self.value = value
             return
-        for task in range(self.tasks):
+        for task in self._choices[len(sequence)]:
             after = self._move(path[-1][-1], len(sequence), task)
             self._search([*sequence, task], [*path, after])

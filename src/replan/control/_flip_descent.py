@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from replan._common.check import Floats, Ints
-from replan.control._discrete import allows, cheapest
 from replan.control._objective import Controls, Gradient, Objective
 from replan.control._solver import Descent
+from replan.problem._discrete import allows, cheapest
 
 _PAIRED = 60  # changes of stays that are combined in pairs
 _KNOWN = 5  # moves of a kind after which others of that kind may be passed over
@@ -59,7 +59,7 @@ class FlipDescent(Descent):
     def _move_many(self, found: Gradient) -> None:
         """Move to the best protocol of the linear model, where each changed step has a price."""
         sequence = self.controls.sequence
-        gains = _gains(found.by_shares, sequence)
+        gains = self._gains(found.by_shares)
         ranked = np.sort(gains.min(axis=1))
         self.radius = min(self.radius, int(np.sum(ranked < 0)))
         while self.radius > 0:
@@ -104,7 +104,7 @@ class FlipDescent(Descent):
     def _moves(self, by_shares: Floats) -> list[_Move]:
         """List moves, the most promising first."""
         sequence = self.controls.sequence
-        gains = _gains(by_shares, sequence)
+        gains = self._gains(by_shares)
         moves = _flips(sequence, gains) + _exchanges(sequence, gains)
         if self.limits.on_stays:
             shifts = sorted(
@@ -116,12 +116,15 @@ class FlipDescent(Descent):
                 if not set(a.where) & set(b.where)
             ]
             moves += shifts + pairs
-        return sorted(moves)
+        return sorted(move for move in moves if move.gain < np.inf)
 
+    def _gains(self, by_shares: Floats) -> Floats:
+        """Return the predicted change (steps, T) of the objective by each change of a step's task.
 
-def _gains(by_shares: Floats, sequence: Ints) -> Floats:
-    """Return the predicted change (steps, T) of the objective by each change of a step's task."""
-    return by_shares - by_shares[np.arange(len(sequence)), sequence][:, None]
+        It is infinite where the task is away.
+        """
+        now = by_shares[np.arange(len(by_shares)), self.controls.sequence]
+        return np.where(self.limits.there, by_shares - now[:, None], np.inf)
 
 
 def _flips(sequence: Ints, gains: Floats) -> list[_Move]:
@@ -166,14 +169,23 @@ def _shifts(sequence: Ints, gains: Floats) -> list[_Move]:
 def _insertions(sequence: Ints, gains: Floats, dwell: int) -> list[_Move]:
     """Put a new stay of 1, 2, 4, … times the least length into another stay, or at an end of it."""
     steps, tasks = gains.shape
-    sums = np.vstack([np.zeros(tasks), np.cumsum(gains, axis=0)])
+    away = np.isinf(gains)
+    sums, gone = (
+        np.vstack([np.zeros(tasks), np.cumsum(rows, axis=0)])
+        for rows in (np.where(away, 0.0, gains), away)
+    )
     ends = [*(np.flatnonzero(np.diff(sequence)) + 1).tolist(), steps]
     moves, start = [], 0
     for end in ends:
         length = dwell
         while length < end - start:
             for task in set(range(tasks)) - {int(sequence[start])}:
-                gain = sums[start + length : end + 1, task] - sums[start : end + 1 - length, task]
+                first, last = slice(start, end + 1 - length), slice(start + length, end + 1)
+                gain = np.where(
+                    gone[last, task] > gone[first, task],
+                    np.inf,
+                    sums[last, task] - sums[first, task],
+                )
                 at = start + int(np.argmin(gain))
                 where = list(range(at, at + length))
                 name = f"insertion {length}"

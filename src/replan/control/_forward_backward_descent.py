@@ -16,7 +16,7 @@ class ForwardBackwardDescent(Descent):
     Undamped (`damping` = 1, as printed) the sweep falls into cycles. It stops where the controls
     return to earlier ones (`cycled`), where they agree with those chosen (`met`), or where the
     first of them diverge; later ones that do are moved halfway back. The best iterate is kept.
-    Limits do not enter.
+    Tasks are chosen of those that are there; limits do not enter.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class ForwardBackwardDescent(Descent):
             if low[columns.start] < high[columns.start]:
                 hamiltonians, aim = self._least_over(found, aim, columns)
         if self.free_tasks:
-            aim = aim.with_tasks(np.argmin(hamiltonians, axis=1))
+            there = self.objective.problem.step_limits.there
+            aim = aim.with_tasks(np.argmin(np.where(there, hamiltonians, np.inf), axis=1))
         return aim
 
     def _least_over(

@@ -45,6 +45,11 @@ class Ladder:
                 "`problem` expects limits that mixtures of tasks can keep, on shares and means, "
                 f"got some on stays or switches: {check.show(problem.limits)}"
             )
+        if not problem.presence.always:
+            raise ValueError(
+                "`problem` expects tasks that are there throughout, which constant shares need, "
+                "got `arrivals` or `departures`"
+            )
         self._problem = problem
         self.notes: list[str] = []
         self._rate = main_rate(problem)
@@ -123,7 +128,13 @@ class Ladder:
         limits, tasks = self._problem.step_limits, self._problem.model.tasks
         none = np.zeros(0)
         domain = Domain(
-            1, limits.low / limits.steps, limits.high / limits.steps, np.zeros((0, 0)), none, none
+            1,
+            np.ones((0, tasks), bool),
+            limits.low / limits.steps,
+            limits.high / limits.steps,
+            np.zeros((0, 0)),
+            none,
+            none,
         )
         equal = np.full(tasks, 1 / tasks)
         shares = np.asarray(project(equal, domain))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replan._common.check import Floats
+from replan._common.check import Bools, Floats
 from replan._common.compiled import compiled, inner
 
 _CYCLES = 2000  # through the prices of all tasks
@@ -18,12 +18,14 @@ _FAR = 1e18  # a price at which a task has all or nothing, to rounding
 class Domain(NamedTuple):
     """Vectors that hold `rows` rows of shares (T each) and then m numbers between 0 and 1.
 
-    The mean share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the
-    mean weights[g] · x of each of G groups, which have none in common, lies between least[g] and
+    there: (rows, T) whether a task can have a share in a row; (0, T) where all always can. The mean
+    share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the mean
+    weights[g] · x of each of G groups, which have none in common, lies between least[g] and
     most[g]; weights are (G, m), positive on the group.
     """
 
     rows: int
+    there: Bools
     low: Floats
     high: Floats
     weights: Floats
@@ -131,6 +133,8 @@ def project(x: Floats, domain: Domain) -> Floats:
     end = domain.rows * T
     if domain.rows:
         rows, shares = x[:end].reshape(-1, T), out[:end].reshape(-1, T)
+        if domain.there.size:
+            rows = np.where(domain.there, rows, -np.inf)
         bound = False
         for t in range(T):
             bound |= domain.low[t] > 0.0 or domain.high[t] < 1.0

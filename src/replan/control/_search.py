@@ -14,7 +14,6 @@ from replan._common.check import Floats
 from replan._common.interrupt import interrupted
 from replan._common.naming import knob_label
 from replan._common.progress import Meter, Progress
-from replan.control._discrete import allows, nearest
 from replan.control._objective import Controls, Objective
 from replan.control._projection import project
 from replan.control._solver import Descent
@@ -23,6 +22,7 @@ from replan.dynamics import IntegrationError
 from replan.dynamics._integrate import RTOL
 from replan.problem import Problem
 from replan.problem._control import Range
+from replan.problem._discrete import allows, nearest
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, Strategy, UnfitError, interleaved
 from replan.trajectory import evaluate
@@ -150,6 +150,7 @@ class Search:
                 different = 1 if problem.control.tasks == "constant" else steps
                 draws = rng.dirichlet(np.ones(problem.model.tasks), different)
                 rows = np.broadcast_to(draws, (steps, problem.model.tasks))
+                rows = problem.presence.among(rows, np.linspace(0.0, problem.duration, steps + 1))
                 yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
             return
         given = self.given[0] if self.given else interleaved(problem)
@@ -218,14 +219,15 @@ class Search:
         return start
 
     def _plain(self) -> Iterator[Controls]:
-        """Yield equal shares and each task alone, with constant knobs.
+        """Yield equal shares and each task alone, while it is there, with constant knobs.
 
         These are the problem's own, and each free one also at the ends and in the middle of its
         range. Where tasks are not free, their shares are the given ones.
         """
         steps, tasks = self.problem.steps, self.problem.model.tasks
         rows = [np.full(tasks, 1 / tasks), *np.eye(tasks)]
-        shares = [np.tile(row, (steps, 1)) for row in rows]
+        edges, presence = self.problem.edges, self.problem.presence
+        shares = [presence.among(np.tile(row, (steps, 1)), edges) for row in rows]
         if not self.free_tasks:
             shares = [self.starts[0].found.controls.shares]
         values = self.problem.knob_values
@@ -291,7 +293,8 @@ class Search:
     def tied(self, controls: Controls) -> Controls:
         """Return controls with constant and shared parts as such, and means within their limits."""
         mixed = self.free_tasks and not self.one_task
-        budgets = mixed and self.problem.step_limits.binding
+        always = self.problem.presence.always
+        budgets = mixed and (self.problem.step_limits.binding or not always)
         if not (self.problem.control.tied or self.problem.limits.mean or budgets):
             return controls
         space = Space(self.problem, controls, free_tasks=mixed, free_knobs=True)
@@ -327,7 +330,7 @@ class Search:
 
 
 def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
-    """Return the mean shares and knobs of a protocol on equal steps."""
+    """Return the mean shares and knobs of a protocol on equal steps, of tasks that are there."""
     edges = np.linspace(0.0, protocol.duration, steps + 1)
     knobs = problem.knob_rows(protocol)
     if protocol.steps == steps and np.allclose(protocol.edges, edges, rtol=1e-12):
@@ -339,7 +342,7 @@ def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
         found = np.diff(at, axis=0) / np.diff(edges)[:, None]
         return np.where(np.ptp(rows, axis=0) == 0, rows[0], found)  # without rounding errors
 
-    shares = means(protocol.shares)
+    shares = problem.presence.among(means(protocol.shares), edges)
     return Controls(shares / shares.sum(axis=1, keepdims=True), means(knobs))
 
 

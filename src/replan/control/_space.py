@@ -30,8 +30,11 @@ class Space:
         self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks
         self._place = self._places(problem)
         self._uses = np.bincount(self._place.ravel()).astype(np.float64)
+        presence = problem.presence
+        none = np.ones((0, fixed.shares.shape[1]), bool)
         self.domain = Domain(
             self._rows,
+            none if presence.always else presence.on(np.linspace(0.0, problem.duration, steps + 1)),
             limits.low / limits.steps,
             limits.high / limits.steps,
             *self._means(problem, low, high),
@@ -115,10 +118,13 @@ class Space:
 
 def _least_shares(rows: Floats, domain: Domain) -> float:
     """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
+    always = not domain.there.size
+    if not always:
+        rows = np.where(domain.there, rows, np.inf)
     if not domain.low.any() and np.all(domain.high >= 1.0):
         return float(rows.min(axis=1).sum())
     steps, tasks = rows.shape
-    if tasks == 2:  # one number per step
+    if tasks == 2 and always:  # one number per step
         low = max(domain.low[1], 1.0 - domain.high[0])
         high = min(domain.high[1], 1.0 - domain.low[0])
         weights = np.full(steps, 1.0 / steps)
@@ -128,13 +134,16 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
 
     each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
     totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
-    size = max(np.abs(rows).max(), 1e-300)  # the library's tolerances are absolute
+    finite = np.isfinite(rows).ravel()
+    costs = np.where(finite, rows.ravel(), 0.0)
+    size = max(np.abs(costs).max(), 1e-300)  # the library's tolerances are absolute
     found = linprog(
-        rows.ravel() / size,
+        costs / size,
         A_ub=sparse.vstack([totals, -totals]),
         b_ub=np.concatenate([domain.high, -domain.low]) * steps,
         A_eq=each,
         b_eq=np.ones(steps),
+        bounds=np.column_stack([np.zeros(finite.size), finite]),
     )
     # should the library fail, the minimum without budgets: a lower bound
     return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())

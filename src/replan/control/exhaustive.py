@@ -25,6 +25,6 @@ class Exhaustive(Solver):
             )
         search.begin()
         descent = Enumeration(search.fine, search.best.controls)
-        search.descend(descent, descent.tasks**4)
+        search.descend(descent, len(descent.heads))
         search.scope = "global"
         return "converged"

@@ -246,6 +246,7 @@ class Plan:
         lines = [
             f"loss {c.value:.6g} ({self.trajectory.losses_text})",
             *self._parts_text(),
+            *([self.trajectory.transfer.text] if self.trajectory.transfer else []),
             f"phases: {'; '.join(self.phases)}",
             *self.targets,
             ", ".join(

@@ -11,6 +11,8 @@ _EXAMPLE = """\
 duration = 25.0
 steps = 250                       # steps of the protocol
 lr = 1.0
+# arrivals = [0.0, 5.0]           # when each task is there to be trained on: edges of steps
+# departures = [20.0, inf]
 
 [control]
 tasks = true

@@ -44,9 +44,14 @@ def _number_or_range(value: Any) -> Any:
     return value
 
 
+_Time = Annotated[float, Field(allow_inf_nan=True)]
+
+
 class _Training(Section):
     duration: float = Field(gt=0)
     steps: int | None = Field(None, ge=1)
+    arrivals: list[_Time] | None = None
+    departures: list[_Time] | None = None
 
 
 class _Range(Section):

@@ -11,21 +11,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
-from replan._common.check import Ints
+from replan._common.check import Bools, Ints
 
 
 class StepLimits(NamedTuple):
-    """Limits on `steps` steps: counts of each task from low to high (T,), least stay, switches."""
+    """Limits on `steps` steps: counts of each task from low to high (T,), least stay, switches.
+
+    there: (steps, T) whether each task can be trained on in each step.
+    """
 
     steps: int
     low: Ints
     high: Ints
     dwell: int
     switches: int
+    there: Bools
 
     @property
     def binding(self) -> bool:
-        """Whether there is any limit at all."""
+        """Whether there is any limit at all, besides when tasks are there."""
         return bool(self.on_stays or self.low.any() or np.any(self.high < self.steps))
 
     @property
@@ -71,8 +75,12 @@ class Limits:
                     )
                 object.__setattr__(self, name, tuple(shares.tolist()))
 
-    def on_grid(self, tasks: int, steps: int, duration: float) -> StepLimits:
-        """Return the limits in steps; refuse limits that no protocol can keep."""
+    def on_grid(self, there: Bools, duration: float) -> StepLimits:
+        """Return the limits in steps; refuse limits that no protocol can keep.
+
+        there: (steps, T) whether each task can be trained on in each step.
+        """
+        steps, tasks = there.shape
         low_given = np.zeros(tasks) if self.min_share is None else self.min_share
         high_given = np.ones(tasks) if self.max_share is None else self.max_share
         least = check.array("min_share", low_given, (tasks,))
@@ -104,12 +112,18 @@ class Limits:
             )
         dwell = max(1, int(np.ceil(self.min_dwell * steps / duration - 1e-6)))
         switches = steps - 1 if self.max_switches is None else min(self.max_switches, steps - 1)
-        limits = StepLimits(steps, low, high, dwell, switches)
+        for t in np.flatnonzero(low > there.sum(axis=0)).tolist():
+            raise ValueError(
+                f"`min_share` of task {t + 1} expects at most {there[:, t].mean():.6g}, as long as "
+                f"it is there, got {least[t]:g}"
+            )
+        limits = StepLimits(steps, low, high, dwell, switches, there)
         if not _can_be_kept(limits):
             raise ValueError(
                 f"`limits` cannot all be kept on {steps} steps: shares of "
                 f"{check.show(low.tolist())} to {check.show(high.tolist())} steps, "
                 f"stays of at least {dwell}, at most {switches} switches"
+                + ("" if there.all() else ", each task only while it is there")
             )
         return limits
 
@@ -141,9 +155,12 @@ def _mean(name: str, value: Any) -> tuple[float, float]:
 def _can_be_kept(limits: StepLimits) -> bool:
     """Whether some protocol keeps the limits.
 
-    If one does, so does one with a single stay on each of its tasks. Tasks that need not be trained
-    are added in order of the largest share they may have, until all steps are used.
+    Where all tasks are always there: if one does, so does one with a single stay on each of its
+    tasks. Tasks that need not be trained are added in order of the largest share they may have,
+    until all steps are used.
     """
+    if not limits.there.all():
+        return _in_a_row(limits) if limits.on_stays else _dealt_out(limits)
     needed = limits.low > 0
     least = np.maximum(limits.low, limits.dwell)
     if np.any(least[needed] > limits.high[needed]):
@@ -154,3 +171,32 @@ def _can_be_kept(limits: StepLimits) -> bool:
             break
         low, high, count = low + limits.dwell, high + int(most), count + 1
     return low <= limits.steps <= high and count <= limits.switches + 1
+
+
+def _in_a_row(limits: StepLimits) -> bool:
+    """Whether some protocol keeps the limits, those on stays and switches too."""
+    from replan.problem._discrete import cheapest  # compiled, slow to import
+
+    return cheapest(np.zeros(limits.there.shape), limits).size > 0
+
+
+def _dealt_out(limits: StepLimits) -> bool:
+    """Whether the steps can be dealt out to tasks that are there, each as often as it may have.
+
+    Only how many steps of a kind, with the same tasks there, a task gets matters. These numbers are
+    a flow: where fractions of steps fit, so do whole ones.
+    """
+    from scipy.optimize import linprog  # would double the time it takes to import replan
+
+    kinds, counts = np.unique(limits.there, axis=0, return_counts=True)
+    tasks = len(limits.low)
+    totals = np.tile(np.eye(tasks), len(kinds))
+    found = linprog(
+        np.zeros(kinds.size),
+        A_ub=np.vstack([totals, -totals]),
+        b_ub=np.concatenate([limits.high, -limits.low]),
+        A_eq=np.kron(np.eye(len(kinds)), np.ones(tasks)),
+        b_eq=counts,
+        bounds=[(0, None if there else 0) for there in kinds.ravel()],
+    )
+    return bool(found.status == 0)

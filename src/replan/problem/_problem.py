@@ -18,6 +18,7 @@ from replan.dynamics._dynamics import first_state
 from replan.dynamics._registry import import_named
 from replan.problem._control import Control
 from replan.problem._limits import Limits, StepLimits
+from replan.problem._presence import Presence, presence
 from replan.protocol import Protocol
 
 # A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
@@ -51,8 +52,11 @@ class Problem:
     - `control`: what may be controlled.
     - `limits`: what `solve` must keep to.
     - `knobs`: values of the model's other knobs, by name, unless stated otherwise.
+    - `arrivals`, `departures`: (T,) between which times each task is there to be trained on, by
+      default throughout; edges of steps. A task that arrives at the end or later, such as at `inf`,
+      never does; one that departs then stays. All losses count all the time.
 
-    `knob_values` are those of all knobs of the model, by name.
+    `knob_values` are those of all knobs of the model, by name. `presence`: when tasks are there.
     """
 
     model: Dynamics
@@ -66,8 +70,11 @@ class Problem:
     control: Control = field(default_factory=Control)
     limits: Limits = field(default_factory=Limits)
     knobs: Mapping[str, float] = field(default_factory=dict)
+    arrivals: ArrayLike | None = None
+    departures: ArrayLike | None = None
     knob_values: dict[str, float] = field(init=False)
     state: Floats = field(init=False)
+    presence: Presence = field(init=False)
     step_limits: StepLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +118,14 @@ class Problem:
             f"`steps` = {self.steps} and a state of {self.state.size} numbers",
             2 * memory.COPIES * self.steps * size,
         )
-        limits = self.limits.on_grid(tasks, self.steps, self.duration)
+        present = presence(self.arrivals, self.departures, tasks, self.edges)
+        object.__setattr__(self, "presence", present)
+        if self.control.tasks == "constant" and not present.always:
+            raise ValueError(
+                "`control.tasks` expects true or false where tasks arrive or depart: constant "
+                "shares would train on tasks that are away"
+            )
+        limits = self.limits.on_grid(present.on(self.edges), self.duration)
         if limits.binding and not self.control.tasks:
             raise ValueError(
                 "`limits` expects limits only where `control.tasks` is true, "
@@ -300,6 +314,8 @@ class Problem:
                 )
             for value in (values.min(), values.max()):
                 known.check(f"{knob} of {name}", value)
+        names = self.model.task_names
+        self.presence.check(name, protocol.shares, protocol.edges, names)
         return protocol
 
     @classmethod
@@ -349,11 +365,18 @@ class Problem:
         return {
             "model": {"kind": self.model.kind} | self.model.to_dict(),
             "start": self.model.start_to_dict(self.start),
-            "training": {"duration": self.duration, "steps": self.steps} | self.settings,
+            "training": self._training_to_dict() | self.settings,
             "control": control,
             "objective": self._objective_to_dict(),
             "limits": self.limits.to_dict(),
         }
+
+    def _training_to_dict(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"duration": self.duration, "steps": self.steps}
+        for name in ("arrivals", "departures"):
+            if getattr(self, name) is not None:
+                content[name] = getattr(self.presence, name).tolist()
+        return content
 
     def _objective_to_dict(self) -> dict[str, Any]:
         content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}

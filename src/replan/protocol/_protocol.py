@@ -284,7 +284,8 @@ class Protocol:
         """
         from replan.protocol._rounding import sum_up
 
-        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths)]
+        there = np.ones(self.shares.shape, bool)
+        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths, 0.0, there)]
         return Protocol(rows, knobs=self.knobs, edges=self.edges)
 
     def sample(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replan._common.check import Floats, Ints
+from replan._common.check import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from replan.protocol import Protocol
@@ -14,18 +14,25 @@ if TYPE_CHECKING:
 ORDERS = ("spread", "random")
 
 
-def pick(shares: Floats, order: str, rng: np.random.Generator, lag: Floats) -> Ints:
+def pick(
+    shares: Floats,
+    order: str,
+    rng: np.random.Generator,
+    lag: Floats,
+    there: Bools | None = None,
+) -> Ints:
     """Return a task for each row of shares (n, T), in one of `ORDERS`.
 
     "random" draws them with `rng`; "spread" continues from `lag` (T,), how far each task lags, and
-    updates it.
+    updates it. there: (n, T) whether a task that lags can catch up; by default it always can.
     """
     if order == "random":
         draws = rng.random(len(shares))
         return np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1, dtype=np.int64)
     from replan.protocol._rounding import follow  # compiled, slow to import
 
-    return np.asarray(follow(shares, np.ones(len(shares)), 0.0, lag))
+    there = np.ones(shares.shape, bool) if there is None else there
+    return np.asarray(follow(shares, np.ones(len(shares)), 0.0, there, lag))
 
 
 def sample_count(protocol: Protocol, dimension: int) -> int:
@@ -42,13 +49,20 @@ class Samples:
     """The samples of a protocol in `dimension` input dimensions, taken in order, a few at a time.
 
     order: "spread" (as evenly as the shares allow), "random" (drawn from the shares with `rng`), or
-    the tasks themselves, from 0, one per sample.
+    the tasks themselves, from 0, one per sample. there: (steps, T) whether a task that lags in
+    "spread" can catch up in a step of the protocol; by default it always can.
     """
 
     def __init__(
-        self, protocol: Protocol, dimension: int, order: str | Ints, rng: np.random.Generator
+        self,
+        protocol: Protocol,
+        dimension: int,
+        order: str | Ints,
+        rng: np.random.Generator,
+        there: Bools | None = None,
     ) -> None:
         self.protocol, self.dimension, self.order, self.rng = protocol, dimension, order, rng
+        self.there = there
         self.taken = 0
         self._lag = np.zeros(protocol.tasks)
 
@@ -60,5 +74,6 @@ class Samples:
         if not isinstance(self.order, str):
             tasks = self.order[which]
         else:
-            tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag)
+            there = None if self.there is None else self.there[step]
+            tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag, there)
         return tasks, step

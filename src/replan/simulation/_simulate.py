@@ -57,8 +57,8 @@ def simulate(
     - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
       "full" (plain SGD on N-dimensional weights, the only one with batches and momentum); by
       default the model's first that can.
-    - `times`: when to record the runs, by default at 101 times. The result's `times` are these,
-      sorted and rounded to whole samples, and the end.
+    - `times`: when to record the runs, by default at 101 times, and where tasks arrive or
+      depart. The result's `times` are these, sorted and rounded to whole samples, and the end.
     - `weights`: with the engine "full": weights (K, N) and teachers (P, N) to start from, with
       the overlaps of `problem.start`.
     - `after`: an earlier simulation; its runs continue from where they ended, instead of from
@@ -75,7 +75,9 @@ def simulate(
     then. The other runs go on. Ctrl-C keeps those that are finished.
     """
     check.instance("problem", problem, Problem, "a Problem")
-    problem.accept(protocol)
+    presence = problem.presence
+    protocol = problem.accept(protocol).split(presence.changes)
+    there = None if presence.always else presence.on(protocol.edges)
     model, engine = check_simulable(
         problem, dimension=dimension, seeds=seeds, seed=seed, engine=engine
     )
@@ -85,6 +87,8 @@ def simulate(
     samples = sample_count(protocol, dimension)
     if samples == 0:
         raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
+    if times is None:
+        times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), presence.changes)
     looks = _looks(times, protocol.duration, dimension, samples)
     size = problem.state.size
     each = 2 * len(looks) * (size + len(problem.model.loss_names)) + model.chain_size(
@@ -92,6 +96,9 @@ def simulate(
     )
     memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
+    if not isinstance(tasks, str):
+        edges = np.arange(samples + 1) / dimension
+        presence.check("order", np.eye(problem.model.tasks)[tasks], edges, problem.model.task_names)
     if after is None:
         begins = [model.begin_chain(engine, problem.state, dimension, weights)] * seeds
     else:
@@ -111,7 +118,7 @@ def simulate(
     def run(number: int) -> _Run:
         noise, choice = (np.random.default_rng(s) for s in streams[number].spawn(2))
         chain = begins[number].resume(noise)
-        samples = Samples(protocol, dimension, tasks, choice)
+        samples = Samples(protocol, dimension, tasks, choice, there)
         return _run(chain, samples, rows, problem, looks, at_once, meter, stop)
 
     meter = Meter(progress, "samples", samples * seeds)
@@ -217,10 +224,8 @@ def _accept(after: Simulation, problem: Problem, dimension: int, seeds: int, eng
         )
 
 
-def _looks(times: ArrayLike | None, duration: float, dimension: int, samples: int) -> Ints:
+def _looks(times: ArrayLike, duration: float, dimension: int, samples: int) -> Ints:
     """Return after how many samples to record the runs; the end is always included."""
-    if times is None:
-        times = np.linspace(0.0, duration, _POINTS)
     wanted = check.array("times", times, ("m",))
     if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
         raise ValueError(

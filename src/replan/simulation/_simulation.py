@@ -17,6 +17,7 @@ from replan.dynamics._dynamics import with_ends
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
+from replan.transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,11 @@ class Simulation:
         return Curves(self.times, self.losses, failures=self.failures, names=names)
 
     @cached_property
+    def transfer(self) -> Transfer | None:
+        """Forgetting and transfer (n, T) in the finished runs, where tasks arrive or depart."""
+        return transfer(self.problem, self.times, self.curves.finished)
+
+    @cached_property
     def theory(self) -> Trajectory:
         """The learning curves for N → ∞, as far as they go: see its `status`."""
         return evaluate(self.problem, self.protocol, throw=False)
@@ -91,6 +97,7 @@ class Simulation:
             "standard_error": files.nullable(self.curves.standard_error[-1]),
             "ode_losses": files.nullable(self.theory_losses[-1]),
             "ode_curves": files.nullable(self.theory_losses),
+            **({"transfer": self.transfer.to_dict()} if self.transfer else {}),
             "failures": {str(run): text for run, text in self.failures.items()},
             **self.settings,
             "protocol": self.protocol.to_dict(),
@@ -193,8 +200,9 @@ class Simulation:
         return np.stack(ends, axis=1)
 
     def _notes(self) -> list[str]:
-        """Return what happened to diverged runs, and why the theory is missing if it is."""
-        lines = self.curves.left_out
+        """Return transfer, what happened to diverged runs, and why the theory is missing if so."""
+        lines = [self.transfer.text] if self.transfer and len(self.curves.finished) else []
+        lines += self.curves.left_out
         if self.theory.status != "ok":
             lines.append(f"theory: {self.theory.advice}")
         return lines

@@ -1,20 +1,21 @@
 """Strategies: recipes that make a protocol from a problem without optimising it.
 
-Each is called with a problem alone, or with settings of its own too. Tasks count from 0.
+Each is called with a problem alone, or with settings of its own too. Tasks count from 0. Those that
+are away leave their shares to the others, in proportion; to all others alike if these have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
-from replan._common.check import Floats, Ints, Task
+from replan._common.check import Bools, Floats, Ints, Task
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
 from replan.problem import Problem
@@ -30,46 +31,70 @@ _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that nee
 
 @strategy
 def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
-    """Train on one task alone, by default the first."""
-    return _steady(problem, np.eye(problem.model.tasks)[_task(problem, "task", task)])
+    """Train on one task alone, by default the first; it must be there throughout."""
+    chosen = _task(problem, "task", task)
+    presence = problem.presence
+    if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
+        raise UnfitError(
+            f"`task` expects one that is there throughout, got {problem.model.task_names[chosen]}"
+        )
+    return _sequence(problem, np.full(problem.steps, chosen))
 
 
 @strategy
 def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
-    """Train on the new task alone, by default the last."""
-    return one_task(problem, task=_new_task(problem, new_task))
+    """Train on the new task alone: by default, of those there, the one that arrived last.
+
+    Of several that arrived together, the last of them is new.
+    """
+    if new_task is not None:
+        return one_task(problem, task=_task(problem, "new_task", new_task))
+    return _sequence(problem, problem.presence.newest(problem.edges))
 
 
 @strategy
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
     """Mix the tasks sample by sample in fixed shares (T,), by default equal ones."""
-    return _steady(problem, _shares(problem, shares))
+    return _among(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
 
 
 @strategy
 def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Change the task every step, cycling through `order` (by default all tasks)."""
     cycle = _order(problem, order)
-    rows = [cycle[i % len(cycle)] for i in range(problem.steps)]
-    return Protocol.from_sequence(
-        rows, problem.model.tasks, problem.duration, knobs=problem.settings
-    )
+    rows, at = np.zeros((problem.steps, problem.model.tasks)), 0
+    for row, there in zip(rows, problem.step_limits.there, strict=True):
+        turns = [cycle[(at + i) % len(cycle)] for i in range(len(cycle))]
+        passed = next((i for i, task in enumerate(turns) if there[task]), None)
+        if passed is not None:
+            row[turns[passed]] = 1.0
+            at += passed + 1
+    return _among(problem, rows)
 
 
 @strategy
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
     """Draw every step's task at random with the given shares (T,), by default equal ones."""
     rng = np.random.default_rng(check.integer("seed", seed))
-    tasks = problem.model.tasks
-    rows = rng.choice(tasks, size=problem.steps, p=_shares(problem, shares))
-    return _sequence(problem, rows)
+    sums = np.cumsum(interleaved(problem, shares=shares).shares, axis=1)
+    draws = rng.random(problem.steps)
+    return _sequence(problem, np.sum(draws[:, None] >= sums / sums[:, -1:], axis=1))
 
 
 @strategy
 def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
-    """Train on one task after another in blocks of equal length (by default all tasks)."""
-    blocks = _order(problem, order)
-    return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
+    """Train on one task after another in blocks of equal length (by default all tasks).
+
+    Where tasks arrive, those that do so together divide the time until the next arrival among them.
+    """
+    if order is not None:
+        blocks = _order(problem, order)
+        return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
+    segments = []
+    for begin, end in pairwise(_arrivals(problem)):
+        new = np.flatnonzero(problem.presence.arrivals == begin).tolist()
+        segments += [((end - begin) / len(new), task) for task in new]
+    return _segments(problem, segments)
 
 
 @strategy
@@ -84,23 +109,27 @@ def focus_then_replay(
 
     `focus` is the length of the first phase; by default it ends when the loss of the new task
     meets the largest loss of the others, or never if they do not meet. (The rule that the paper
-    uses on real data.)
+    uses on real data.) It applies at every arrival anew, to the newest task and the others there.
     """
-    new = _new_task(problem, new_task)
+    arrivals = np.searchsorted(problem.edges, _arrivals(problem)[:-1])
+    new = problem.presence.newest(problem.edges)[arrivals].tolist()
+    if new_task is not None:
+        if len(new) > 1:
+            raise ValueError(
+                "`new_task` expects None where tasks arrive: each is new when it does, got "
+                f"{check.show(new_task)}"
+            )
+        new = [_task(problem, "new_task", new_task)]
     if problem.model.loss_names != problem.model.task_names:
         raise UnfitError(
             "`problem` expects a model with a loss for each task, without which focus-then-replay "
             f"does not know how long to focus, got the losses {', '.join(problem.model.loss_names)}"
         )
-    revision = _shares(problem, shares).tolist()
+    revision = tuple(_shares(problem, shares).tolist())
     if focus is None:
-        focus = _meeting_time(problem, new)
+        return _focused(problem, new, _meeting_times(problem, tuple(new), revision), revision)
     focus = check.number("focus", focus, at_least=0, at_most=problem.duration)
-    segments: list[tuple[float, int | list[float]]] = [
-        (focus, new),
-        (problem.duration - focus, revision),
-    ]
-    return _segments(problem, [(length, what) for length, what in segments if length > 0])
+    return _focused(problem, new, [focus] * len(new), revision)
 
 
 @strategy
@@ -109,15 +138,22 @@ def shuffled(
 ) -> Protocol:
     """Put the steps of a protocol (by default `focus_then_replay`) in random order.
 
-    Every step keeps its shares, knobs and length. Steps that begin before `after` stay
+    Every step keeps its shares, knobs and length. Steps stay within the time in which the same
+    tasks are there. Steps that begin before `after` stay
     where they are: an optimum with its focus phase kept is the paper's pseudo-optimal strategy
     (Fig. 3), here "optimal, revision shuffled".
     """
     base = focus_then_replay(problem) if protocol is None else problem.accept(protocol)
+    changes = problem.presence.changes
+    base = base.split(changes)
     after = check.number("after", after, at_least=0, at_most=base.duration)
     first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
     rng = np.random.default_rng(check.integer("seed", seed))
-    order = np.append(np.arange(first), first + rng.permutation(base.steps - first))
+    order = np.arange(base.steps)
+    stretch = np.searchsorted(changes, (base.edges[1:] + base.edges[:-1]) / 2)
+    for i in range(len(changes) + 1):
+        moved = np.flatnonzero((stretch == i) & (order >= first))
+        order[moved] = moved[rng.permutation(moved.size)]
     edges = np.concatenate([[0.0], np.cumsum(base.lengths[order])])
     edges[-1] = base.duration
     return base.select(order, edges)
@@ -256,8 +292,9 @@ def grid_search(
 # Parts
 
 
-def _steady(problem: Problem, shares: Floats) -> Protocol:
-    rows = np.tile(shares, (problem.steps, 1))
+def _among(problem: Problem, shares: Floats) -> Protocol:
+    """Return shares (steps, T) as a protocol; tasks that are away leave theirs to the others."""
+    rows = problem.presence.among(shares, problem.edges)
     return Protocol(rows, problem.duration, knobs=problem.settings)
 
 
@@ -270,10 +307,15 @@ def _sequence(problem: Problem, tasks: Sequence[int] | Ints) -> Protocol:
 def _segments(
     problem: Problem, segments: Sequence[tuple[float, int | Sequence[float]]]
 ) -> Protocol:
-    """Return segments on the problem's grid; their own ends are edges too."""
+    """Return segments on the problem's grid; their own ends are edges too.
+
+    Tasks that are away leave their shares to the others.
+    """
     whole = Protocol.from_segments(segments, problem.model.tasks, knobs=problem.settings)
     edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
-    return Protocol(whole.shares, knobs=whole.knobs, edges=edges).split(problem.edges)
+    cut = Protocol(whole.shares, knobs=whole.knobs, edges=edges).split(problem.edges)
+    shares = problem.presence.among(cut.shares, cut.edges)
+    return Protocol(shares, knobs=cut.knobs, edges=cut.edges)
 
 
 def _with_lr(
@@ -311,31 +353,64 @@ def _lr_grid(problem: Problem) -> Floats:
     return (problem.knob_values[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
 
 
+def _arrivals(problem: Problem) -> list[float]:
+    """Return the times at which tasks arrive, 0 among them, and the end."""
+    return np.unique([0.0, *problem.presence.arrivals, problem.duration]).tolist()
+
+
+def _focused(
+    problem: Problem, new: Sequence[int], lengths: Sequence[float], revision: Sequence[float]
+) -> Protocol:
+    """Return the new task of every arrival alone for its length, at most until the next one.
+
+    Then the shares of the revision, which is all that arrivals without a length have.
+    """
+    segments: list[tuple[float, int | Sequence[float]]] = []
+    rest = [0.0] * (len(new) - len(lengths))
+    intervals = pairwise(_arrivals(problem))
+    for (begin, end), task, length in zip(intervals, new, [*lengths, *rest], strict=True):
+        focus = min(length, end - begin)
+        segments += [(focus, task), (end - begin - focus, revision)]
+    return _segments(problem, [(length, what) for length, what in segments if length > 0])
+
+
 @lru_cache(maxsize=8)
-def _meeting_time(problem: Problem, new: int) -> float:
-    """When the loss of the new task, trained alone, meets the largest loss of the others."""
+def _meeting_times(
+    problem: Problem, new: tuple[int, ...], revision: tuple[float, ...]
+) -> tuple[float, ...]:
+    """How long after each arrival the loss of the new task meets the largest of the others there.
+
+    It is trained alone from its arrival on; where they do not meet, until the next one.
+    """
     from scipy.optimize import brentq  # would double the time it takes to import replan
 
-    alone = evaluate(problem, one_task(problem, task=new))
+    lengths: list[float] = []
+    for task, (begin, end) in zip(new, pairwise(_arrivals(problem)), strict=True):
+        alone = evaluate(problem, _focused(problem, new, [*lengths, end - begin], revision))
+        others = problem.step_limits.there[np.searchsorted(problem.edges, begin)].copy()
+        others[task] = False
 
-    def gap(losses: Floats) -> Floats:
-        return losses[..., new] - np.delete(losses, new, axis=-1).max(axis=-1, initial=-np.inf)
+        def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:
+            return losses[..., task] - losses[..., others].max(axis=-1, initial=-np.inf)
 
-    met = np.flatnonzero(gap(alone.losses) <= 0)
-    if met.size == 0:
-        return problem.duration
-    if met[0] == 0:
-        return 0.0
-    before, after = alone.times[met[0] - 1], alone.times[met[0]]
-    return float(brentq(lambda time: gap(alone.losses_at([time]))[0], before, after, xtol=1e-10))
+        during = (alone.times >= begin) & (alone.times <= end)
+        times, gaps = alone.times[during], gap(alone.losses[during])
+        met = np.flatnonzero(gaps <= 0)
+        if met.size == 0:
+            lengths.append(end - begin)
+        elif met[0] == 0:
+            lengths.append(0.0)
+        else:
+            found = brentq(
+                lambda time, alone=alone, gap=gap: gap(alone.losses_at([time]))[0],
+                times[met[0] - 1], times[met[0]], xtol=1e-10,
+            )  # fmt: skip
+            lengths.append(float(found) - begin)
+    return tuple(lengths)
 
 
 def _task(problem: Problem, name: str, task: int) -> int:
     return check.task(name, task, problem.model.tasks)
-
-
-def _new_task(problem: Problem, task: int | None) -> int:
-    return problem.model.tasks - 1 if task is None else _task(problem, "new_task", task)
 
 
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:

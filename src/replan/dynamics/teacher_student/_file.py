@@ -29,6 +29,10 @@ class _Model(Section):
     hidden: int = Field(ge=1)
     similarity: float | None = None
     tasks: int = Field(2, ge=1)
+    teachers: str | None = None
+    seed: int | None = Field(None, ge=0)
+    blocks: int | None = Field(None, ge=1)
+    between: float | None = None
     teacher_overlaps: Matrix | None = None
     teacher_heads: Annotated[Matrix | None, BeforeValidator(_heads)] = None
     activation: Literal["erf"] | None = None
@@ -43,10 +47,15 @@ class _Model(Section):
         if (self.similarity is None) == (self.teacher_overlaps is None):
             got = "neither" if self.similarity is None else "both"
             raise ValueError(f"`similarity` or `teacher_overlaps`, got {got}")
-        if "tasks" in self.model_fields_set and self.similarity is None:
-            raise ValueError(
-                "`tasks` only with `similarity`, got it with `teacher_overlaps`, which implies it"
-            )
+        for key in ("tasks", "teachers"):
+            if key in self.model_fields_set and self.similarity is None:
+                raise ValueError(
+                    f"`{key}` only with `similarity`, got it with `teacher_overlaps`, which "
+                    "implies it"
+                )
+        for key in ("seed", "blocks", "between"):
+            if key in self.model_fields_set and self.teachers is None:
+                raise ValueError(f"`{key}` only with `teachers`, got it without")
         return self
 
 
@@ -83,7 +92,8 @@ class _Start(Section):
 
 def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a `[model]` section gives."""
-    return read(_Model, content, "model").given()
+    section = read(_Model, content, "model")
+    return section.given() | ({"tasks": section.tasks} if section.teachers else {})
 
 
 def read_start(

@@ -7,6 +7,7 @@ Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ]
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from replan.dynamics._kernels import Kernels
 from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import register
 from replan.dynamics.teacher_student._example import EXAMPLE
+from replan.dynamics.teacher_student._streams import TEACHERS
 
 _APART = 1000.0  # the longest piece of a pretraining
 _SECONDS = 5e-9  # measured: of one step of the integrator, for each of the many terms in it
@@ -141,6 +143,47 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         S = np.full((tasks, tasks), gamma)
         np.fill_diagonal(S, 1.0)
         return cls(S, hidden=hidden, **settings)
+
+    @classmethod
+    def stream(
+        cls,
+        tasks: int,
+        similarity: float,
+        *,
+        teachers: str = "drift",
+        seed: int | None = None,
+        blocks: int | None = None,
+        between: float | None = None,
+        hidden: int | None = None,
+        **settings: Any,
+    ) -> TeacherStudent:
+        """Return a model of many tasks, whose unit teachers have overlaps of one of three kinds.
+
+        - `teachers`: "drift" (γ^|i−j|: similar to the tasks before and after), "random" (drawn with
+          `seed`, by default 0, so that the mean overlap is γ) or "blocks" (γ within each of
+          `blocks` blocks of successive tasks, by default 2, and `between` with any other, by
+          default 0).
+        - `similarity`: γ, from 0 to 1.
+        - `hidden`: by default the number of tasks. `settings`: `TeacherStudent`'s other arguments.
+        """
+        tasks = check.integer("tasks", tasks, at_least=1)
+        gamma = check.number("similarity", similarity, at_least=0, at_most=1)
+        kind = check.one_of("teachers", teachers, TEACHERS)
+        own: dict[str, Any] = {}
+        if seed is not None:
+            own["seed"] = check.integer("seed", seed)
+        if blocks is not None:
+            own["blocks"] = check.integer("blocks", blocks, at_least=1, at_most=tasks)
+        if between is not None:
+            own["between"] = check.number("between", between, at_least=0, at_most=gamma)
+        for name in own:
+            if name not in inspect.signature(TEACHERS[kind]).parameters:
+                raise ValueError(
+                    f"`{name}` expects other `teachers`, got it with {check.show(kind)}"
+                )
+        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
+        _check_sizes(hidden, tasks, tasks)
+        return cls(TEACHERS[kind](tasks, gamma, **own), hidden=hidden, **settings)
 
     @classmethod
     def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
@@ -403,6 +446,8 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         from replan.dynamics.teacher_student import _file
 
         settings = _file.read_model(content)
+        if "teachers" in settings:
+            return cls.stream(**settings)
         if "similarity" in settings:
             return cls.similar(**settings)
         return cls(**settings)

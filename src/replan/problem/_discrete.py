@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled, inner
 from replan._common.interrupt import Pace
-from replan.problem._limits import StepLimits
 from replan.protocol._rounding import sum_up
+
+if TYPE_CHECKING:
+    from replan.problem._limits import StepLimits
 
 _MOST = 2**27  # entries of the tables, in units of two bytes
 _PACE = Pace()  # of filling them in, by entries
 
 
 def cheapest(costs: Floats, limits: StepLimits) -> Ints:
-    """Return the tasks (steps,) of least total cost that keep the limits; costs are (steps, T)."""
+    """Return the tasks (steps,) of least total cost that keep the limits, none if no tasks do.
+
+    costs: (steps, T).
+    """
     if not limits.binding:
-        return np.asarray(np.argmin(costs, axis=1))
+        return np.asarray(np.argmin(np.where(limits.there, costs, np.inf), axis=1))
     steps, tasks = costs.shape
     sizes = _counted(limits, steps)
     limited = limits.switches < steps // limits.dwell - 1
@@ -31,7 +37,7 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
             f"`limits` need a table of {entries:.1g} entries on {steps} steps, more than "
             f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
         )
-    return _shortest_path(costs, limits, most, sizes)
+    return _shortest_path(np.where(limits.there, costs, 0.0), limits, most, sizes)
 
 
 def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
@@ -43,10 +49,11 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
     """
     steps, tasks = shares.shape
     lengths = np.ones(steps)
-    sequence = sum_up(shares, lengths, patience)
-    while limits.binding and np.count_nonzero(np.diff(sequence)) > limits.switches:
+    sequence = sum_up(shares, lengths, patience, limits.there)
+    # beyond twice the steps, only tasks that depart are left
+    while patience < 2 * steps and np.count_nonzero(np.diff(sequence)) > limits.switches:
         patience = 1.5 * patience + 1.0
-        sequence = sum_up(shares, lengths, patience)
+        sequence = sum_up(shares, lengths, patience, limits.there)
     return sequence if allows(limits, sequence) else cheapest(1.0 - np.eye(tasks)[sequence], limits)
 
 
@@ -56,7 +63,8 @@ def allows(limits: StepLimits, sequence: Ints) -> bool:
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
     return bool(
-        np.all((counts >= limits.low) & (counts <= limits.high))
+        np.all(limits.there[np.arange(limits.steps), sequence])
+        and np.all((counts >= limits.low) & (counts <= limits.high))
         and len(changes) <= limits.switches
         and stays.min() >= limits.dwell
     )
@@ -88,14 +96,17 @@ def _shortest_path(costs: Floats, limits: StepLimits, switches: int, sizes: Ints
     best = np.full((limits.dwell + 1, *layer), np.inf)  # the last layers, in turn
     came = np.full((steps + 1, *layer), -1, np.int16)  # the previous task
     sums = np.vstack([np.zeros(T), np.cumsum(costs, axis=0)])
+    stays = np.zeros((steps + 1, T), np.int64)  # the longest that end at each edge
+    for i in range(steps):
+        stays[i + 1] = np.where(limits.there[i], stays[i] + 1, 0)
     walk = (limits.dwell, switches, sizes, strides)
-    _PACE.run(_fill, steps + 1, costs, sums, *walk, best, came)
+    _PACE.run(_fill, steps + 1, costs, sums, stays, *walk, best, came)
     return np.asarray(_trace(best, came, limits.low, limits.high, *walk))
 
 
 @compiled
 def _fill(
-    costs: Floats, sums: Floats, dwell: int, switches: int, sizes: Ints, strides: Ints,
+    costs: Floats, sums: Floats, stays: Ints, dwell: int, switches: int, sizes: Ints, strides: Ints,
     best: Floats, came: Ints, first: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Fill in the layers from step `first` on, for about `most` entries; see `Pace`."""
@@ -110,8 +121,11 @@ def _fill(
         ]  # fmt: skip
         layer[:] = np.inf
         for t in range(T):
+            if stays[i, t] == 0:
+                continue
             stay = sums[i, t] - sums[i - dwell, t]
-            if i == dwell and (sizes[t] == 0 or dwell < sizes[t]):
+            long = stays[i, t] >= dwell  # enough for a new stay that ends here
+            if long and i == dwell and (sizes[t] == 0 or dwell < sizes[t]):
                 layer[t, 0, dwell * strides[t]] = stay
                 came[i, t, 0, dwell * strides[t]] = t
             for s in range(S):
@@ -122,7 +136,7 @@ def _fill(
                         if value < layer[t, s, c]:
                             layer[t, s, c] = value
                             came[i, t, s, c] = t
-                    if sizes[t] > 0 and taken < dwell:
+                    if not long or (sizes[t] > 0 and taken < dwell):
                         continue
                     earlier = s - 1 if switches >= 0 else s
                     if earlier < 0:
@@ -141,7 +155,7 @@ def _trace(
     best: Floats, came: Ints, low: Ints, high: Ints,
     dwell: int, switches: int, sizes: Ints, strides: Ints,
 ) -> Ints:  # fmt: skip
-    """Return the tasks (steps,) along the cheapest way through the filled layers."""
+    """Return the tasks (steps,) along the cheapest way through the filled layers, if any."""
     steps = came.shape[0] - 1
     _, T, S, total = best.shape
     task, used, count, least = -1, 0, 0, np.inf
@@ -151,8 +165,8 @@ def _trace(
             for c in range(total):
                 if last[t, s, c] < least and _within(c, steps, low, high, sizes, strides):
                     task, used, count, least = t, s, c, last[t, s, c]
-    sequence = np.empty(steps, np.int64)
-    i = steps
+    sequence = np.empty(steps if task >= 0 else 0, np.int64)
+    i = sequence.size
     while i > 0:
         other = came[i, task, used, count]
         length = 1 if other == task and i > dwell else dwell
