@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -32,6 +33,21 @@ def test_table_of_three_tasks_fits_too():
     problem = Problem(model, model.fresh(), duration=10.0, steps=20)
     lines = str(replan.compare(problem)).splitlines()
     assert max(map(len, lines)) <= 80
+
+
+def test_table_of_ten_tasks_that_arrive():
+    """The least and the largest losses stand for all, which are in the frame."""
+    model = replan.TeacherStudent.stream(10, 0.5)
+    problem = Problem(model, model.fresh(), duration=10.0, steps=20, arrivals=[0.0, *[4.0] * 9])
+    found = replan.compare(problem, strategies=["interleaved", "no-replay"])
+    head, *lines = str(found).splitlines()
+    assert max(map(len, [head, *lines])) <= 100
+    assert head.split()[:6] == ["strategy", "loss", "least", "of", "a", "task"]
+    for line, run in zip(lines, found.runs.values(), strict=True):
+        worst = int(np.argmax(run.final_losses))
+        assert f" {run.final_losses[worst]:.3g} task {worst + 1} " in line
+    assert len([x for x in found.to_frame() if x.startswith("loss_")]) == 10
+    assert "4 to 10       0.1 each of task 1 to task 10" in str(found.runs["interleaved"])
 
 
 def test_files(comparison, problem, tmp_path):

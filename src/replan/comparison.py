@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_COLUMNS = 4  # tasks, or losses, that have columns of their own in print
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
@@ -61,6 +63,8 @@ class Comparison:
 
     def __str__(self) -> str:
         tasks, names = self.problem.model.tasks, self.problem.model.loss_names
+        if max(tasks, len(names)) > _COLUMNS:
+            return self._short_text()
         head = f"{'strategy':<17} {'loss':>8}" + "".join(f" {name:>8}" for name in names)
         head += "".join(f" {name:>10}" for name in self._transfer_names)
         lines = [f"{head}  {'shares %':<{max(8, 4 * tasks)}} {', '.join(self.problem.settings)}"]
@@ -69,8 +73,25 @@ class Comparison:
             losses += "".join(f" {x:10.3g}" for x in _transfer_means(run))
             shares = "".join(f"{round(100 * s):>4}" for s in run.protocol.mean_shares)
             lines.append(f"{name:<17}{losses}  {shares:<8} {_knobs_text(run)}")
-        lines += [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._failed])
+
+    def _short_text(self) -> str:
+        """Return the table with the least and the largest of many losses, and without shares."""
+        names = self.problem.model.loss_names
+        width = 9 + max(map(len, names))
+        head = f"{'strategy':<17} {'loss':>8} {'least of a task':>{width}} {'largest':>{width}}"
+        head += "".join(f" {name:>10}" for name in self._transfer_names)
+        lines = [f"{head}  {', '.join(self.problem.settings)}"]
+        for name, run in self.runs.items():
+            ends = [int(end(run.final_losses)) for end in (np.argmin, np.argmax)]
+            found = "".join(f" {f'{run.final_losses[i]:.3g} {names[i]}':>{width}}" for i in ends)
+            found += "".join(f" {x:10.3g}" for x in _transfer_means(run))
+            lines.append(f"{name:<17} {run.loss:8.3g}{found}  {_knobs_text(run)}")
+        return "\n".join([*lines, *self._failed])
+
+    @property
+    def _failed(self) -> list[str]:
+        return [f"{name:<17} failed: {why}" for name, why in self.failures.items()]
 
     @property
     def _transfer_names(self) -> list[str]:

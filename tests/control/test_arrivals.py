@@ -279,7 +279,8 @@ def test_protocols_that_train_what_is_away_are_refused(protocol, message):
 
 
 def test_a_task_that_never_arrives():
-    problem = stream(arrivals=[0.0, 0.0, np.inf])
+    problem = stream(arrivals=[0.0, 0.0, np.inf], departures=None)
+    assert not problem.presence.always
     plan = solve(problem, starts=0)
     assert np.all(plan.protocol.shares[:, 2] == 0)
     assert plan.trajectory.final_losses[2] > 0  # it counts all the same

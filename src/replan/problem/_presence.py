@@ -30,7 +30,7 @@ class Presence:
     @cached_property
     def always(self) -> bool:
         """Whether all tasks are there throughout."""
-        return not self.changes.size
+        return bool(np.all(self.arrivals == 0) and np.all(self.departures == self.duration))
 
     @cached_property
     def changes(self) -> Floats:
@@ -110,7 +110,7 @@ def _times(name: str, given: ArrayLike, tasks: int, edges: Floats) -> Floats:
             f"`{name}` expects times of at least 0, or inf, got {check.show(times.tolist())}"
         )
     times = np.minimum(times, edges[-1])
-    found = edges[np.abs(times[:, None] - edges).argmin(axis=1)]
+    found = edges[np.rint(times / edges[-1] * (edges.size - 1)).astype(np.int64)]
     for t in np.flatnonzero(np.abs(found - times) > _SAME * edges[-1]).tolist():
         below = int(np.searchsorted(edges, times[t])) - 1
         raise ValueError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
+_LISTED = 3  # equal shares of more tasks than this are not listed one by one
 
 
 class Protocol:
@@ -498,9 +499,10 @@ class Protocol:
         lines = []
         for first, last in pairwise(bounds[: most + 1]):
             row = self.shares[first]
-            parts = zip(names, row, strict=True)
-            what = " + ".join(f"{share:.3g} {name}" for name, share in parts if share > 0)
-            what = what.removeprefix("1 ")
+            mixed = np.flatnonzero(row > 0).tolist()
+            what = " + ".join(f"{row[t]:.3g} {names[t]}" for t in mixed).removeprefix("1 ")
+            if len(mixed) > _LISTED and np.ptp(row[mixed]) < _SAME and np.all(np.diff(mixed) == 1):
+                what = f"{row[mixed[0]]:.3g} each of {names[mixed[0]]} to {names[mixed[-1]]}"
             lines.append(f"  {self.edges[first]:8.4g} to {self.edges[last]:<8.4g} {what}")
         if len(bounds) - 1 > most:
             lines.append(f"  … {len(bounds) - 1 - most} more")

@@ -96,7 +96,7 @@ def simulate(
     )
     memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
-    if not isinstance(tasks, str):
+    if not isinstance(tasks, str) and not presence.always:
         edges = np.arange(samples + 1) / dimension
         presence.check("order", np.eye(problem.model.tasks)[tasks], edges, problem.model.task_names)
     if after is None:
