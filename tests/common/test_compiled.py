@@ -166,7 +166,8 @@ SMALL = """
 import numpy as np
 from replan.protocol._rounding import follow
 {between}
-print(follow(np.full((4, 2), 0.5), np.ones(4), 0.0, np.zeros(2)).tolist())
+there = np.ones((4, 2), bool)
+print(follow(np.full((4, 2), 0.5), np.ones(4), 0.0, there, np.zeros(2)).tolist())
 """
 FOLLOWED = "[0, 1, 0, 1]"
 
