@@ -18,6 +18,7 @@ CROSS_ENTROPY = "cross-entropy"
 PRECISIONS = {"single": np.float32, "double": np.float64}
 
 _TAPE = 2**24  # numbers on a tape: steps that are pulled back at once
+_SHORT = 2e8  # weights changed, step by step: Ctrl-C can wait for that
 _LOST = (
     10.0  # times the loss of outputs of 0, or at the start: training that ends above it diverged
 )
@@ -33,6 +34,11 @@ class Course(NamedTuple):
     features: Floats
     heads: Floats
     edges: NDArray[np.int64]
+
+    @property
+    def steps(self) -> int:
+        """Of all pieces together."""
+        return int(self.edges[-1] - self.edges[0])
 
 
 class Trainer:
@@ -73,6 +79,7 @@ class Trainer:
         self._looked_at = [
             (np.ascontiguousarray(x, self.real), self.targets(y)) for x, y in looked_at
         ]
+        self._images = sum(len(x) for x, _ in looked_at)
         self._targets = self.targets(data.targets)
         first = data.mix.astype(np.float64)
         mix = np.stack([first, 1 - first], axis=1)
@@ -107,7 +114,7 @@ class Trainer:
                 r * self.size, stop,
             )  # fmt: skip
 
-        self._each(one)
+        self._each(one, course.steps)
         return states[: done.min() + 1]
 
     def pull(
@@ -123,9 +130,10 @@ class Trainer:
         for name, given in (("states", states), ("cotangents", cotangents)):
             if given.shape != wanted:  # compiled code does not look
                 raise ValueError(f"`{name}` expects shape {wanted}, got {given.shape}")
-        steps = int(course.edges[-1] - course.edges[0])
-        if tapes is not None and any(len(tape.units) != max(1, steps) for tape in tapes):
-            raise ValueError(f"`record` expects tapes of {steps} steps, as these pieces have")
+        if tapes is not None and any(len(tape.units) != max(1, course.steps) for tape in tapes):
+            raise ValueError(
+                f"`record` expects tapes of {course.steps} steps, as these pieces have"
+            )
         adjoints = np.empty_like(states)
         by_rates = np.zeros((len(self.realisations), 2, *course.features.shape))
         longest = int(np.diff(course.edges).max(initial=0))
@@ -138,7 +146,7 @@ class Trainer:
                 adjoints, by_rates[r, 0], by_rates[r, 1], stop,
             )  # fmt: skip
 
-        self._each(one)
+        self._each(one, 3 * course.steps)
         by_a, by_h = by_rates.sum(axis=0)
         return adjoints, by_a, by_h
 
@@ -168,7 +176,7 @@ class Trainer:
             if np.all(np.isfinite(weights)) and np.all(found <= most):
                 losses[r], dead[r] = found, not alive
 
-        self._each(one)
+        self._each(one, course.steps)
         return losses, dead
 
     def losses(self, rows: Floats) -> Floats:
@@ -181,7 +189,7 @@ class Trainer:
                     return
                 found[i, r], _ = self._losses(self._weights(row, r))
 
-        self._each(one)
+        self._each(one, self._images * len(rows))
         return found
 
     def pull_losses(self, rows: Floats, by_losses: Floats) -> Floats:
@@ -199,16 +207,15 @@ class Trainer:
                     pull_mean_loss(by, out, weights, *self._look(t))
                 found[i, self._own(r)] = out
 
-        self._each(one)
+        self._each(one, 2 * self._images * len(rows))
         return found
 
     def tapes(self, course: Course) -> Tapes | None:
         """Return room for all steps of all realisations; None where it would be too much."""
-        steps = int(course.edges[-1] - course.edges[0])
-        everything = steps * len(self.realisations)
+        everything = course.steps * len(self.realisations)
         if self.at_once(everything) < everything:
             return None
-        return [self._tape(steps) for _ in self.realisations]
+        return [self._tape(course.steps) for _ in self.realisations]
 
     def at_once(self, steps: int) -> int:
         """Return how many of some steps a tape has room for; at least one."""
@@ -242,9 +249,17 @@ class Trainer:
 
     # Parts
 
-    def _each(self, work: Job) -> None:
-        """Do the work of every realisation, in threads, so that Ctrl-C reaches this one."""
+    def _each(self, work: Job, steps: float) -> None:
+        """Do the work of every realisation, about as long as so many steps, in threads.
+
+        So Ctrl-C reaches this one. Short work that one thread does is done here, as starting that
+        thread takes long beside it.
+        """
         stop = np.zeros(1, bool)
+        if self.threads == 1 and steps * self.size <= _SHORT:
+            for r in range(len(self.realisations)):
+                work(r, stop)
+            return
         with ThreadPoolExecutor(self.threads) as pool:
             try:
                 list(pool.map(lambda r: work(r, stop), range(len(self.realisations))))
