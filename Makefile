@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
 
-.PHONY: demo test test-torch test-avalanche format bench clean
+.PHONY: demo test test-torch test-avalanche test-explorer test-package docs notebooks format bench clean
 
 demo: .venv/installed
 	mkdir -p demo
@@ -21,13 +21,43 @@ test: .venv/installed-dev
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
 	.venv-torch/bin/pytest tests/integrations/test_torch.py tests/integrations/test_lightning.py tests/integrations/test_states.py \
+		tests/integrations/test_examples.py tests/integrations/test_pages.py \
 		tests/integrations/test_practice.py \
 		tests/networks/test_experiment.py::test_a_run_of_steps_against_torch \
 		tests/networks/test_model.py::test_a_run_of_steps_against_torch
 
 # Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
 test-avalanche: .venv-avalanche/installed
-	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py
+	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py tests/integrations/test_examples.py
+
+# The wheel with the oldest dependencies that pyproject.toml allows, the sdist with the newest, each where nothing else is.
+test-package: .venv-package/installed
+	rm -rf build/package
+	.venv-package/bin/python -m build --outdir build/package .
+	.venv-package/bin/python tests/oldest.py > build/package/oldest.txt
+	$(PYTHON) -m venv build/package/oldest
+	build/package/oldest/bin/python -m pip install --quiet --constraint build/package/oldest.txt build/package/*.whl
+	build/package/oldest/bin/replan --version
+	cd build/package && oldest/bin/python ../../tests/packaged.py
+	$(PYTHON) -m venv build/package/newest
+	build/package/newest/bin/python -m pip install --quiet --upgrade build/package/*.tar.gz
+	build/package/newest/bin/replan --version
+	cd build/package && newest/bin/python ../../tests/packaged.py
+
+# The site of the documentation: build/site/index.html.
+docs: .venv-docs/installed
+	.venv-docs/bin/python docs/build.py
+
+# Runs the notebooks in place, for outputs that are up to date.
+notebooks: .venv/installed-dev .venv-torch/installed
+	$(BIN)/python docs/run_notebooks.py paper own-model
+	.venv-torch/bin/python docs/run_notebooks.py pytorch
+
+# The explorer in a real browser, Debian's Chromium, one test after the other.
+test-explorer: .venv-explorer/installed
+	@command -v chromium || command -v chromium-browser || { apt-get update --quiet && apt-get install --yes --quiet chromium; } \
+		|| { echo 'make test-explorer needs Chromium: install it, such as by: apt-get install chromium'; exit 1; }
+	.venv-explorer/bin/pytest -n 0 tests/explorer
 
 format: .venv/installed-dev
 	$(BIN)/ruff format
@@ -36,6 +66,7 @@ format: .venv/installed-dev
 # Speed against peers in the same run; needs a C compiler. Takes half an hour.
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/rate.py
+	$(BIN)/python benchmarks/relu.py
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/figures.py
@@ -63,6 +94,18 @@ bench: .venv/installed-bench
 	.venv-avalanche/bin/python -m pip install --quiet --editable '.[avalanche,test]'
 	touch $@
 
+.venv-explorer/installed: .venv-explorer/pip pyproject.toml
+	.venv-explorer/bin/python -m pip install --quiet 'playwright==1.*' --editable '.[explore,test]'
+	touch $@
+
+.venv-package/installed: .venv-package/pip
+	.venv-package/bin/python -m pip install --quiet build
+	touch $@
+
+.venv-docs/installed: .venv-docs/pip docs/requirements.txt
+	.venv-docs/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	touch $@
+
 .venv/installed: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
@@ -76,5 +119,5 @@ bench: .venv/installed-bench
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv .venv-torch .venv-avalanche .cache demo build dist
+	rm -rf .venv .venv-* .cache demo build dist
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

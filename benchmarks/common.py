@@ -25,10 +25,11 @@ class Result:
     status: str
 
 
-def compile_peer(folder: Path) -> ctypes.CDLL:
-    library = folder / "rate.so"
-    command = ["cc", "-O3", "-shared", "-fPIC", "-o", str(library), str(HERE / "rate.c"), "-lm"]
-    subprocess.run(command, check=True)
+def compile_peer(folder: Path, source: str = "rate.c", *options: str) -> ctypes.CDLL:
+    """Compile a peer written in C, by default plainly."""
+    library = folder / f"{source}.so"
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(HERE / source)]
+    subprocess.run([*command, *(options or ("-O3",)), "-lm"], check=True)
     return ctypes.CDLL(str(library))
 
 
@@ -61,14 +62,15 @@ def show(rows: list[dict]) -> str:
 def save(name: str, tables: dict[str, list[dict]]) -> dict[str, list[dict]]:
     """Write the tables with the machine as JSON, and as text, to benchmarks/results.
 
-    Tables of an earlier run that were not made again are kept. Returns all tables.
+    Tables of an earlier run that were not made again are kept, each with the machine that it was
+    made on. Returns all tables.
     """
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = {key: rows for key, rows in old.items() if isinstance(rows, list)}
-    tables = kept | tables
+    made, tables = tables, kept | tables
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True)
     machine = {
         "cpu": _cpu(),
@@ -78,13 +80,24 @@ def save(name: str, tables: dict[str, list[dict]]) -> dict[str, list[dict]]:
         "cc": compiler.stdout.splitlines()[0],
         "replan": replan.__version__,
     }
+    machines = {title: machine if title in made else old["machines"][title] for title in tables}
     text = "\n\n".join(f"{title}\n{show(rows)}" for title, rows in tables.items())
     print(text)
-    content = {"command": f"python benchmarks/{name}.py", "machine": machine, **tables}
+    content = {"command": f"python benchmarks/{name}.py", "machines": machines, **tables}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    about = ", ".join(f"{key} {value}" for key, value in machine.items())
-    (folder / f"{name}.txt").write_text(f"{text}\n\n{about}\n", encoding="utf-8")
+    (folder / f"{name}.txt").write_text(f"{text}\n\n{_where(machines)}\n", encoding="utf-8")
     return tables
+
+
+def _where(machines: dict[str, dict[str, str]]) -> str:
+    """Return, in a line for each machine, which tables were made there."""
+    titles: dict[str, list[str]] = {}
+    for title, machine in machines.items():
+        about = ", ".join(f"{key} {value}" for key, value in machine.items())
+        titles.setdefault(about, []).append(title)
+    if len(titles) == 1:
+        return next(iter(titles))
+    return "\n".join(f"{', '.join(names)}: {about}" for about, names in titles.items())
 
 
 def _cpu() -> str:

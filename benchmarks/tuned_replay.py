@@ -311,6 +311,9 @@ if __name__ == "__main__":
             runs = found.experiment.runs
             title += f"; {tuned}, tested with {runs[0]}–{runs[-1]}"
             tables = {title: rows(found, other)}
+            if part == "shares":  # none of them is a search of its own
+                for row in tables[title]:
+                    del row["settled"]
             if part in SIZES:
                 tables[f"tried by fixed replay: {title}"] = tried(found)
             save("tuned_replay", tables)

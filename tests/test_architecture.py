@@ -31,18 +31,20 @@ LAYERS = [
     "control",
     "simulation",
     "policies",
+    "tuning",
     "integrations",  # adapters of policies, which networks train with in PyTorch
     "sweeps",
     "studies",
     "networks",
     "paper",
+    "explorer",
     "replan",
     "cli",
 ]
 
 MODEL = "replan.dynamics.teacher_student"
 FACES = {"replan", "replan.dynamics"}  # re-export the models
-FRAMEWORKS = {"torch", "lightning", "avalanche"}  # that may not be installed
+FRAMEWORKS = {"torch", "lightning", "avalanche", "panel", "bokeh"}  # that may not be installed
 
 
 def module_name(path):
@@ -226,9 +228,10 @@ def load(module):
     try:
         return import_module(module)
     except ImportError as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name not in FRAMEWORKS:
+        first = error.__cause__ or error  # integrations say what to install
+        if not isinstance(first, ModuleNotFoundError) or first.name not in FRAMEWORKS:
             raise
-        pytest.skip(f"{error.name} is not installed")
+        pytest.skip(f"{first.name} is not installed")
 
 
 @pytest.mark.parametrize("package", [module for module in PATHS if is_package(module)])

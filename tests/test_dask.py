@@ -64,11 +64,11 @@ def cases(*values, **others):
     return [{"x": x} | others for x in values]
 
 
-def test_the_cases_of_a_killed_worker_are_done_elsewhere(cluster, tmp_path, monkeypatch):
+def test_the_cases_of_a_killed_worker_are_done_elsewhere(cluster, write, tmp_path, monkeypatch):
     victim, _ = cluster.start_worker(), cluster.start_worker()
     client = cluster.connect(2)
     monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "model.py"))
-    (tmp_path / "model.py").touch()
+    write("model.py", "")
     found = sweep(swept.imports, cases(1), executor=client, cache=tmp_path / "cache")
     assert found == [{"y": str(tmp_path / "model.py")}]
     (tmp_path / "script.py").write_text("def cube(x):\n    return {'y': x**3}\n")
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_workers_is_told_in_a_line(tmp_path, monkeypatch):
         "raise ModuleNotFoundError(\"No module named 'replan'\", name='replan')\n"
     )
     shutil.copytree(SOURCES / "replan", edited / "replan")
-    with (edited / "replan" / "trajectory.py").open("a") as file:
+    with (edited / "replan" / "trajectory" / "_trajectory.py").open("a") as file:
         file.write("# edited\n")
     old.mkdir()
     (old / "swept.py").write_text("def square(x):\n    return {'y': 0}\n")

@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from documented import check_notebook
 from replan import Problem, networks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("guide", "levers", "models", "studies")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("guide", "levers", "models", "start-control", "start-theorist", "studies")
+    ),
 ]
 
 
@@ -29,10 +33,22 @@ def test_python_runs(page, tmp_path, monkeypatch):
     exec(compile(code, page.name, "exec"), {})
 
 
-def test_shell_lines_of_the_readme_run(tmp_path):
+@pytest.mark.parametrize("name", ["paper", "own-model"])
+def test_a_notebook_runs_and_says_what_is_stored(name):
+    check_notebook(name)
+
+
+def test_the_readme_begins_with_two_commands_and_has_a_picture():
+    text = PAGES[0].read_text(encoding="utf-8")
+    first = text.split("```sh\n")[1].splitlines()
+    assert [line.split()[1] for line in first[:2]] == ["demo", "test"]
+    assert "](docs/images/plan.png)" in text
+
+
+def test_shell_lines_of_the_command_line_run(tmp_path):
     lines = [
         line.partition("#")[0].split()
-        for block in blocks(PAGES[0], "sh")
+        for block in blocks(ROOT / "docs" / "command-line.md", "sh")
         for line in block.splitlines()
         if line.startswith("replan ")
     ]
@@ -72,6 +88,7 @@ def test_the_documented_problem_file_loads(tmp_path):
 
 
 def test_links_lead_somewhere():
-    for page in [*PAGES, *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"]:
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
+    for page in [*top, *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import replan
+from documented import assert_alike
 from replan._common import compiled
 from replan.control import METHODS, Objective
 from replan.dynamics import Dynamics, Pieces, _registry, find, register
@@ -63,14 +64,6 @@ def command_line(*words):
     program = "from replan.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
-
-
-def assert_alike(printed, shown):
-    """The same words, and the same numbers to 5 %; what is below 1e-9 counts as rounding."""
-    number = r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?"
-    assert re.sub(number, "#", printed).split() == re.sub(number, "#", shown).split()
-    found, wanted = (list(map(float, re.findall(number, text))) for text in (printed, shown))
-    assert found == pytest.approx(wanted, rel=0.05, abs=1e-9)
 
 
 # The page

@@ -316,11 +316,12 @@ def calls():
             {
                 "teacher_overlaps": S, "hidden": 2, "teacher_heads": np.eye(2), "noise": 0.1,
                 "train_heads": [True, False], "head_lr": 1.0, "activation": "erf",
+                "teacher_activation": "erf",
             },
             {
                 "teacher_overlaps": "array", "hidden": "integer", "teacher_heads": "heads?",
                 "noise": "number", "train_heads": "tasks", "head_lr": "number",
-                "activation": "word",
+                "activation": "word", "teacher_activation": "word?",
             },
         ),
         "similar": Call(

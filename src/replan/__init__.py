@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from replan import studies as studies
     from replan import sweeps as sweeps
     from replan import trajectory as trajectory
+    from replan import tuning as tuning
     from replan.comparison import Comparison, compare
     from replan.control import (
         Exhaustive,
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
         ForwardBackward,
         Levers,
         Plan,
+        Regret,
         Relax,
         SolveError,
         levers,
+        regret,
         solve,
     )
     from replan.curves import Curves
@@ -41,14 +44,21 @@ if TYPE_CHECKING:
         TeacherStudent,
     )
     from replan.paper.timescale import measure_readout_timescale, readout_timescale
-    from replan.problem import Control, Limits, Problem
+    from replan.problem import Control, Ensemble, Limits, Problem
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
     from replan.studies import Study, study
     from replan.sweeps import sweep
     from replan.trajectory import Trajectory, evaluate
+    from replan.tuning import Tuned, tune
 
     __version__: str
+    """The version of the package.
+
+    Examples:
+        >>> replan.__version__.split(".")[0]
+        '0'
+    """
 
 __all__ = [
     "AutoDynamics",
@@ -56,6 +66,7 @@ __all__ = [
     "Control",
     "Curves",
     "Dynamics",
+    "Ensemble",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
@@ -66,23 +77,27 @@ __all__ = [
     "Plan",
     "Problem",
     "Protocol",
+    "Regret",
     "Relax",
     "Simulation",
     "SolveError",
     "Study",
     "TeacherStudent",
     "Trajectory",
+    "Tuned",
     "__version__",
     "compare",
     "evaluate",
     "levers",
     "measure_readout_timescale",
     "readout_timescale",
+    "regret",
     "simulate",
     "solve",
     "strategies",
     "study",
     "sweep",
+    "tune",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name at all to be in the module
@@ -92,6 +107,7 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "Control": "replan.problem:Control",
         "Curves": "replan.curves:Curves",
         "Dynamics": "replan.dynamics:Dynamics",
+        "Ensemble": "replan.problem:Ensemble",
         "Exhaustive": "replan.control:Exhaustive",
         "Flips": "replan.control:Flips",
         "ForwardBackward": "replan.control:ForwardBackward",
@@ -102,27 +118,31 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "Plan": "replan.control:Plan",
         "Problem": "replan.problem:Problem",
         "Protocol": "replan.protocol:Protocol",
+        "Regret": "replan.control:Regret",
         "Relax": "replan.control:Relax",
         "Simulation": "replan.simulation:Simulation",
         "SolveError": "replan.control:SolveError",
         "Study": "replan.studies:Study",
         "TeacherStudent": "replan.dynamics:TeacherStudent",
         "Trajectory": "replan.trajectory:Trajectory",
+        "Tuned": "replan.tuning:Tuned",
         "__version__": "replan._common.files:VERSION",
         "compare": "replan.comparison:compare",
         "evaluate": "replan.trajectory:evaluate",
         "levers": "replan.control:levers",
         "measure_readout_timescale": "replan.paper.timescale:measure_readout_timescale",
         "readout_timescale": "replan.paper.timescale:readout_timescale",
+        "regret": "replan.control:regret",
         "simulate": "replan.simulation:simulate",
         "solve": "replan.control:solve",
         "study": "replan.studies:study",
         "sweep": "replan.sweeps:sweep",
+        "tune": "replan.tuning:tune",
     } | {
         module: f"replan.{module}"
         for module in (
             "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
-            "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory",
+            "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory", "tuning",
         )
     }  # fmt: skip
 

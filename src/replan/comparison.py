@@ -28,7 +28,19 @@ _COLUMNS = 4  # tasks, or losses, that have columns of their own in print
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Trajectories by strategy, best first, and why others failed."""
+    """Trajectories by strategy, best first, and why others failed.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> comparison = replan.compare(problem, strategies=["interleaved", "no-replay"])
+        >>> list(comparison.runs)
+        ['interleaved', 'no-replay']
+        >>> comparison.to_frame()[["strategy", "value"]].round(3)
+              strategy  value
+        0  interleaved  0.008
+        1    no-replay  0.011
+    """
 
     problem: Problem
     runs: dict[str, Trajectory]
@@ -196,6 +208,15 @@ def compare(
     `strategies`: which, by their names or themselves; by default all, and where there is a single
     task, of those that train alike the first. `progress`: True shows a bar; a function is called
     with a `Progress` after each run, those of grid searches included.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> print(replan.compare(problem, strategies=["interleaved", "sequential", "no-replay"]))
+        strategy              loss   task 1   task 2  shares % lr
+        interleaved        0.00765  0.00119   0.0141    50  50 1
+        no-replay           0.0112   0.0222 0.000118     0 100 1
+        sequential           0.016   0.0186   0.0133    50  50 1
     """
     check.instance("problem", problem, Problem, "a Problem")
     runs, failures = {}, {}

@@ -28,6 +28,18 @@ class Curves:
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
     end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
     by default task 1, …
+
+    Examples:
+        >>> losses = np.array([[[0.5], [0.2]], [[0.5], [0.4]]])  # two runs, two times, one task
+        >>> curves = replan.Curves(times=np.array([0.0, 1.0]), losses=losses)
+        >>> print(curves.mean[-1], curves.standard_error[-1])  # at the end
+        [0.3] [0.1]
+        >>> curves.to_frame()
+           run  time  loss_1
+        0    0   0.0     0.5
+        1    0   1.0     0.2
+        2    1   0.0     0.5
+        3    1   1.0     0.4
     """
 
     times: Floats

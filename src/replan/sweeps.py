@@ -68,6 +68,12 @@ def sweep(
     - `progress`: True for a progress bar; a function is called with a `Progress`.
 
     An error in a case, or Ctrl-C, ends the sweep; what was finished stays in the cache.
+
+    Examples:
+        >>> def area(width, height):
+        ...     return {"area": width * height}
+        >>> replan.sweep(area, [{"width": 2, "height": 3}, {"width": 4, "height": 5}], workers=1)
+        [{'area': 6}, {'area': 20}]
     """
     with Sweep(cache, workers=workers, executor=executor, progress=progress) as run:
         return run(function, cases)
@@ -77,6 +83,15 @@ class Sweep:
     """Sweeps that share workers, a cache and a progress bar; they may run in several threads.
 
     The arguments are those of `sweep`. Used as `with Sweep(…) as run: run(function, cases)`.
+
+    Examples:
+        >>> def area(width, height):
+        ...     return {"area": width * height}
+        >>> with replan.sweeps.Sweep(workers=1) as run:
+        ...     print(run(area, [{"width": 2, "height": 3}]))
+        ...     print(run(area, [{"width": 4, "height": 5}]))
+        [{'area': 6}]
+        [{'area': 20}]
     """
 
     def __init__(

@@ -37,6 +37,18 @@ def test_evaluate_writes_what_the_library_computes(run, tmp_path):
     assert (tmp_path / "o.png").exists()
 
 
+def test_a_task_that_stays_for_ever_is_kept_in_results(run, tmp_path):
+    file = tmp_path / "problem.toml"
+    times = "[training]\narrivals = [0, inf]\ndepartures = [inf, inf]"
+    file.write_text(file.read_text().replace("[training]", times))
+    code, _, err = run("evaluate problem.toml --strategy interleaved --json o.json")
+    assert (code, err) == (0, "")
+    content = json.loads((tmp_path / "o.json").read_text())["settings"]["file"]
+    again = Problem.from_dict(content)
+    assert again.to_dict() == Problem.load("problem.toml").to_dict()
+    assert again.presence.arrivals.tolist() == [0, 10]
+
+
 def test_a_problem_file_may_begin_with_a_byte_order_mark(run, tmp_path):
     file = tmp_path / "problem.toml"
     file.write_text(file.read_text(), encoding="utf-8-sig")

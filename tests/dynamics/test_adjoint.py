@@ -76,11 +76,11 @@ def oracle():
     )  # fmt: skip
 
 
-def instance(shape):
+def instance(shape, **settings):
     """A model with noise and a fixed head among trained ones, controls with a zero share."""
     K, P, T = shape
     flags = [t != 1 for t in range(T)]
-    model, start = random_model(K, P, T, noise=0.6, head_lr=0.7, train_heads=flags)
+    model, start = random_model(K, P, T, noise=0.6, head_lr=0.7, train_heads=flags, **settings)
     rng = np.random.default_rng(5)
     shares = rng.dirichlet(np.ones(T), size=4)
     shares[1] = np.eye(T)[T - 1]

@@ -88,7 +88,7 @@ def test_a_single_core_and_models_of_the_main_program_have_no_second_process(
 ):
     monkeypatch.setattr(_ahead, "is_missing", lambda loop: True)
     monkeypatch.setattr(_ahead, "_running", {})
-    monkeypatch.setattr(_ahead, "_cores", lambda: cores)
+    monkeypatch.setattr(_ahead, "cores", lambda: cores)
     monkeypatch.setattr(Fishing, "__module__", module)
     _ahead.begin(Fishing.kernels(), Fishing, Fishing().parameters)
     assert not _ahead._running

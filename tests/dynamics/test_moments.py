@@ -122,3 +122,13 @@ def test_price_theorem_links_i2_to_the_slopes(factor):
     once = moments.tilt(cov, 0)
     slopes = 2 / np.pi * moments.norm(cov[0, 0]) * moments.norm(once[1, 1])
     assert slopes == pytest.approx(float(jax.grad(i2)(cov[0, 1])), rel=1e-10)
+
+
+def test_arcsine_to_the_last_digits():
+    x = np.concatenate([np.linspace(-1, 1, 20_001), [-0.0, 1e-300, np.nextafter(0.5, 1)]])
+    found = np.array([moments.i2(value, 1.0, 1.0) for value in x]) / moments.TWO_OVER_PI
+    exact = np.arcsin(x.astype(np.longdouble))
+    assert np.max(np.abs(found - exact)) < 6e-16
+    assert np.array_equal(np.signbit(found), np.signbit(x))
+    assert np.isnan(moments.i2(1.1, 1.0, 1.0))
+    assert np.isnan(moments.i2(np.nan, 1.0, 1.0))

@@ -310,7 +310,19 @@ def test_bad_overlaps_are_refused(change, message):
         ),
         ({"train_heads": 0}, "`train_heads` expects a list of bools, got 0"),
         ({"train_heads": [True]}, "`train_heads` expects .* each of 2 tasks"),
-        ({"activation": "relu"}, "`activation` expects one of erf; got 'relu'"),
+        ({"activation": "tanh"}, "`activation` expects one of erf, relu, linear; got 'tanh'"),
+        (
+            {"activation": "erf", "teacher_activation": "relu"},
+            "`teacher_activation` expects that of the student, 'erf', because .* got 'relu'",
+        ),
+        (
+            {"activation": "relu", "teacher_activation": "linear"},
+            r"got 'linear' \(z = max\(z, 0\) − max\(−z, 0\): take ReLU teacher units",
+        ),
+        (
+            {"activation": "relu", "hidden": 250},
+            "`hidden` = 250 ReLU units .* sets of four, .*: use smaller sizes",
+        ),
     ],
 )
 def test_bad_models_are_refused(arguments, message):

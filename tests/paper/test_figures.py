@@ -48,6 +48,13 @@ TINY = {
     "dropout": {"noises": [0.3], "steps": 3, "duration": 3.0, "lr": 1.0, "max_lr": 2.0},
     "denoising": {"test_noises": [0.5], "steps": 3, "duration": 3.0, "lr": 0.3, "max_lr": 1.0},
     "levers": {"seeds": 2, "steps": 4, "similarities": [0.3, 0.8], "max_lr": 2.0},
+    "activation": {
+        "seeds": 1,
+        "steps": 8,
+        "similarities": [0.1, 0.9],
+        "similarity": 0.3,
+        "dimension": 50,
+    },
 }
 
 
@@ -160,6 +167,21 @@ def multitask(sequential=(2, 4, 3, 2), interleaved=(1.4, 1.3, 1.2, 1.1), gain=0.
     best = (1 - gain) * np.array(interleaved)
     losses = {"sequential": sequential, "interleaved 1:1": interleaved, "optimal": best}
     return {"losses": losses_table(**losses)}
+
+
+def activation(two=None, three=None, five=None):
+    """Tables of three figures for both activations; what is changed are ReLU's."""
+    tables = {}
+    for figure, made, change in (
+        ("2", dynamics, two),
+        ("3", similarity, three),
+        ("5", multitask, five),
+    ):
+        for name in ("relu", "erf"):
+            for part, table in made(**(change or {}) if name == "relu" else {}).items():
+                rows = table.assign(activation=name)
+                tables.setdefault(f"{part}-{figure}", []).append(rows)
+    return {name: pd.concat(parts) for name, parts in tables.items()}
 
 
 def annealing(joint=1.0, annealed=1.5, optimal=3.0):
@@ -356,6 +378,18 @@ MADE = {
                         ({"rate": 0.7, "curve": 0.4}, 2), ({"curve": 0.29}, 3),
                         ({"equal": 0.95}, 4)]),
 }  # fmt: skip
+MADE["activation"] = (
+    activation,
+    [
+        ({word: change}, first + claim)
+        for word, name, first in (
+            ("two", "dynamics", 0),
+            ("three", "similarity", 4),
+            ("five", "multitask", 9),
+        )
+        for change, claim in MADE[name][1]
+    ],
+)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -379,6 +413,7 @@ def test_every_claim_is_seen_to_fail():
         alone = {claim for _, claim in changes}
         together = {  # claims that cannot fail alone
             "multitask": {2: {"sequential": (1, 1.2, 1.1, 1)}},
+            "activation": {11: {"five": {"sequential": (1, 1.2, 1.1, 1)}}},
         }.get(name, {})
         for claim, change in together.items():
             assert verdicts(name, make_tables(**change))[claim] == "does not hold"

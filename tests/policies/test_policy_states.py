@@ -26,6 +26,9 @@ POLICIES = {
               {"new_task": 0, "old_tasks": [], "shares": 0.5, "weights": [1.0, 2.0],
                "margin": 0.1, "patience": 2, "smoothing": 0.5, "tasks": 3, "until": "halved",
                "order": "random", "seed": 0}),
+    "rates": (FocusThenReplay, {"new_task": 1, "old_tasks": [0], "focus_lr": 2.0, "decay": 1.0,
+                                "max_focus": 3},
+              {"focus_lr": 1.5, "replay_lr": 0.5, "decay": 3.0}),
     "replay": (FocusThenReplay, {"new_task": 0, "old_tasks": [], "tasks": 3, "max_focus": 9},
                {"shares": [0.5, 0.25, 0.25]}),
 }  # fmt: skip

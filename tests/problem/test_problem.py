@@ -232,7 +232,11 @@ def test_a_saved_problem_is_loaded_again(tmp_path):
             r"`model\.teacher_overlaps` expects a positive semi-definite matrix",
         ),
         (MODEL + "noise = -1\n" + START + TRAINING, r"`model\.noise` .* got -1"),
-        (MODEL + 'activation = "relu"\n' + START + TRAINING, r'`model\.activation` .* got "relu"'),
+        (MODEL + 'activation = "tanh"\n' + START + TRAINING, r'`model\.activation` .* got "tanh"'),
+        (
+            MODEL + 'teacher_activation = "relu"\n' + START + TRAINING,
+            r"`model\.teacher_activation` expects that of the student, 'erf'",
+        ),
         (
             MODEL + "train_heads = 3\n" + START + TRAINING,
             r"`model\.train_heads` expects true, false",

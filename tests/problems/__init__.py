@@ -96,20 +96,34 @@ def small(similarity: float, tasks: int = 2, steps: int = 12, **settings) -> Pro
 
 
 @cache
-def _values(model, start: bytes, duration: float, steps: int, weights: bytes, running: bytes):
-    """Return every sequence of tasks (n, steps) and its value (n,), on halves of the steps."""
+def _curves(model, start: bytes, duration: float, steps: int):
+    """Return every sequence of tasks (n, steps), its mean losses in steps and its final losses."""
     tasks, parts = model.tasks, 2
-    w, r = np.frombuffer(weights), np.frombuffer(running)
     knobs = np.ones((steps, model.panel.size))
-    simpson = np.tile([1.0, 4.0, 1.0], (steps * parts // 2, 1)) / 3 / (steps * parts)
     sequences = np.array(list(product(range(tasks), repeat=steps)))
-    values = []
+    means, finals = [], []
     for sequence in sequences:
         whole = Pieces.whole(np.eye(tasks)[sequence], knobs, np.full(steps, duration / steps))
         losses = model.losses(model.roll_out(np.frombuffer(start), whole.cut(parts)))
-        triples = np.stack([losses[:-2:2], losses[1:-1:2], losses[2::2]], axis=1)
-        values.append(losses[-1] @ w + np.einsum("ij,ijt,t->", simpson, triples, r))
-    return sequences, np.array(values)
+        means.append((losses[:-2:2] + 4 * losses[1:-1:2] + losses[2::2]) / 6)
+        finals.append(losses[-1])
+    return sequences, np.array(means), np.array(finals)
+
+
+def goal_of_all(problem: Problem, means, finals):
+    """Return what the goal makes of mean losses (n, steps, T) and final ones (n, T), plainly."""
+    weights = np.asarray(problem.weights)
+    if problem.goal == "final":
+        return finals @ weights
+    if problem.goal == "worst":
+        return (finals * weights / weights.max()).max(axis=1)
+    tasks = problem.model.tasks
+    arrivals = [0.0] * tasks if problem.arrivals is None else problem.arrivals
+    middles = (np.arange(problem.steps) + 0.5) * problem.duration / problem.steps
+    seen = [[w * (a < time) for w, a in zip(weights, arrivals, strict=True)] for time in middles]
+    return np.mean(
+        [means[:, i] @ row / max(sum(row), 1e-300) for i, row in enumerate(seen)], axis=0
+    )
 
 
 def keeps(limits: Limits, sequence, tasks: int, duration: float) -> bool:
@@ -127,6 +141,19 @@ def keeps(limits: Limits, sequence, tasks: int, duration: float) -> bool:
     )
 
 
+def little_replay(most: float | None, first, sequence) -> bool:
+    """Whether a sequence of tasks that arrive with the steps `first` replays little, plainly."""
+    if most is None:
+        return True
+    steps = len(sequence)
+    begins = sorted({int(x) for x in first if 0 < x < steps})
+    for begin, end in zip(begins, [*begins, steps][1:], strict=True):
+        old = [task for task in sequence[begin:end] if first[task] < begin]
+        if len(old) > most * (end - begin) + 1e-9:
+            return False
+    return True
+
+
 def there(problem: Problem, sequence) -> bool:
     """Whether a sequence of tasks trains on each only while it is there, written plainly."""
     tasks = problem.model.tasks
@@ -141,14 +168,16 @@ def there(problem: Problem, sequence) -> bool:
 
 def best_of_all(problem: Problem) -> float:
     """Return the least objective of all protocols within the limits, tried one by one."""
-    arrays = (problem.state, np.asarray(problem.weights), np.asarray(problem.running))
-    start, weights, running = (array.tobytes() for array in arrays)
-    sequences, values = _values(
-        problem.model, start, problem.duration, problem.steps, weights, running
-    )
-    tasks, duration = problem.model.tasks, problem.duration
+    tasks, duration, steps = problem.model.tasks, problem.duration, problem.steps
+    sequences, means, finals = _curves(problem.model, problem.state.tobytes(), duration, steps)
+    values = goal_of_all(problem, means, finals)
+    values = values + means.mean(axis=1) @ np.asarray(problem.running)
+    first = np.zeros(tasks) if problem.arrivals is None else problem.arrivals
+    first = np.rint(np.minimum(first, duration) / duration * steps)
     allowed = [
-        there(problem, sequence) and keeps(problem.limits, sequence, tasks, duration)
+        there(problem, sequence)
+        and keeps(problem.limits, sequence, tasks, duration)
+        and little_replay(problem.limits.max_replay, first, sequence)
         for sequence in sequences
     ]
     best = sequences[allowed][np.argmin(values[allowed])]

@@ -132,7 +132,7 @@ def test_a_list_that_a_key_takes_is_its_value(changes):
         ("training__arrivals", [[0.0, 0.5], [0.0, 1.0]]),
         ("start", [{"fresh": {"seed": 0}}, {"pretrain": {"task": 1}}]),
         ("model", [{"hidden": 2, "similarity": 0.3}, {"hidden": 3, "teacher_overlaps": [[1.0]]}]),
-        ("model__activation", ["erf"]),
+        ("model__activation", ["erf", "relu"]),
         ("model__kind", ["teacher-student"]),
     ],
 )

@@ -18,6 +18,14 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 # The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
 Task = Annotated[int, "from 0"]
+"""A task, counted from 0 in Python and from 1 on the command line and in files.
+
+Examples:
+    >>> from collections.abc import Sequence
+    >>> from replan.strategies import Task
+    >>> def blocks(problem, *, order: Sequence[Task] = (0, 1)):
+    ...     return replan.strategies.sequential(problem, order=order)  # `--set order=2,1`: [1, 0]
+"""
 
 LARGEST = 2**63 - 1  # of the integers that arrays, files and compiled code can hold
 _HUGE = 1e300  # products of larger numbers, and those of numbers below its inverse, are lost

@@ -8,13 +8,14 @@ folder named after all the sources it can depend on, and folders of older source
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -30,6 +31,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError as NumbaError
 from numba.extending import intrinsic
+from numba.extending import overload as _stand_for
 
 from replan._common import sources
 from replan._common.interrupt import heard
@@ -43,6 +45,8 @@ _CompileResultCacheImpl: Any = CompileResultCacheImpl
 _tools: Any = cgutils
 # Of an array, in compiled code: a signed one costs a test whether it counts from the end.
 index = np.uint64
+# Of a function with loops to be vectorised: sums in any order, products fused into them.
+REORDERED: Any = {"reassoc", "contract"}
 _USER = os.getuid() if hasattr(os, "getuid") else 0
 _PRIVATE = f"replan-{_USER}"
 _told = False
@@ -71,6 +75,13 @@ def compiled(
     - `modules`: those of the model that it is compiled for, whose sources count in place of its
       own.
     - `options`: numba's own.
+
+    Examples:
+        >>> @replan.dynamics.compiled
+        ... def double(x):
+        ...     return 2.0 * x
+        >>> double(21.0)
+        42.0
     """
     if function is None:
         return lambda found: _compile(found, modules, options)
@@ -88,6 +99,23 @@ def inner(function: _F) -> _F:
 def inlined(function: _F) -> _F:
     """Compile a function by pasting it into its callers: a call would cost as much as the work."""
     return cast(_F, njit(inline="always", error_model="numpy")(function))
+
+
+def by_type(choices: Mapping[type, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function for compiled code that stands for one of several.
+
+    choices: functions of a number made by `inlined`, by NamedTuple class: the type of the first
+    argument says which one is meant when the caller is compiled, so that the code has no branch.
+    """
+
+    def function(p: Any, x: float) -> Any: ...
+
+    @_stand_for(function, inline="always", strict=False)
+    def find(p: Any, x: Any) -> Any:
+        chosen = choices[p.instance_class]
+        return lambda p, x: chosen(x)
+
+    return function
 
 
 def _typed_prefetch(_: Any, array: Any, row: Any, column: Any) -> Any:
@@ -159,7 +187,13 @@ def _in_a_thread(compile_: Callable[..., Any], *arguments: Any) -> Any:
     """
     if _lock.is_locked():
         return compile_(*arguments)
-    return heard(compile_, *arguments)
+    collects = gc.isenabled()
+    gc.disable()  # a sixth of the time to compile: looking in vain for what can be freed
+    try:
+        return heard(compile_, *arguments)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _keep_code(dispatcher: Any, folder: Path) -> None:

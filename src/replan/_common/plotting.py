@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -117,10 +118,27 @@ def panels(
     raise ValueError(f"`axes` expects {expects}, got {len(given)}")
 
 
+def ordered_colours(tasks: int) -> list[str]:
+    """Return a colour for each of many tasks, from blue to red in their order.
+
+    A map that only brightens has too few colours that can be told apart.
+    """
+    colours = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, tasks))
+    return [to_hex(colour) for colour in colours]
+
+
 def draw_protocol(
-    axes: Axes, protocol: Protocol, *, bottom: float = 0.0, height: float = 1.0
+    axes: Axes,
+    protocol: Protocol,
+    *,
+    bottom: float = 0.0,
+    height: float = 1.0,
+    colours: Sequence[str] | None = None,
 ) -> None:
-    """Draw the colour bar of a protocol: the shares of the tasks at each time, stacked."""
+    """Draw the colour bar of a protocol: the shares of the tasks at each time, stacked.
+
+    `colours`: of the tasks (T,), by default those of `task_colour`.
+    """
     shares = np.vstack([protocol.shares, protocol.shares[-1:]])
     low = np.full(len(shares), bottom)
     for t in range(protocol.tasks):
@@ -130,7 +148,7 @@ def draw_protocol(
             low,
             high,
             step="post",
-            color=task_colour(t),
+            color=task_colour(t) if colours is None else colours[t],
             label=f"task {t + 1}",
             linewidth=0,
             antialiased=False,
@@ -178,12 +196,17 @@ def draw_bars(figure: FigureBase, protocols: dict[str, Protocol]) -> None:
 def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
     """Draw the loss of every task and the objective against time, on a log scale."""
     (times, losses), names = trajectory.sampled, trajectory.problem.model.loss_names
+    each = np.stack([one.sampled[1][: len(times)] for one in trajectory.members or (trajectory,)])
     for t in range(losses.shape[1]):
+        if len(each) > 1:
+            low, high = each[:, :, t].min(axis=0), each[:, :, t].max(axis=0)
+            axes.fill_between(times, low, high, color=task_colour(t), alpha=0.15, linewidth=0)
         line = TASK_LINES[t % len(TASK_LINES)]
         axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
     if len(names) > 1:
-        weighted = losses @ np.asarray(trajectory.problem.weights)
-        axes.plot(times, weighted, color="black", linestyle=":", label="weighted")
+        curves = [trajectory.problem.measure.curve(times, one) for one in each]
+        weighted, words = trajectory.problem.risk.of(np.stack(curves)), trajectory.label
+        axes.plot(times, weighted, color="black", linestyle=":", label=words)
     draw_targets(axes, np.asarray(trajectory.problem.targets), names)
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
 

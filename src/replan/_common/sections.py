@@ -66,7 +66,13 @@ def read(section: type[_S], content: Any, name: str = "") -> _S:
 
 
 def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
-    """Return function(**content), where the keys of a section are the function's arguments."""
+    """Return function(**content), where the keys of a section are the function's arguments.
+
+    Examples:
+        >>> section = {"teacher_overlaps": [[1.0, 0.3], [0.3, 1.0]], "hidden": 2}
+        >>> replan.dynamics.from_keys(replan.TeacherStudent, section, "model").tasks
+        2
+    """
     check.instance(name, content, Mapping, "a table of keys")
     known = inspect.signature(function).parameters
     check_keys(content, known, name)

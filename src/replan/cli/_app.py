@@ -13,6 +13,7 @@ from replan.cli import (
     compare,
     data,
     evaluate,
+    explore,
     figure,
     levers,
     new,
@@ -21,6 +22,7 @@ from replan.cli import (
     sweep,
     test,
     train,
+    tune,
 )
 
 _LONGEST = 450  # characters of a message
@@ -69,6 +71,7 @@ for command in (
     compare.command,
     data.command,
     evaluate.command,
+    explore.command,
     figure.command,
     levers.command,
     new.command,
@@ -77,6 +80,7 @@ for command in (
     sweep.command,
     test.command,
     train.command,
+    tune.command,
 ):
     app.add_command(command)
 

@@ -7,6 +7,7 @@ from replan.control.plan import Certificate, Plan, SolveError
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
     from replan.control._objective import Controls, Objective
+    from replan.control._regret import Regret, regret
     from replan.control._search import Found, Search
     from replan.control._solve import solve
     from replan.control._solver import Descent, Solver
@@ -29,11 +30,13 @@ __all__ = [
     "Levers",
     "Objective",
     "Plan",
+    "Regret",
     "Relax",
     "Search",
     "SolveError",
     "Solver",
     "levers",
+    "regret",
     "solve",
 ]
 
@@ -48,10 +51,12 @@ _LAZY = {
     "Found": "_search",
     "Levers": "_levers",
     "Objective": "_objective",
+    "Regret": "_regret",
     "Relax": "relax",
     "Search": "_search",
     "Solver": "_solver",
     "levers": "_levers",
+    "regret": "_regret",
     "solve": "_solve",
 }
 

@@ -80,8 +80,8 @@ def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
 
 
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
-    """First-order gain still possible, as of a relaxed plan: see `Space.residual`."""
+    """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
     space = Space(
         search.problem, controls, free_tasks=search.free_tasks, free_knobs=search.free_knobs
     )
-    return space.residual(space.join(controls), space.slopes(gradient))
+    return space.residual(space.join(controls), space.slopes(gradient)) + gradient.slack

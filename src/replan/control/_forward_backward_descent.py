@@ -95,7 +95,7 @@ class ForwardBackwardDescent(Descent):
 
     def _changes(self, found: Gradient, controls: Controls, columns: slice, value: float) -> Floats:
         """Return what each step does to the objective (steps, T) with one task and one value."""
-        problem, pieces = self.objective.problem, self.objective.pieces
+        pieces, members = self.objective.pieces, self.objective.members
         steps, tasks = controls.shares.shape
         changes, set_ends = np.empty((steps, tasks)), self.objective.ends(found.states)
         knobs = controls.knobs.copy()
@@ -110,8 +110,8 @@ class ForwardBackwardDescent(Descent):
                     continue
                 changes[i, t] = after @ (ends[-1] - state)
                 if pieces > 1:  # running costs at the middle of the step
-                    middle = self.objective.model.losses(with_ends(ends[1], set_ends))
-                    changes[i, t] += 4 / (6 * steps) * (middle @ np.asarray(problem.running))
+                    middle = found.mixture.of(members.losses_each(with_ends(ends[1], set_ends)))
+                    changes[i, t] += middle @ self.objective.along[2 * i + 1]
         return changes
 
 

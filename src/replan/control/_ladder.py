@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,8 @@ class Ladder:
         self._rate = main_rate(problem)
         self.ranges = self._ranges()
         values = self._values()
-        self.base = replace(
-            problem, lr=values.pop("lr", None), knobs=values, control=Control(tasks=False),
+        self.base = problem.changed(
+            lr=values.pop("lr", None), knobs=values, control=Control(tasks=False),
             limits=Limits(),
         )  # fmt: skip
         self.protocol = interleaved(self.base, shares=self._shares())
@@ -154,8 +153,7 @@ class Ladder:
             shared += [self._rate] * ("rates" not in freedoms and self._per_task(self._rate))
         tasks: Any = "timing" in freedoms or ("constant" if "share" in freedoms else False)
         limits = self._problem.limits
-        return replace(
-            self.base,
+        return self.base.changed(
             control=Control(
                 tasks,
                 knobs={name: self.ranges[name] for name in names},

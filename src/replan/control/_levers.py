@@ -62,6 +62,20 @@ class Levers:
     shares are equal, without "timing" constant, without "rate" the rate is the problem's, without
     "curve" constant for each task, without "rates" the same for all tasks. ranges: of the knobs, by
     name. notes: where these come from, and what was left out.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
+        >>> found = replan.levers(problem, tolerance=0.01)
+        >>> found.to_frame()[["lever", "loss", "addition"]].round(2)
+             lever  loss  addition
+        0  nothing  0.16       NaN
+        1    share  0.13      0.12
+        2     rate  0.04      0.73
+        3   timing  0.13      0.12
+        4    curve  0.04      0.05
+        5    rates  0.04      0.00
+        6      all  0.03       NaN
     """
 
     problems: tuple[Problem, ...]
@@ -317,6 +331,13 @@ def levers(
     Each lever is a problem of its own, solved with its certificate. A richer lever begins from the
     solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
     in which levers contain one another.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
+        >>> found = replan.levers(problem, tolerance=0.01)
+        >>> found.names
+        ['nothing', 'share', 'rate', 'timing', 'curve', 'rates', 'all']
     """
     solver = Relax(starts=_RANDOM, tolerance=tolerance)
     given: Any = [problem] if isinstance(problem, Problem) else problem

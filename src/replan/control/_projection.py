@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replan._common.check import Bools, Floats
+from replan._common.check import Bools, Floats, Ints
 from replan._common.compiled import compiled, inner
 
 _CYCLES = 2000  # through the prices of all tasks
@@ -22,6 +22,9 @@ class Domain(NamedTuple):
     share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the mean
     weights[g] · x of each of G groups, which have none in common, lies between least[g] and
     most[g]; weights are (G, m), positive on the group.
+
+    old: (rows, T) whether a task counts as replay in a row; the mean of their shares over the rows
+    from spans[i, 0] to spans[i, 1], which have none in common, is at most caps[i].
     """
 
     rows: int
@@ -31,6 +34,9 @@ class Domain(NamedTuple):
     weights: Floats
     least: Floats
     most: Floats
+    old: Bools = np.zeros((0, 0), bool)
+    spans: Ints = np.zeros((0, 2), np.int64)
+    caps: Floats = np.zeros(0)
 
 
 @inner
@@ -92,15 +98,71 @@ def _mean(rows: Floats, shift: Floats, t: int, out: Floats) -> tuple[float, floa
 
 
 @inner
-def _project_with_budgets(rows: Floats, low: Floats, high: Floats, out: Floats) -> None:
-    """Find the price `shift` of each task in turn at which its budget is kept.
+def _old_mean(
+    rows: Floats, shift: Floats, old: Bools, price: float, moved: Floats, out: Floats
+) -> tuple[float, float]:
+    """Return the mean share of old tasks at their price, and how fast it falls with that.
 
-    A task's mean share falls with its own price; the price is 0 unless the budget binds.
+    moved: where to write the rows with the price taken off old tasks.
     """
-    T = rows.shape[1]
-    shift = np.zeros(T)
+    for i in range(rows.shape[0]):
+        for t in range(rows.shape[1]):
+            moved[i, t] = rows[i, t] - price if old[i, t] else rows[i, t]
+    project_rows(moved, shift, out)
+    mean, slope = 0.0, 0.0
+    for i in range(out.shape[0]):
+        above, counted = 0, 0
+        for t in range(out.shape[1]):
+            if out[i, t] > 0.0:
+                above += 1
+                if old[i, t]:
+                    counted += 1
+                    mean += out[i, t]
+        slope += counted * (1.0 - counted / above)
+    return mean / out.shape[0], slope / out.shape[0]
+
+
+@inner
+def _price_of_replay(
+    rows: Floats, shift: Floats, old: Bools, cap: float, moved: Floats, out: Floats
+) -> float:
+    """Return the price of old tasks at which their mean share is at most a cap; see `_old_mean`."""
+    price, lower, upper = 0.0, -np.inf, np.inf
+    mean, slope = _old_mean(rows, shift, old, price, moved, out)
+    for turn in range(_TURNS):
+        if abs(mean - cap) <= _EXACT or (turn == 0 and mean < cap):
+            break
+        if mean > cap:
+            lower = price
+        else:
+            upper = price
+        new = _next_price(price, mean - cap, slope, lower, upper, turn)
+        if new in (lower, upper) or abs(new) > _FAR:
+            break
+        price = new
+        mean, slope = _old_mean(rows, shift, old, price, moved, out)
+    return price
+
+
+@inner
+def _project_with_budgets(given: Floats, domain: Domain, out: Floats) -> None:
+    """Find the price `shift` of each task in turn at which its budget is kept, and of replay.
+
+    A task's mean share falls with its own price; the price is 0 unless the budget binds. Replay has
+    a price in each span, which comes on top.
+    """
+    T, low, high = given.shape[1], domain.low, domain.high
+    shift, prices, rows = np.zeros(T), np.zeros(domain.caps.size), given.copy()
     for _ in range(_CYCLES):
         moved, largest = 0.0, 0.0
+        for k in range(domain.caps.size):
+            first, last = domain.spans[k, 0], domain.spans[k, 1]
+            before, prices[k] = prices[k], _price_of_replay(
+                given[first:last], shift, domain.old[first:last], domain.caps[k],
+                rows[first:last], out[first:last],
+            )  # fmt: skip
+            moved = max(moved, abs(prices[k] - before))
+            largest = max(largest, prices[k])
         for t in range(T):
             before, shift[t] = shift[t], 0.0
             mean, slope = _mean(rows, shift, t, out)
@@ -134,14 +196,18 @@ def project(x: Floats, domain: Domain) -> Floats:
     if domain.rows:
         rows, shares = x[:end].reshape(-1, T), out[:end].reshape(-1, T)
         if domain.there.size:
-            rows = np.where(domain.there, rows, -np.inf)
-        bound = False
+            rows = rows.copy()
+            for i in range(domain.rows):
+                for t in range(T):
+                    if not domain.there[i, t]:
+                        rows[i, t] = -np.inf
+        bound = domain.caps.size > 0
         for t in range(T):
             bound |= domain.low[t] > 0.0 or domain.high[t] < 1.0
         if not bound:
             project_rows(rows, np.zeros(T), shares)
         else:
-            _project_with_budgets(rows, domain.low, domain.high, shares)
+            _project_with_budgets(rows, domain, shares)
     for i in range(end, x.size):
         out[i] = min(max(x[i], 0.0), 1.0)
     for g in range(domain.least.size):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ _ARMIJO = 1e-4
 _PAIRS = 20  # of the limited memory
 _INNER = 300  # most steps of the spectral method on each model
 _LARGE = 100_000  # numbers whose projection may take long
+_BELOW = np.tri(_PAIRS, k=-1)  # the mask of what is below the diagonal
 _ENOUGH = 1e-3  # its last step gains less than this fraction of its first
 
 
@@ -39,7 +41,6 @@ class QuasiNewton:
     gradient: Floats = field(init=False)
     pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)
     stalled: bool = field(init=False, default=False)
-    pace: Pace = field(init=False, default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.x = self._project(self.x)
@@ -60,7 +61,7 @@ class QuasiNewton:
             x = self.x + length * direction
             value, gradient = self.function(x)
             if value <= self.value + _ARMIJO * length * slope:
-                self._remember(x - self.x, gradient - self.gradient)
+                self.remember(x - self.x, gradient - self.gradient)
                 self.x, self.value, self.gradient = x, value, gradient
                 return
             # the minimum of the parabola through what is known, kept within bounds
@@ -70,7 +71,8 @@ class QuasiNewton:
         self.stalled = not self.pairs
         self.pairs.clear()
 
-    def _remember(self, move: Floats, change: Floats) -> None:
+    def remember(self, move: Floats, change: Floats) -> None:
+        """Take a move of x, and how the gradient changed with it, into the model."""
         size = float(move @ move) ** 0.5  # the model does not depend on the scale of a pair
         if move @ change > 1e-10 * size * (change @ change) ** 0.5:
             self.pairs.append((move / size, change / size))
@@ -80,11 +82,10 @@ class QuasiNewton:
         if not self.pairs:
             size = np.abs(self.gradient).max()
             return self._project(self.x - self.gradient / max(size, 1e-300)) - self.x
-        moves, changes = (np.array(side) for side in zip(*self.pairs, strict=True))
-        model = _model(moves, changes)
+        model = _model(np.array(self.pairs))
         x, slope = self.x.copy(), self.gradient.copy()
         numbers = np.array([1.0 / model.scale, 0.0])
-        self.pace.run(_descend, _INNER, x, slope, numbers, model, self.domain)
+        _pace(x.size).run(_descend, _INNER, x, slope, numbers, model, self.domain)
         return x - self.x
 
     def _project(self, x: Floats) -> Floats:
@@ -101,16 +102,28 @@ class _Model(NamedTuple):
     inverse: Floats
 
 
-def _model(moves: Floats, changes: Floats) -> _Model:
-    """Return the model of limited-memory BFGS from moves of x and changes of the gradient.
+def _model(pairs: Floats) -> _Model:
+    """Return the model of limited-memory BFGS from pairs (p, 2, n): moves, changes of the gradient.
 
     (Byrd, Nocedal & Schnabel 1994)
     """
-    products = moves @ changes.T
-    scale, lower = float(products[-1, -1]), np.tril(products, -1)
-    middle = np.block([[scale * (moves @ moves.T), lower], [lower.T, -np.diag(np.diag(products))]])
-    sides = np.concatenate([scale * moves, changes])
-    return _Model(scale, sides, np.linalg.inv(middle))
+    count = len(pairs)
+    sides = np.concatenate([pairs[:, 0], pairs[:, 1]])
+    products = sides[:count] @ sides.T
+    scale = float(products[-1, -1])
+    sides[:count] *= scale
+    middle = np.zeros((2 * count, 2 * count))
+    middle[:count, :count] = scale * products[:, :count]
+    lower = products[:, count:] * _BELOW[:count, :count]
+    middle[:count, count:], middle[count:, :count] = lower, lower.T
+    np.fill_diagonal(middle[count:, count:], -products[:, count:].diagonal())
+    return _Model(scale, sides, np.asarray(np.linalg.inv(middle), np.float64))
+
+
+@cache
+def _pace(size: int) -> Pace:
+    """Return the pace of descents of vectors of a size, learnt once for all of them."""
+    return Pace()
 
 
 @compiled

@@ -30,12 +30,19 @@ from replan.trajectory import evaluate
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
 _STATES = 12  # copies of the states at all steps: roll-outs, adjoints, learning curves
+_ROUNDING = 1e-17  # losses are differences of numbers near 1: their slopes are not more exact
 _PAIRS = 150  # copies of the free controls: the memory of the quasi-Newton method and its model
 _MOVES = 80  # numbers for each change of a task that is listed
 
 
 class Found(NamedTuple):
-    """Controls with their value and, for relaxed ones, Pontryagin's residual."""
+    """Controls with their value and, for relaxed ones, Pontryagin's residual.
+
+    Examples:
+        >>> controls = replan.control.Controls(np.array([[0.5, 0.5]]), np.ones((1, 2)))
+        >>> replan.control.Found(controls, value=0.1).residual
+        inf
+    """
 
     controls: Controls
     value: float
@@ -57,7 +64,19 @@ class Search:
     per step, and are not mixtures; a solver may set it before it begins. fine, coarse: the
     objective on the problem's steps and on few. starts: where to begin, after `begin`. values:
     those reached from the starts. best: the best plan. relaxed: the relaxed plan, where there is
-    one. scope: "global" if every protocol was tried.
+    one. scope: "global" if every protocol was tried. workers: how many descents may run at a time.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> class Best(replan.control.Solver):  # the best of all strategies, with one task per step
+        ...     method = "best"
+        ...     def run(self, search):
+        ...         search.begin(starts=0, seed=0)
+        ...         print(f"{search.best.value:.5f}, {search.free_tasks=}")
+        ...         return "converged"
+        >>> plan = replan.solve(problem, Best())
+        0.00087, search.free_tasks=True
     """
 
     def __init__(
@@ -66,8 +85,11 @@ class Search:
         start: Protocol | Sequence[Protocol] | None,
         max_gradients: int,
         meter: Meter,
+        workers: int = 1,
     ) -> None:
         self.problem, self.meter = problem, meter
+        own = problem.model.discrete or len(problem.members) > 1  # which use all cores themselves
+        self.workers = 1 if own else workers
         listed: Any = start if isinstance(start, list | tuple) else [start] * (start is not None)
         if start is not None and len(listed) == 0:
             raise ValueError("`start` expects at least one protocol, got none")
@@ -82,7 +104,10 @@ class Search:
         self.fine = Objective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
-        self.coarse = Objective(problem, _COARSE, 1e-5, self.fine.counts) if few else self.fine
+        self.coarse = self.fine
+        if few:
+            steps = fewer_steps(problem, _COARSE)
+            self.coarse = Objective(problem, steps, 1e-5, self.fine.counts)
         self.counts = self.fine.counts
         self.counts.max_gradients = max_gradients
         self.values: list[float] = []
@@ -270,7 +295,7 @@ class Search:
         trained = abs(self.fine.untrained - best)
         worse = self._references[self._references > best] - best
         typical = min(np.quantile(worse, _TYPICAL) if worse.size else np.inf, trained or np.inf)
-        floor = max(RTOL * trained, 1e-15 * abs(best))
+        floor = max(RTOL * trained, 1e-15 * abs(best), _ROUNDING)
         return max(tolerance * float(typical), floor) if np.isfinite(typical) else floor
 
     def resolve(self, tolerance: float) -> bool:
@@ -315,6 +340,11 @@ class Search:
             self._best = found
         return found
 
+    def offer_rounded(self, controls: Controls) -> None:
+        """Offer controls on any grid, rounded to the plan's steps and tasks."""
+        found = as_protocol(self.problem, controls)
+        self.offer(self.rounded(on_grid(self.problem, found, self.problem.steps)))
+
     def descend(self, descent: Descent, most: int) -> None:
         """Take a descent to its end, or at most `most` steps, and offer what it found, rounded."""
         try:
@@ -325,8 +355,21 @@ class Search:
                 note = f"best {min(self.best.value, descent.value):.6g}"
                 self.meter.advance(self.counts.gradients - self.meter.done, note=note)
         finally:  # an interrupt, or the limit on gradients, loses nothing
-            found = as_protocol(self.problem, descent.controls)
-            self.offer(self.rounded(on_grid(self.problem, found, self.problem.steps)))
+            self.offer_rounded(descent.controls)
+
+
+def fewer_steps(problem: Problem, about: int) -> int:
+    """Return about so many steps, up to twice as many where tasks then come and go at their edges.
+
+    Tasks that come within a step are there too early or too late, which is another problem.
+    """
+    presence = problem.presence
+    times = np.concatenate([presence.arrivals, presence.departures])
+    parts = times[(times > 0) & (times < problem.duration)] / problem.duration
+    for steps in range(about, min(2 * about, problem.steps)):
+        if np.all(np.abs(steps * parts - np.round(steps * parts)) <= 1e-6):
+            return steps
+    return about
 
 
 def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:

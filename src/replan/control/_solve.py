@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from replan._common import check
+from replan._common.cores import free_cores
 from replan._common.interrupt import interrupted
 from replan._common.progress import Meter, Watch
 from replan.control._certify import certified
@@ -21,9 +22,15 @@ from replan.control.relax import Relax
 from replan.problem import Problem
 from replan.protocol import Protocol
 
-METHODS: dict[str, type[Solver]] = {  # the solvers by their words on the command line
+METHODS: dict[str, type[Solver]] = {
     solver.method: solver for solver in (Relax, Flips, ForwardBackward, Exhaustive)
 }
+"""The solvers by their words on the command line.
+
+Examples:
+    >>> sorted(replan.control.METHODS)
+    ['exhaustive', 'flips', 'relax', 'sweep']
+"""
 
 
 def solve(
@@ -35,6 +42,7 @@ def solve(
     seed: int | None = None,
     tolerance: float | None = None,
     max_gradients: int = 5000,
+    workers: int | None = None,
     throw: bool = False,
     progress: Watch = False,
 ) -> Plan:
@@ -51,22 +59,34 @@ def solve(
 
     - `start`: a further protocol to begin from, or several; where tasks are not controlled, the
       first sets them. A search that is not cut short ends with a relaxed plan that is not worse
-      than any of them.
+      than any of them; where the goal is "worst", not by more than the tolerance.
     - `starts`, `seed`, `tolerance`: those of `Relax`, where no solver is given.
     - `max_gradients`: how many gradients may be computed.
+    - `workers`: how many starts are searched from at a time, in threads, by default one per core;
+      the plan does not depend on it.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
     Ctrl-C ends the search: the best plan so far is returned with the status "stopped".
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> plan = replan.solve(problem)
+        >>> plan.status, f"{plan.loss:.4f}"
+        ('converged', '0.0009')
+        >>> plan.loss < replan.evaluate(problem, replan.strategies.interleaved(problem)).loss
+        True
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("throw", throw)
     solver = _solver(solver, {"starts": starts, "seed": seed, "tolerance": tolerance})
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
+    workers = free_cores() if workers is None else check.integer("workers", workers, at_least=1)
     check_solvable(problem)
     begin = time.perf_counter()
     with Meter(progress, "gradients") as meter:
-        search = Search(problem, start, max_gradients, meter)
+        search = Search(problem, start, max_gradients, meter, workers)
         try:
             status: Status = solver.run(search)
         except LimitError:

@@ -17,6 +17,19 @@ class Solver(ABC):
 
     method: its name on the command line and in results. advice: what to try after a status, where
     this solver knows better than the general advice.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> from replan.control import Solver
+        >>> class Best(Solver):  # the best of all strategies, with one task per step
+        ...     method = "best"
+        ...     def run(self, search):
+        ...         search.begin(starts=0, seed=0)
+        ...         return "converged"
+        >>> plan = replan.solve(problem, Best())
+        >>> plan.status, plan.protocol.is_discrete
+        ('converged', True)
     """
 
     method: ClassVar[str]
@@ -31,6 +44,16 @@ class Descent(ABC):
     """An improvement of controls step by step, which begins with its constructor.
 
     controls, value: the best so far, at any time.
+
+    Examples:
+        >>> class Still(replan.control.Descent):  # for `search.descend` in a solver of one's own
+        ...     def __init__(self, controls, value):
+        ...         self.controls, self.value = controls, value
+        ...     def step(self): ...
+        ...     def terminate(self):
+        ...         return True
+        >>> Still(None, 0.5).terminate()
+        True
     """
 
     controls: Controls

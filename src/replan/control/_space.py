@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from replan._common.check import Floats, Ints
+from replan._common.check import Bools, Floats, Ints
 from replan.control._objective import Controls, Gradient
 from replan.control._projection import Domain
 from replan.problem import Problem
+from replan.problem._limits import replay_on
 
 
 class Space:
@@ -38,6 +39,7 @@ class Space:
             limits.low / limits.steps,
             limits.high / limits.steps,
             *self._means(problem, low, high),
+            *(replay_on(limits, steps) if self._rows and limits.on_replay else ()),
         )
 
     def _places(self, problem: Problem) -> Ints:
@@ -55,6 +57,8 @@ class Space:
 
     def _collected(self, values: Floats) -> Floats:
         """Return the sums of values (steps, F) over the steps and columns that have one number."""
+        if not self._uses.size:
+            return self._uses
         return np.asarray(np.bincount(self._place.ravel(), values.ravel(), self._uses.size))
 
     def _means(self, problem: Problem, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
@@ -100,6 +104,20 @@ class Space:
             shares = shares.sum(axis=0)
         return np.concatenate([*([shares.ravel()] * self.free_tasks), knobs])
 
+    def carried(self, x: Floats, finer: Space, *, sums: bool = False) -> Floats:
+        """Return a vector as one of the same controls on more steps.
+
+        With `sums` it is a gradient: what all steps together have stays the same.
+        """
+        steps, end = len(finer.fixed.shares), self._end
+        part = len(self.fixed.shares) / steps if sums else 1.0
+        shares = x[:end].reshape(self._rows, self.fixed.shares.shape[1])
+        if self._rows > 1:
+            shares = part * interpolated(shares, steps)
+        each = x[end:] / self._uses if sums else x[end:]
+        knobs = finer._collected(part * interpolated(each[self._place], steps))
+        return np.concatenate([shares.ravel(), knobs if sums else knobs / finer._uses])
+
     def residual(self, x: Floats, slopes: Floats) -> float:
         """First-order gain still possible: that of the best controls in the linear model.
 
@@ -109,11 +127,23 @@ class Space:
         end, left = self._end, float(slopes @ x)
         if self.free_tasks:
             left -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
-        return left - _least_box(slopes[end:], self.domain)
+        return left - _least_box(slopes[end:], self.domain) if self._uses.size else left
 
     @property
     def _end(self) -> int:
         return self._rows * self.fixed.shares.shape[1]
+
+
+def interpolated(rows: Floats, steps: int) -> Floats:
+    """Return what each of some steps has (old, m) as (steps, m), linear between their middles."""
+    if len(rows) == steps:
+        return rows
+    old = (np.arange(len(rows)) + 0.5) / len(rows)
+    new = (np.arange(steps) + 0.5) / steps
+    found = np.empty((steps, rows.shape[1]))
+    for j, column in enumerate(rows.T):
+        found[:, j] = np.interp(new, old, column)
+    return found
 
 
 def _least_shares(rows: Floats, domain: Domain) -> float:
@@ -122,7 +152,11 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
     if not always:
         rows = np.where(domain.there, rows, np.inf)
     if not domain.low.any() and np.all(domain.high >= 1.0):
-        return float(rows.min(axis=1).sum())
+        least, free = 0.0, np.ones(len(rows), dtype=bool)
+        for (first, last), cap in zip(domain.spans, domain.caps, strict=True):
+            least += _least_replay(rows[first:last], domain.old[first:last], cap)
+            free[first:last] = False
+        return least + float(rows[free].min(axis=1).sum())
     steps, tasks = rows.shape
     if tasks == 2 and always:  # one number per step
         low = max(domain.low[1], 1.0 - domain.high[0])
@@ -134,19 +168,36 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
 
     each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
     totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
+    replays, room = np.zeros((len(domain.caps), steps, tasks)), np.diff(domain.spans)[:, 0]
+    for row, (first, last) in zip(replays, domain.spans, strict=True):
+        row[first:last] = domain.old[first:last]
     finite = np.isfinite(rows).ravel()
     costs = np.where(finite, rows.ravel(), 0.0)
     size = max(np.abs(costs).max(), 1e-300)  # the library's tolerances are absolute
     found = linprog(
         costs / size,
-        A_ub=sparse.vstack([totals, -totals]),
-        b_ub=np.concatenate([domain.high, -domain.low]) * steps,
+        A_ub=sparse.vstack(
+            [totals, -totals, sparse.csr_array(replays.reshape(len(replays), rows.size))]
+        ),
+        b_ub=np.concatenate([domain.high * steps, -domain.low * steps, domain.caps * room]),
         A_eq=each,
         b_eq=np.ones(steps),
         bounds=np.column_stack([np.zeros(finite.size), finite]),
     )
     # should the library fail, the minimum without budgets: a lower bound
     return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())
+
+
+def _least_replay(rows: Floats, old: Bools, cap: float) -> float:
+    """Return the least Σ_i rows[i] · shares[i] with a mean share of old tasks of at most a cap."""
+    replayed, new = (np.where(which, rows, np.inf).min(axis=1) for which in (old, ~old))
+    free = np.isfinite(replayed) & np.isfinite(new)  # else one of the two is all there is
+    alone = float(np.where(np.isfinite(new), new, replayed).sum())
+    if not free.any():
+        return alone
+    forced = int(np.sum(~np.isfinite(new)))
+    weights = np.ones(int(free.sum()))
+    return alone + _least_group((replayed - new)[free], weights, 0.0, cap * len(rows) - forced)
 
 
 def _least_box(slopes: Floats, domain: Domain) -> float:

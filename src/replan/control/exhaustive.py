@@ -13,7 +13,15 @@ from replan.control.plan import Status
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Try every protocol with one task per step; for coarse grids, where only tasks are free."""
+    """Try every protocol with one task per step; for coarse grids, where only tasks are free.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=8)
+        >>> plan = replan.solve(problem, replan.Exhaustive())
+        >>> plan.certificate.scope, plan.protocol.sequence
+        ('global', array([1, 1, 1, 1, 0, 1, 0, 1]))
+    """
 
     method: ClassVar[str] = "exhaustive"
 

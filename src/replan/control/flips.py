@@ -20,6 +20,12 @@ class Flips(Solver):
     - `tolerance`: the search ends with a round that gains less than this fraction of what the
       controls can change.
     - `failures`: how many moves in a row without a gain end a round.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.solve(problem, replan.Flips(starts=0)).status
+        'inaccurate'
     """
 
     starts: int = 2

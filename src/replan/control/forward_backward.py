@@ -20,6 +20,14 @@ class ForwardBackward(Solver):
     - `sweeps`: the largest number of sweeps.
 
     It begins from the start given to `solve`, or else from equal shares.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.solve(problem, replan.ForwardBackward(damping=0.1)).status
+        'cycled'
+        >>> replan.solve(problem, replan.ForwardBackward(damping=1.0)).status  # as printed
+        'cycled'
     """
 
     damping: float = 0.1

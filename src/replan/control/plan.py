@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,7 +44,17 @@ _SAME = 1e-6  # values that differ by more, relatively, are those of different m
 
 
 class SolveError(RuntimeError):
-    """A search that did not converge; `plan` is what it found."""
+    """A search that did not converge; `plan` is what it found.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> try:
+        ...     replan.solve(problem, max_gradients=1, throw=True)
+        ... except replan.SolveError as error:
+        ...     print(error.plan.status)
+        limit
+    """
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(f"{plan.status}: {plan.advice}")
@@ -59,10 +69,18 @@ class Certificate:
     relaxed_value: that of the relaxed plan, which may mix tasks within a step; None where the
     relaxed problem was not solved. integrality_gap: value − relaxed_value. pmp_residual:
     Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
-    upper bound on the first-order gain still possible. discretisation_error: of value, with the
-    integrator the optimiser used. switches: changes of task. multistart_spread: (worst − best)
-    / best of the relaxed values from all starts that do not diverge. scope: "global" only where
-    every protocol was tried.
+    upper bound on the first-order gain still possible; where the goal is "worst", of the largest
+    loss itself: from the Φ_t of a mixture of the losses, and by how much they lie below the
+    largest. discretisation_error: of value, with the integrator the optimiser used. switches:
+    changes of task. multistart_spread: (worst − best) / best of the relaxed values from all starts
+    that do not diverge. scope: "global" only where every protocol was tried.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> certificate = replan.solve(problem).certificate
+        >>> certificate.scope, certificate.integrality_gap >= 0
+        ('local', True)
     """
 
     value: float
@@ -81,10 +99,20 @@ class Plan:
 
     trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
     tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
-    adjoints: (steps + 1, n), the gradients of the objective by the states; files do not hold those
-    of very large states. advice: what to do next,
-    if anything. statistics: method, seed, starts (from how many the search descended: random ones,
-    a given one and strategies), gradients, roll_outs, seconds.
+    adjoints: (steps + 1, n), the gradients of the objective by the states (of a smooth one near it
+    where the goal is "worst"); files do not hold those of very large states. advice: what to do
+    next, if anything. statistics: method, seed, starts (from how many the search descended: random
+    ones, a given one and strategies), gradients, roll_outs, seconds.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> plan = replan.solve(problem)
+        >>> plan.phases[0]
+        'focus on task 2 for 10'
+        >>> plan.save("plan.json")
+        >>> replan.Plan.load("plan.json").loss == plan.loss
+        True
     """
 
     problem: Problem
@@ -146,7 +174,7 @@ class Plan:
     def _targets(self) -> list[tuple[float, float]]:
         """Return every final loss and its target."""
         targets = np.asarray(self.problem.targets)
-        return list(zip(self.trajectory.final_losses.tolist(), targets.tolist(), strict=True))
+        return list(zip(self.trajectory.largest_losses.tolist(), targets.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -212,7 +240,7 @@ class Plan:
         losses = self.trajectory.losses_at(self.protocol.edges[1:])
         columns = {f"loss_{t + 1}": losses[:, t] for t in range(losses.shape[1])}
         return self.protocol.to_frame().assign(
-            **columns, weighted=losses @ np.asarray(self.problem.weights)
+            **columns, weighted=self.trajectory.weighted_at(self.protocol.edges[1:])
         )
 
     def plot(
@@ -229,7 +257,7 @@ class Plan:
 
         known = {name.replace("_", " "): value for name, value in asdict(self.certificate).items()}
         return html.block(
-            html.text(f"Plan: loss {self.loss:.6g}, {self.status}"),
+            html.text(f"Plan: {self.trajectory.name} {self.loss:.6g}, {self.status}"),
             html.text(self.advice),
             html.colour_bar(self.protocol),
             html.text("; ".join([*self.phases, *self.targets])),
@@ -244,7 +272,8 @@ class Plan:
     def __str__(self) -> str:
         c, s = self.certificate, self.statistics
         lines = [
-            f"loss {c.value:.6g} ({self.trajectory.losses_text})",
+            f"{self.trajectory.name} {c.value:.6g} ({self.trajectory.losses_text})",
+            *self.trajectory.members_text,
             *self._parts_text(),
             *([self.trajectory.transfer.text] if self.trajectory.transfer else []),
             f"phases: {'; '.join(self.phases)}",
@@ -272,12 +301,14 @@ class Plan:
         return "\n".join(lines + [self.advice] * bool(self.advice))
 
     def _parts_text(self) -> list[str]:
-        parts = self.trajectory.parts
-        if not self.problem.averages_count and np.all(np.asarray(self.problem.targets) == np.inf):
+        goal, running, targets = self.trajectory.parts.values()
+        without = np.all(np.asarray(self.problem.targets) == np.inf)
+        if without and not np.any(np.asarray(self.problem.running)):
             return []
+        what = "final losses" if self.problem.goal == "final" else self.problem.measure.words
         return [
-            f"made up of final losses {parts['final']:.4g}, running costs {parts['running']:.4g} "
-            f"and penalties for targets {parts['targets']:.4g}"
+            f"made up of {what} {goal:.4g}, running costs {running:.4g} and penalties for targets "
+            f"{targets:.4g}"
         ]
 
 
@@ -288,7 +319,7 @@ class _Saved(Trajectory):
     content: that of the file.
     """
 
-    content: dict[str, Any]
+    content: dict[str, Any] = field(kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
@@ -301,6 +332,11 @@ def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics)
         raise ValueError(
             f"{path}: `model` expects the plan's model itself, got {check.show(model)}"
         )
+    if "ensemble" in content["problem"]:
+        raise ValueError(
+            f"{path}: `model` expects None for the plan of an ensemble, whose models are those of "
+            f"the file, got {check.show(model)}"
+        )
     given = {"kind": model.kind} | json.loads(json.dumps(model.to_dict()))
     for key, value in {"kind": DEFAULT, **content["problem"]["model"]}.items():
         if given.get(key) != value:
@@ -312,11 +348,17 @@ def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics)
 
 def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | None) -> Trajectory:
     """Return the trajectory of a saved plan, computed again if there is a model for it."""
-    section = content["problem"]["model"]
-    if model is not None or known(section.get("kind", DEFAULT)):
-        problem = Problem.from_dict(content["problem"], model=model)
+    posed = content["problem"]
+    many = posed.get("ensemble", {}).get("members", [])
+    kinds = [one["model"].get("kind", DEFAULT) for one in many or [posed]]
+    if model is not None or all(map(known, kinds)):
+        problem = Problem.from_dict(posed, model=model)
         return evaluate(problem, protocol, rtol=content["rtol"])
-    problem = Problem.from_dict(content["problem"], model=_absent(content, protocol))
+    if many:  # the first of them stands for all
+        shared = {key: x for key, x in posed.items() if key != "ensemble"}
+        posed = shared | {"model": many[0]["model"], "start": {}}
+        content = content | {"problem": posed}
+    problem = Problem.from_dict(posed, model=_absent(content, protocol))
     times, losses = np.array(content["times"]), np.array(content["curves"])
     return _Saved(
         problem,
@@ -329,6 +371,8 @@ def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | N
         substeps=np.ones(times.size - 1, np.int64),
         average_losses=np.array(content["average_losses"]),
         average_errors=np.full(losses.shape[1], np.nan),
+        goal_loss=content["parts"][problem.goal],
+        goal_error=np.nan,
         ends=np.array(list(content["ends"].values())),
         rtol=content["rtol"],
         status="ok",
@@ -344,7 +388,9 @@ def _absent(content: dict[str, Any], protocol: Protocol) -> Absent:
     ]
     ends = [Knob(name, x - 1.0, x + 1.0, x) for name, x in content["ends"].items()]
     section = content["problem"]["model"]
-    return Absent(section, protocol.tasks, knobs, content["loss_names"], ends)
+    losses = content["loss_names"]
+    of_tasks = "goal" in content["problem"].get("objective", {})  # which other models do not have
+    return Absent(section, protocol.tasks, knobs, losses, ends, losses if of_tasks else None)
 
 
 def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:

@@ -11,8 +11,10 @@ from replan._common import check
 from replan.control._flip_descent import FlipDescent
 from replan.control._objective import Controls, Objective
 from replan.control._relaxed import RelaxedDescent
-from replan.control._search import Found, Search, on_grid
+from replan.control._search import Found, Search, fewer_steps, on_grid
 from replan.control._solver import Solver
+from replan.control._space import interpolated
+from replan.control._starts import descend_from
 from replan.control.plan import Status
 from replan.problem import Problem
 
@@ -20,6 +22,7 @@ TOLERANCE = 1e-4
 
 _ALIKE = 0.15  # starts that differ by less, in shares or in parts of knobs' ranges, count as one
 _DESCENTS = 3  # best strategies from which the relaxed problem is solved
+_FAR = 4  # times the steps of the coarse grid: with more, there is a grid between the two
 _ROUGH = 20.0  # times the tolerance: good enough on the coarse grid
 _SAME = 2.0  # times the tolerance: values closer than this are the same on the coarse grid
 _SLACK = 10.0  # times the tolerance: with less than this left to gain, it counts as converged
@@ -36,6 +39,13 @@ class Relax(Solver):
     - `seed`: of the random starts.
     - `tolerance`: how much may be left to gain to first order, as a fraction of what the controls
       can change: of how far a typical start lies above the best plan.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> plan = replan.solve(problem, replan.Relax(starts=0, tolerance=1e-3))
+        >>> plan.status
+        'converged'
     """
 
     starts: int = 2
@@ -63,9 +73,10 @@ class Relax(Solver):
         search.begin(self.starts, self.seed)
         if not (search.free_tasks or search.free_knobs):
             return "converged"  # nothing to choose
-        relaxed = self._relax_on_coarse_grid(search)
-        for _ in range(_ATTEMPTS):
-            relaxed = self._relax_on_fine_grid(search, relaxed)
+        after = self._relax_on_middle_grid(search, self._relax_on_coarse_grid(search))
+        relaxed = _refined(after.controls, search.problem.steps)
+        for attempt in range(_ATTEMPTS):
+            relaxed = self._relax_on_fine_grid(search, relaxed, after=None if attempt else after)
             self._round(search, relaxed)
             self._polish_tasks(search, relaxed)
             self._polish_tasks_and_knobs(search)
@@ -75,18 +86,32 @@ class Relax(Solver):
 
     # The stages
 
-    def _relax_on_coarse_grid(self, search: Search) -> Controls:
-        """Relax from all promising starts; return the smoothest of the best, on the fine grid."""
+    def _relax_on_coarse_grid(self, search: Search) -> RelaxedDescent:
+        """Relax from all promising starts; return the descent with the smoothest of the best."""
         enough = _ROUGH * search.enough(self.tolerance)
-        ends = []
-        for controls in self._promising(search):
-            descent = self._descent(search, search.coarse, controls, enough)
-            search.descend(descent, 60)
-            search.values.append(descent.value)
-            ends.append(descent)
+
+        def begin(grid: Objective, start: Controls) -> RelaxedDescent:
+            return self._descent(search, grid, start, enough)
+
+        ends = descend_from(self._promising(search), search, begin, 60)
+        search.values += [end.value for end in ends]
         bound = min(search.values) + _SAME * search.enough(self.tolerance)
-        same = [end.controls for end in ends if end.value <= bound]
-        return _refined(min(same, key=_roughness), search.problem.steps)
+        same = [end for end in ends if end.value <= bound]
+        best = min(same, key=lambda end: _roughness(end.controls))
+        search.offer_rounded(best.controls)
+        return best
+
+    def _relax_on_middle_grid(self, search: Search, coarse: RelaxedDescent) -> RelaxedDescent:
+        """Go on with a few more steps, where a gradient costs less than on many."""
+        few, many = search.coarse.steps, search.problem.steps
+        if many < _FAR * few:
+            return coarse
+        grid = search.coarse.refined(fewer_steps(search.problem, round((few * many) ** 0.5)))
+        start = _refined(coarse.controls, grid.steps)
+        enough = _ROUGH**0.5 * search.enough(self.tolerance)
+        descent = self._descent(search, grid, start, enough, coarse)
+        search.descend(descent, 100)
+        return descent
 
     def _promising(self, search: Search) -> list[Controls]:
         """Return given and random starts and the best strategies, on the coarse grid.
@@ -109,9 +134,16 @@ class Relax(Solver):
                 strategies += start.strategy
         return chosen
 
-    def _relax_on_fine_grid(self, search: Search, start: Controls, part: float = 1.0) -> Controls:
+    def _relax_on_fine_grid(
+        self,
+        search: Search,
+        start: Controls,
+        *,
+        part: float = 1.0,
+        after: RelaxedDescent | None = None,
+    ) -> Controls:
         enough = part * search.enough(self.tolerance)
-        descent = self._descent(search, search.fine, start, enough)
+        descent = self._descent(search, search.fine, start, enough, after)
         search.descend(descent, 300)
         for protocol in search.given:  # may be mixtures, which no rounded plan stands for
             given = search.tied(on_grid(search.problem, protocol, search.problem.steps))
@@ -150,21 +182,36 @@ class Relax(Solver):
                 return
 
     def _relax_from_plan(self, search: Search) -> Status:
-        """Relax once more where the plan, which is a relaxed one too, is the better of the two."""
+        """Relax once more where the plan, which is a relaxed one too, is the better of the two.
+
+        So too from the relaxed one, where the plan has shown that less may be left to gain.
+        """
         assert search.relaxed is not None
         if search.best.value < search.relaxed.value:
-            self._relax_on_fine_grid(search, search.best.controls, 0.1)
-        good = search.relaxed.residual <= _SLACK * search.enough(self.tolerance)
-        return "converged" if good else "stalled"
+            self._relax_on_fine_grid(search, search.best.controls, part=0.1)
+        elif not self._met(search):
+            self._relax_on_fine_grid(search, search.relaxed.controls)
+        return "converged" if self._met(search) else "stalled"
+
+    def _met(self, search: Search) -> bool:
+        """Whether Pontryagin's condition is met, within the tolerance."""
+        assert search.relaxed is not None
+        return search.relaxed.residual <= _SLACK * search.enough(self.tolerance)
 
     # Parts of the stages
 
     def _descent(
-        self, search: Search, grid: Objective, start: Controls, enough: float
+        self,
+        search: Search,
+        grid: Objective,
+        start: Controls,
+        enough: float,
+        after: RelaxedDescent | None = None,
     ) -> RelaxedDescent:
         return RelaxedDescent(
-            grid, start, free_tasks=search.free_tasks, free_knobs=search.free_knobs, enough=enough
-        )
+            grid, start,
+            free_tasks=search.free_tasks, free_knobs=search.free_knobs, enough=enough, after=after,
+        )  # fmt: skip
 
     def _flip(
         self, search: Search, start: Controls, *, part: float = 0.2, failures: int = 25
@@ -181,13 +228,7 @@ def _roughness(controls: Controls) -> float:
 
 def _refined(controls: Controls, steps: int) -> Controls:
     """Return controls interpolated to more steps."""
-    if len(controls.shares) == steps:
-        return controls
-    old = (np.arange(len(controls.shares)) + 0.5) / len(controls.shares)
-    new = (np.arange(steps) + 0.5) / steps
-    return Controls(
-        *(np.stack([np.interp(new, old, column) for column in rows.T], axis=1) for rows in controls)
-    )
+    return Controls(*(interpolated(rows, steps) for rows in controls))
 
 
 def _fill_knobs(problem: Problem, controls: Controls) -> Controls:

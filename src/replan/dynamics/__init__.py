@@ -12,6 +12,7 @@ from replan.dynamics._capabilities import (
     require,
 )
 from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dials import Dial
 from replan.dynamics._dynamics import DifferentiableDynamics, Dynamics, Pieces, Pulled
 from replan.dynamics._integrate import Integration, IntegrationError, integrate
 from replan.dynamics._kernels import Kernels
@@ -34,6 +35,7 @@ __all__ = [
     "CompiledDynamics",
     "Curriculum",
     "Denoising",
+    "Dial",
     "DifferentiableDynamics",
     "Dropout",
     "Dynamics",

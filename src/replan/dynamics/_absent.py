@@ -30,10 +30,17 @@ class Absent(DifferentiableDynamics):
         knobs: Sequence[Knob],
         losses: Sequence[str],
         ends: Sequence[Knob],
+        names: Sequence[str] | None = None,
     ) -> None:
         self.section, self.tasks = dict(section), tasks
         self.knobs, self.end_knobs, self._losses = knobs, ends, tuple(losses)
         self.kind = str(section.get("kind", "unknown"))  # type: ignore[misc]
+        self._names = super().task_names if names is None else tuple(names)
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The names of the tasks, by default their numbers."""
+        return self._names
 
     @property
     def loss_names(self) -> tuple[str, ...]:

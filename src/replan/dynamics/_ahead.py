@@ -14,11 +14,13 @@ import pickle
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from replan._common.compiled import is_missing, typeof
+from replan._common.cores import cores
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._loops import Loops, loops
@@ -38,7 +40,7 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
     if (
         kernels in _running
         or multiprocessing.parent_process() is not None
-        or _cores() < 2
+        or cores() < 2
         or owner.__module__ == "__main__"
         or not is_missing(found.roll_out.__wrapped__)
         or not is_missing(found.pull_back.__wrapped__)
@@ -46,12 +48,15 @@ def begin(kernels: Kernels, owner: type, parameters: Any) -> None:
         return
     with _lock:
         if kernels not in _running:
-            _start(kernels, owner, parameters)
+            _start(kernels, parameters)
 
 
-def _start(kernels: Kernels, owner: type, parameters: Any) -> None:
+def _start(kernels: Kernels, parameters: Any) -> None:
+    places = [None if part is None else (part.__module__, part.__qualname__) for part in kernels]
+    if _found(places) != kernels:
+        return  # functions that no name leads to: they are compiled here when needed
     try:
-        order = pickle.dumps((owner, _types(parameters)))
+        order = pickle.dumps((places, _types(parameters)))
         process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND],
             stdin=subprocess.PIPE,
@@ -66,6 +71,12 @@ def _start(kernels: Kernels, owner: type, parameters: Any) -> None:
         process.stdin.flush()
     except (OSError, pickle.PicklingError, AttributeError):
         return  # it is compiled here when needed
+
+
+def _found(places: list[tuple[str, str] | None]) -> Kernels:
+    """Return the kernels with these modules and names; None for what is not there."""
+    parts = [place and getattr(import_module(place[0]), place[1], None) for place in places]
+    return Kernels(*parts)  # type: ignore[arg-type]
 
 
 def _types(parameters: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -92,18 +103,12 @@ def _end() -> None:
             pass  # which closes the pipe and waits
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def serve() -> None:
     """Compile the reverse of the model whose class and types come through stdin."""
     sys.path[:] = pickle.load(sys.stdin.buffer)
-    owner, (back, losses) = pickle.load(sys.stdin.buffer)
+    places, (back, losses) = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    found: Loops[Any] = loops(owner.kernels())
+    found: Loops[Any] = loops(_found(places))
     found.pull_back.__wrapped__.compile(back)
     found.pull_all_losses.__wrapped__.compile(losses)
 

@@ -14,7 +14,16 @@ from replan.dynamics._dynamics import Dynamics, Pieces
 
 
 class HasOverlaps(ABC):
-    """A model whose states are overlaps of hidden units and teachers."""
+    """A model whose states are overlaps of hidden units and teachers.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> isinstance(model, replan.dynamics.HasOverlaps)
+        True
+        >>> replan.evaluate(problem, replan.strategies.interleaved(problem)).overlaps.Q.shape
+        (51, 2, 2)
+    """
 
     @abstractmethod
     def overlaps(self, states: Floats) -> Any:
@@ -26,7 +35,15 @@ class HasOverlaps(ABC):
 
 
 class Chain(ABC):
-    """One run of SGD at finite size."""
+    """One run of SGD at finite size.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> chain = model.begin_chain("reduced", model.pack(model.fresh(seed=1)), 1000, None)
+        >>> run = chain.resume(np.random.default_rng(0))
+        >>> run.advance(np.zeros(500, dtype=np.int64), np.ones((500, 3)))  # 500 samples of task 1
+        500
+    """
 
     @abstractmethod
     def resume(self, rng: np.random.Generator) -> Chain:
@@ -50,6 +67,11 @@ class Simulable(ABC):
     """A model that can be trained by SGD in any number of input dimensions.
 
     engines: the names of the ways to do so, the usual one first.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> isinstance(model, replan.dynamics.Simulable), model.engines, model.least_dimension
+        (True, ('reduced', 'full'), 4)
     """
 
     engines: ClassVar[tuple[str, ...]]
@@ -79,6 +101,12 @@ class Outcomes(NamedTuple):
 
     losses: (R, L), infinite where they diverged. diverged, dead: (R,), whether each did, or has
     become a constant that nothing can change any more.
+
+    Examples:
+        >>> losses, no, yes = np.array([[0.1], [np.inf]]), False, True
+        >>> ends = replan.dynamics.Outcomes(losses, np.array([no, yes]), np.array([no, no]))
+        >>> ends.losses[~ends.diverged]
+        array([[0.1]])
     """
 
     losses: Floats
@@ -87,7 +115,20 @@ class Outcomes(NamedTuple):
 
 
 class Realised(ABC):
-    """A model whose losses are means over random realisations, known by their numbers."""
+    """A model whose losses are means over random realisations, known by their numbers.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=3)
+        >>> isinstance(model, replan.dynamics.Realised)
+        True
+        >>> model.realisations, model.unseen(2).realisations
+        ([0, 1, 2], [3, 4])
+    """
 
     realisations: list[int]
 
@@ -118,7 +159,13 @@ _NEEDS: dict[type, str] = {
 
 
 def require(model: Dynamics, capability: type[_C], what: str) -> _C:
-    """Return the model if it has a capability; else refuse it, naming `what` needs one."""
+    """Return the model if it has a capability; else refuse it, naming `what` needs one.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> replan.dynamics.require(model, replan.dynamics.Simulable, "simulate") is model
+        True
+    """
     if not isinstance(model, capability):
         raise CapabilityError(
             f"`{what}` needs {_NEEDS[capability]}, got one of kind {check.show(model.kind)}"

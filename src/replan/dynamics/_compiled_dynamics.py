@@ -26,12 +26,20 @@ class CompiledDynamics(DifferentiableDynamics):
     """A model that provides compiled kernels; the integrator and its reverse are replan's.
 
     A subclass names its `kernels`, gives their `parameters`, and says how users write starts.
+
+    Examples:
+        >>> model = replan.dynamics.Curriculum([0.0, 3.0])
+        >>> shares, rates, length = np.full((1, 2), 0.5), np.ones((1, 2)), np.array([2.0])
+        >>> pieces = replan.dynamics.Pieces.whole(shares, rates, length)
+        >>> isinstance(model, replan.dynamics.CompiledDynamics)
+        True
+        >>> model.roll_out(np.array([1.0, 1.0, 0.1]), pieces).shape  # the states at both edges
+        (2, 3)
     """
 
-    @classmethod
     @abstractmethod
-    def kernels(cls) -> Kernels:
-        """Return the compiled functions of this kind of model."""
+    def kernels(self) -> Kernels:
+        """Return the compiled functions of this model; mostly those of its class."""
 
     @property
     @abstractmethod
@@ -75,6 +83,10 @@ class CompiledDynamics(DifferentiableDynamics):
         uneven = self.tasks > _FEW
         return Loops(*(Pace(uneven) for _ in Loops._fields))
 
+    @cached_property
+    def _loss_count(self) -> int:
+        return len(self.loss_names)
+
     def losses(self, states: Any) -> Floats:
         """Return all losses (…, L) at states (…, n), or at a user's start; see `Dynamics`."""
         if not isinstance(states, np.ndarray):
@@ -83,7 +95,7 @@ class CompiledDynamics(DifferentiableDynamics):
         if x.dtype != np.float64 or x.ndim == 0:
             raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
         rows = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))  # else compiled once more
-        out = np.empty((len(rows), len(self.loss_names)))
+        out = np.empty((len(rows), self._loss_count))
         self._paces.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
         return out.reshape(*x.shape[:-1], out.shape[1])
 
@@ -115,13 +127,26 @@ class CompiledDynamics(DifferentiableDynamics):
         return self._roll_out(start, pieces, stages), (stages,)
 
     def _roll_out(self, start: Floats, pieces: Pieces, stages: Floats) -> Floats:
-        count = len(pieces.lengths)
-        states = np.empty((count + 1, start.size))
+        states = np.empty((len(pieces.lengths) + 1, start.size))
         states[0] = start
-        completed = self._paces.roll_out.run(
-            self._forward, count, self.parameters, pieces, states, stages
-        )
+        completed = self._run(pieces, states[:-1], states[1:], stages)
         return states[: completed + 1]
+
+    def roll_out_each(self, starts: Floats, pieces: Pieces) -> Floats:
+        """Return the ends (pieces, n) of pieces on their own; see `Dynamics.roll_out_each`."""
+        ends, stages = np.empty_like(starts), np.empty((1, 4, starts.shape[1]))
+        done, count = 0, len(starts)
+        while done < count:
+            done += self._run(pieces.only(done, count), starts[done:], ends[done:], stages)
+            ends[done : done + 1] = np.nan  # it could not go on here
+            done += 1
+        return ends
+
+    def _run(self, pieces: Pieces, starts: Floats, ends: Floats, stages: Floats) -> int:
+        """Call the loop of the roll-out; return how many pieces it has completed."""
+        return self._paces.roll_out.run(
+            self._forward, len(starts), self.parameters, pieces, starts, ends, stages
+        )
 
     def pull_back(
         self, states: Floats, cotangents: Floats, pieces: Pieces, *record: Floats

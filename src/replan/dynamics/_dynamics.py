@@ -16,6 +16,7 @@ import numpy as np
 from replan._common import check
 from replan._common.check import Floats, Ints
 from replan._common.sections import from_keys
+from replan.dynamics._dials import Dial
 from replan.dynamics._knobs import LR, Knob, Panel
 
 
@@ -27,6 +28,12 @@ class Pieces(NamedTuple):
     each task. lengths: (pieces,) in time. substeps: (pieces,) how many integrator steps each piece
     is cut into, equal ones. Twice the substeps must give a more accurate result: errors are
     estimated from that.
+
+    Examples:
+        >>> shares = np.array([[0.0, 1.0], [0.5, 0.5]])
+        >>> pieces = replan.dynamics.Pieces.whole(shares, np.ones((2, 2)), np.array([1.0, 4.0]))
+        >>> pieces.substeps
+        array([1, 1])
     """
 
     shares: Floats
@@ -57,6 +64,16 @@ class Pulled(NamedTuple):
 
     adjoints: (pieces + 1, n) by the state at every edge, through all that follows from it.
     by_shares: (pieces, T). by_knobs: (pieces, C).
+
+    Examples:
+        >>> model = replan.dynamics.Curriculum([0.0, 3.0])
+        >>> shares, rates, length = np.full((1, 2), 0.5), np.ones((1, 2)), np.array([2.0])
+        >>> pieces = replan.dynamics.Pieces.whole(shares, rates, length)
+        >>> states = model.roll_out(np.array([1.0, 1.0, 0.1]), pieces)
+        >>> at_the_end = np.array([[0.0, 0.0], [0.5, 0.5]])  # the weights of the losses
+        >>> pulled = model.pull_back(states, model.pull_losses(states, at_the_end), pieces)
+        >>> pulled.by_shares.shape, pulled.adjoints.shape
+        ((1, 2), (2, 3))
     """
 
     adjoints: Floats
@@ -68,7 +85,8 @@ class Dynamics(ABC):
     """A model of training that rolls out: x′ = Σ_t share_t f_t(x, knobs of task t).
 
     kind: the word that stands for the model in files. example: a commented problem file to start
-    from, or its `[model]` and `[start]` sections alone. tasks: T. knobs: what training may turn
+    from, or its `[model]` and `[start]` sections alone. dials: the numbers in its files that the
+    explorer may turn; a model without any is not explored. tasks: T. knobs: what training may turn
     over time, by default the learning rate alone. end_knobs: what is set once, at the end, so that
     the objective is smallest, such as a factor at test time. discrete: whether training consists of
     steps of its own, as SGD does, which no integrator cuts: a roll-out takes no notice of substeps,
@@ -76,10 +94,24 @@ class Dynamics(ABC):
 
     A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
     as they are. One for files says how with the other methods.
+
+    Examples:
+        >>> class Fading(replan.Dynamics):  # in closed form: practice of one skill for ever
+        ...     kind, tasks = "fading", 1
+        ...     def losses(self, states):
+        ...         return (1 - states) ** 2
+        ...     def roll_out(self, start, pieces):
+        ...         passed = np.cumsum(pieces.lengths * pieces.knobs[:, 0])
+        ...         return np.vstack([start, 1 - (1 - start) * np.exp(-passed)[:, None]])
+        >>> problem = replan.Problem(Fading(), [0.0], duration=2.0, steps=4)
+        >>> run = replan.evaluate(problem, replan.strategies.one_task(problem))
+        >>> f"{run.loss:.4f} {np.exp(-4):.4f}"
+        '0.0183 0.0183'
     """
 
     kind: ClassVar[str]
     example: ClassVar[str] = ""
+    dials: ClassVar[tuple[Dial, ...]] = ()
     tasks: int
     knobs: Sequence[Knob] = (LR,)
     end_knobs: Sequence[Knob] = ()
@@ -121,6 +153,18 @@ class Dynamics(ABC):
 
         A roll-out stops where a number is no longer finite, and returns only the rows before.
         """
+
+    def roll_out_each(self, starts: Floats, pieces: Pieces) -> Floats:
+        """Return the ends (pieces, n) of pieces, each rolled out from its own start (pieces, n).
+
+        They are NaN where numbers are no longer finite.
+        """
+        ends = np.full_like(starts, np.nan)
+        for i, start in enumerate(starts):
+            states = self.roll_out(start, pieces.only(i, i + 1))
+            if len(states) > 1:
+                ends[i] = states[1]
+        return ends
 
     def diverging(self, state: Floats, piece: Pieces) -> str:
         """Return, in words, what of a state does not stay finite over a piece; "" for all of it."""
@@ -196,7 +240,19 @@ def with_ends(states: Floats, ends: Sequence[float] | Floats) -> Floats:
 
 
 class DifferentiableDynamics(Dynamics):
-    """A dynamics that also pulls gradients back through a roll-out: what `solve` needs."""
+    """A dynamics that also pulls gradients back through a roll-out: what `solve` needs.
+
+    Examples:
+        >>> model = replan.dynamics.Curriculum([0.0, 3.0])
+        >>> shares, rates, length = np.full((1, 2), 0.5), np.ones((1, 2)), np.array([2.0])
+        >>> pieces = replan.dynamics.Pieces.whole(shares, rates, length)
+        >>> isinstance(model, replan.dynamics.DifferentiableDynamics)  # so `solve` can plan it
+        True
+        >>> states = model.roll_out(np.array([1.0, 1.0, 0.1]), pieces)
+        >>> at_the_end = np.array([[0.0, 0.0], [0.5, 0.5]])  # the weights of the losses
+        >>> model.pull_back(states, model.pull_losses(states, at_the_end), pieces).by_shares.shape
+        (1, 2)
+    """
 
     @abstractmethod
     def pull_losses(self, states: Floats, cotangents: Floats) -> Floats:

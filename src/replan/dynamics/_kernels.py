@@ -24,6 +24,11 @@ class Kernels(NamedTuple):
     - `make_work(p)`, `make_pull_work(p)`: for functions that need scratch arrays; return what they
       get in place of `p`, made once per roll-out: for rate and losses, and for their reverses. Each
       is annotated with the NamedTuple class that it returns.
+
+    Examples:
+        >>> kernels = replan.TeacherStudent.similar(0.3).kernels()
+        >>> kernels._fields[:5]
+        ('parameters', 'rate', 'losses', 'pull_rate', 'pull_losses')
     """
 
     parameters: type

@@ -28,6 +28,10 @@ class Knob:
     - `default`: its value where a problem does not set it.
     - `per_task`: whether every task can have its own value at the same time.
     - `rate`: whether it is a learning rate, which can be annealed.
+
+    Examples:
+        >>> replan.dynamics.Knob("keep", 0.0, 1.0, default=1.0)
+        Knob(name='keep', low=0.0, high=1.0, default=1.0, per_task=False, rate=False)
     """
 
     name: str
@@ -65,6 +69,15 @@ class Knob:
 
 
 LR = Knob("lr", 0.0, np.inf, 1.0, per_task=True, rate=True)
+"""The learning rate: the knob that every model has unless it says otherwise.
+
+Examples:
+    >>> replan.dynamics.LR.name, replan.dynamics.LR.rate
+    ('lr', True)
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> [knob.name for knob in model.knobs]
+    ['lr', 'feature_lr', 'head_lr']
+"""
 
 
 class Panel:

@@ -19,11 +19,13 @@ from numba.extending import overload
 
 from replan._common import check
 from replan._common.check import Floats
-from replan._common.compiled import NumbaError, compiled, inlined
+from replan._common.compiled import REORDERED, NumbaError, compiled, inlined
 from replan.dynamics._dynamics import Pieces
 from replan.dynamics._kernels import Kernels
 
-_OPTIONS: Any = {"error_model": "numpy", "no_cfunc_wrapper": True}  # numba's types lack the second
+# Kernels become part of the loops: handing over a model's scratch arrays would take as long as the
+# work of a small one. The types that come with numba lack one of these.
+_OPTIONS: Any = {"error_model": "numpy", "no_cfunc_wrapper": True, "forceinline": True}
 _KERNELS: dict[type, Kernels] = {}  # by the type of their functions' first argument
 
 _ARGUMENTS = {
@@ -142,13 +144,20 @@ def _by_type(name: str) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any: ...
 
     kernel.__name__ = name  # for errors
+    for fastmath in (False, REORDERED):
+        _serve(kernel, name, fastmath)
+    return kernel
 
-    @overload(kernel, strict=False, jit_options=_OPTIONS)
+
+def _serve(kernel: Callable[..., Any], name: str, fastmath: Any) -> None:
+    """Let a model's function stand for `kernel` if its own option `fastmath` is this one."""
+
+    @overload(kernel, strict=False, jit_options=_OPTIONS | {"fastmath": fastmath})
     def find(*arguments: Any) -> Any:
         found: Any = getattr(_KERNELS[arguments[0].instance_class], name)
-        return (lambda p: p) if found is None else found.py_func
-
-    return kernel
+        if found is None:
+            return None if fastmath else lambda p: p
+        return found.py_func if found.targetoptions.get("fastmath", False) == fastmath else None
 
 
 _make_work = _by_type("make_work")
@@ -190,24 +199,25 @@ def _stages(
 
 
 def _roll_out(
-    p: Any, pieces: Pieces, states: Floats, stages: Floats, piece: int, part: int, most: int
+    p: Any, pieces: Pieces, starts: Floats, ends: Floats, stages: Floats,
+    piece: int, part: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Classical RK4 with `pieces.substeps[i]` equal steps on piece i.
+    """Classical RK4 with `pieces.substeps[i]` equal steps on piece i, from starts[i] to ends[i].
 
-    states: (pieces + 1, n), the start in its first row; the others are filled in. stages: (steps,
-    4, n) of all steps, filled in for the reverse; if it has a single row, for nobody. Goes on from
-    step `part` of a piece, from the state in the row after that piece. Returns the piece where a
-    number is no longer finite with part −1.
+    starts, ends: (pieces, n). In a chain the two share memory, so that each piece starts where the
+    last one ended. stages: (steps, 4, n) of all steps, filled in for the reverse; if it has a
+    single row, for nobody. Goes on from step `part` of a piece, from the state in its end. Returns
+    the piece where a number is no longer finite with part −1.
     """
-    count, n = pieces.lengths.size, states.shape[1]
+    count, n = pieces.lengths.size, starts.shape[1]
     work = _make_work(p)
     state, slope, total = np.empty(n), np.empty(n), np.empty(n)
-    _copy(states[piece + 1] if part > 0 else states[piece], state)
     kept = stages.shape[0] > 1
     at = part
     for i in range(piece):
         at += pieces.substeps[i]
     while piece < count:
+        _copy(ends[piece] if part > 0 else starts[piece], state)
         step = pieces.lengths[piece] / pieces.substeps[piece]
         shares, knobs = pieces.shares[piece], pieces.knobs[piece]
         last = min(pieces.substeps[piece], part + most)
@@ -223,7 +233,7 @@ def _roll_out(
             if not np.isfinite(size):
                 return piece, -1
             at += 1
-        _copy(state, states[piece + 1])
+        _copy(state, ends[piece])
         if last < pieces.substeps[piece]:
             return piece, last
         piece, part = piece + 1, 0

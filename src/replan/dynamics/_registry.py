@@ -23,7 +23,19 @@ _KINDS: dict[str, type[Dynamics]] = {}
 
 
 def register(model: _D) -> _D:
-    """Make a model known under its `kind`; used as a decorator of its class."""
+    """Make a model known under its `kind`; used as a decorator of its class.
+
+    Examples:
+        >>> @replan.dynamics.register
+        ... class Still(replan.Dynamics):
+        ...     kind, tasks = "still", 1
+        ...     def losses(self, states):
+        ...         return states**2
+        ...     def roll_out(self, start, pieces):
+        ...         return np.tile(start, (len(pieces.lengths) + 1, 1))
+        >>> replan.dynamics.find("still") is Still
+        True
+    """
     if not isinstance(model, type) or not issubclass(model, Dynamics):
         raise ValueError(f"`model` expects a class of dynamics, got {check.show(model)}")
     kind = getattr(model, "kind", None)
@@ -42,7 +54,12 @@ def register(model: _D) -> _D:
 
 
 def find(kind: str) -> type[Dynamics]:
-    """Return the model of a kind; refuse an unknown kind."""
+    """Return the model of a kind; refuse an unknown kind.
+
+    Examples:
+        >>> replan.dynamics.find("teacher-student") is replan.TeacherStudent
+        True
+    """
     if not isinstance(kind, str) or not known(kind):
         raise ValueError(
             f"`model.kind` expects one of {', '.join(kinds())}; got {check.show(kind)}"

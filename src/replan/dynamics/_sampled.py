@@ -18,6 +18,15 @@ class Sampled(Simulable):
     """A model that is simulated by drawing samples and updating weights, one after another.
 
     Weights are of any form that `copy.deepcopy` can copy.
+
+    Examples:
+        >>> model = replan.dynamics.Curriculum([0.0, 3.0])
+        >>> isinstance(model, replan.dynamics.Sampled)
+        True
+        >>> problem = replan.Problem(model, (1.0, 1.0, 0.1), duration=1.0, steps=4)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> replan.simulate(problem, mixed, dimension=50, seeds=2).losses.shape
+        (2, 51, 2)
     """
 
     engines = ("full",)

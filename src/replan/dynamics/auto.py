@@ -79,6 +79,18 @@ class AutoDynamics(DifferentiableDynamics):
     functions: results of such a model are loaded with `model=`, or else only as far as the file
     holds them. A subclass that makes the functions from settings can be registered, with a `kind`,
     `from_dict` and `to_dict` of its own.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> def rate(state, task, lr):  # practice of one skill; the other fades
+        ...     return lr * (task == jnp.arange(2)) * (1 - state) - 0.2 * state
+        >>> def losses(state):
+        ...     return (1 - state) ** 2
+        >>> model = replan.AutoDynamics(rate, losses, tasks=2, like=np.zeros(2))
+        >>> problem = replan.Problem(model, np.zeros(2), duration=5.0, steps=10)
+        >>> run = replan.evaluate(problem, replan.strategies.sequential(problem))
+        >>> print(run.final_losses.round(3))
+        [0.27  0.043]
     """
 
     kind = "auto"

@@ -29,6 +29,8 @@ from replan._common import check
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Decision, Policy
 
+__all__ = ["PolicyReplayPlugin"]
+
 TASK = "replan_task"  # the attribute that holds the experience of each sample in memory
 
 
@@ -59,6 +61,29 @@ class PolicyReplayPlugin(SupervisedPlugin):
       tenth of `mem_size`, at least one per experience. Use 0 for policies that need no losses.
     - `every`: training iterations between measurements of the losses.
     - `seed`: of the choice of samples kept apart and of the order of samples.
+
+    Examples:
+        >>> import torch
+        >>> from avalanche.benchmarks import nc_benchmark
+        >>> from avalanche.benchmarks.utils import as_classification_dataset
+        >>> from avalanche.training.supervised import Naive
+        >>> from torch.utils.data import TensorDataset
+        >>> from replan.integrations.avalanche import PolicyReplayPlugin
+        >>> data = TensorDataset(torch.rand(80, 3), torch.arange(80) % 4)  # of four classes
+        >>> data.targets = data.tensors[1].tolist()
+        >>> data = as_classification_dataset(data)
+        >>> benchmark = nc_benchmark(data, data, n_experiences=2, task_labels=False)
+        >>> policy = replan.policies.FixedReplay(tasks=2, share=0.5)
+        >>> plugin = PolicyReplayPlugin(policy, mem_size=20, probe_size=0)
+        >>> model = torch.nn.Linear(3, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> strategy = Naive(
+        ...     model=model, optimizer=optimizer, train_mb_size=10, plugins=[plugin], evaluator=None
+        ... )
+        >>> for experience in benchmark.train_stream:
+        ...     _ = strategy.train(experience)
+        >>> plugin.samples.tolist()  # of each experience
+        [80, 40]
     """
 
     def __init__(

@@ -23,6 +23,8 @@ from replan._common.state import Entries, Stateful
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Log
 
+__all__ = ["ReplayCallback"]
+
 
 class ReplayCallback(Stateful, Callback):
     """Tells a sampler's policy the probed losses after each batch; keeps both in the checkpoint.
@@ -33,6 +35,32 @@ class ReplayCallback(Stateful, Callback):
     - `sampler`: the one in the training data loader. With several devices, give the trainer
       `use_distributed_sampler=False`: the sampler knows its rank.
     - `probe`: estimates losses; None for policies that need none, such as `Follow`.
+
+    Examples:
+        >>> import lightning.pytorch as pl
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from replan.integrations.lightning import ReplayCallback
+        >>> from replan.integrations.torch import ReplayBatchSampler
+        >>> class Module(pl.LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(3, 1)
+        ...     def training_step(self, batch, batch_idx):
+        ...         return self.layer(batch[0]).square().mean()
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+        >>> data = TensorDataset(torch.randn(40, 3))  # 20 samples of each of two tasks
+        >>> policy = replan.policies.Fixed([0.25, 0.75])
+        >>> sampler = ReplayBatchSampler([20, 20], policy, batch_size=8)
+        >>> trainer = pl.Trainer(
+        ...     max_epochs=1, callbacks=[ReplayCallback(sampler)], use_distributed_sampler=False,
+        ...     logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        ...     enable_model_summary=False, accelerator="cpu",
+        ... )
+        >>> trainer.fit(Module(), DataLoader(data, batch_sampler=sampler))
+        >>> sampler.samples.tolist()
+        [10, 30]
     """
 
     def __init__(self, sampler: ReplayBatchSampler, probe: LossProbe | None = None) -> None:

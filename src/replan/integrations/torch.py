@@ -35,6 +35,8 @@ except ImportError as error:
         "replan.integrations.torch needs PyTorch: pip install 'replan[torch]'"
     ) from error
 
+__all__ = ["LossProbe", "PlannedLR", "ReplayBatchSampler", "WithTask"]
+
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 _KEPT_PARTS = 8  # of a task's held-out samples: of larger data sets nothing is kept
@@ -80,6 +82,19 @@ class ReplayBatchSampler(Stateful, Sampler[list[int]]):
     - `num_replicas`, `rank`: both or neither; by default those of the running group of
       `torch.distributed`. All ranks draw the same batches, and each takes its part of every task's
       samples.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+        >>> from replan.integrations.torch import ReplayBatchSampler
+        >>> old, new = (TensorDataset(torch.randn(60, 3)) for _ in range(2))
+        >>> policy = replan.policies.FixedReplay(tasks=2, share=0.25)
+        >>> policy.begin(1)  # task 1 arrives
+        >>> sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=12)
+        >>> for batch in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
+        ...     sampler.step()  # after a training step as always
+        >>> sampler.samples.tolist()  # of each task, in 10 batches
+        [30, 90]
     """
 
     def __init__(
@@ -370,6 +385,14 @@ class WithTask(Dataset[Any]):
     """A map-style data set whose samples carry the number of their task.
 
     It follows the parts of a tuple or list, is "task" in a dict, and makes a pair of any other.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from replan.integrations.torch import WithTask
+        >>> inputs, task = WithTask(TensorDataset(torch.zeros(5, 3)), 1)[0]
+        >>> task
+        1
     """
 
     def __init__(self, data: Any, task: int) -> None:
@@ -428,6 +451,15 @@ class LossProbe(Stateful):
       many equal parts as that takes, round and round.
     - `collate`: makes a batch of a list of samples.
     - `seed`: of that order. With one of its own on each rank, the mean over ranks has more samples.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from replan.integrations.torch import LossProbe
+        >>> held_out = [TensorDataset(torch.full((8, 1), x)) for x in (1.0, 2.0)]  # of two tasks
+        >>> probe = LossProbe(held_out, lambda model, batch: model(batch[0]).square().mean())
+        >>> probe.measure(torch.nn.Identity())
+        {0: 1.0, 1: 4.0}
     """
 
     def __init__(
@@ -534,6 +566,22 @@ class PlannedLR(Stateful, LRScheduler):
     task; a mixed one has the mean over its samples. Call `step` after each batch, before or after
     the sampler's; where gradients are accumulated, after each step of the optimizer and after the
     sampler's.
+
+    Examples:
+        >>> import torch
+        >>> from replan.integrations.torch import PlannedLR, ReplayBatchSampler
+        >>> plan = replan.Protocol([[0.0, 1.0], [0.5, 0.5]], duration=2.0, lr=[1.0, 0.1])
+        >>> policy = replan.policies.Follow(plan, steps=20)
+        >>> sampler = ReplayBatchSampler([10, 10], policy, batch_size=10)
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+        >>> scheduler = PlannedLR(optimizer, sampler)
+        >>> for batch in sampler:
+        ...     print(scheduler.get_last_lr())
+        ...     optimizer.step()
+        ...     sampler.step()
+        ...     scheduler.step()
+        [0.5]
+        [0.05]
     """
 
     def __init__(

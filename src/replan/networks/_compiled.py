@@ -41,6 +41,10 @@ class Training:
     weight_std, head_std: standard deviations of the initial weights and heads. Strategies that need
     losses estimate them every `interval` steps on `sample` held-out samples, drawn anew each time;
     smoothing: the weight of the old value in their moving average.
+
+    Examples:
+        >>> replan.networks.Training(hidden=8, lr=0.01).first
+        10000
     """
 
     hidden: int = 8
@@ -91,6 +95,19 @@ def experiment(
       the same for all strategies. `seed`: of all together.
     - `threads`: realisations at a time, by default one per core; the result does not depend on it.
     - `progress`: True for a bar of realisations, or a function of a `Progress`.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> training = replan.networks.Training(hidden=2, first=20)
+        >>> result = replan.networks.experiment(
+        ...     tasks, looks=[0, 20], training=training, realisations=2
+        ... )
+        >>> result.mean("interleaved").shape
+        (2, 2)
     """
     training = Training() if training is None else training
     check.instance("training", training, Training, "a Training(…)")

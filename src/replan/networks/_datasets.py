@@ -76,7 +76,16 @@ _DEBIAN = Path("/usr/share/datasets")
 
 
 class Images(NamedTuple):
-    """Images, uint8, and labels: (n, 28, 28) for Fashion-MNIST, (n, 3, 32, 32) for CIFAR-10."""
+    """Images, uint8, and labels: (n, 28, 28) for Fashion-MNIST, (n, 3, 32, 32) for CIFAR-10.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> images.train_images.shape
+        (200, 8, 8)
+    """
 
     train_images: Bytes
     train_labels: Bytes
@@ -92,6 +101,13 @@ def fashion_mnist(root: FilePath | None = None) -> Images:
 
     Looks in `root` if given, else in $REPLAN_DATA, the user's cache and Debian's folder: there, in
     `fashion-mnist` and in torchvision's `FashionMNIST/raw`, for the plain or gzipped files.
+
+    Examples:
+        >>> try:
+        ...     replan.networks.fashion_mnist("empty-folder")
+        ... except FileNotFoundError as error:
+        ...     print(str(error).partition(" in ")[0])
+        the data set fashion-mnist was not found
     """
     train, train_labels, test, test_labels = _payloads("fashion-mnist", root)
     return Images(
@@ -107,6 +123,13 @@ def cifar10(root: FilePath | None = None) -> Images:
 
     Looks in `root` if given, else in $REPLAN_DATA and the user's cache: there, in
     `cifar-10-batches-bin` and in `cifar-10-batches-py`.
+
+    Examples:
+        >>> try:
+        ...     replan.networks.cifar10("empty-folder")
+        ... except FileNotFoundError as error:
+        ...     print(str(error).partition(" in ")[0])
+        the data set cifar10 was not found
     """
     rows = [
         np.frombuffer(payload, np.uint8).reshape(-1, 1 + _PIXELS)

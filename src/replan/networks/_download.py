@@ -78,6 +78,13 @@ def fetch(
     `say` is told beforehand what is about to be downloaded or run, and afterwards which source was
     refused and why. Every file is checked by its SHA-256 before it is put in place under its name,
     so that a broken download never looks complete.
+
+    Examples:
+        >>> try:
+        ...     replan.networks.fetch("mnist")
+        ... except ValueError as error:
+        ...     print(error)
+        `name` expects one of fashion-mnist, cifar10; got 'mnist', did you mean `fashion-mnist`?
     """
     check.one_of("name", name, DATASETS)
     check.boolean("packages", packages)

@@ -29,6 +29,12 @@ POLICIES: dict[str, dict[str, Any]] = {
     "focus-then-replay": {**_UNTIL_MET, "shares": 0.5},
     "focus-then-loss": {**_UNTIL_MET, "shares": "loss"},
 }
+"""The strategies of `experiment` by name: the settings of the policies behind them.
+
+Examples:
+    >>> sorted(replan.networks.POLICIES)[:3]
+    ['fixed-replay', 'focus-then-loss', 'focus-then-replay']
+"""
 
 
 def check_strategies(strategies: Sequence[str]) -> list[str]:

@@ -34,6 +34,21 @@ class Experiment:
     "accuracy", and "trained", the samples of each task so far. decisions: what each strategy
     decided, by realisation. tasks: their names. arrivals: (T,) when each arrived. settings: all
     that determines the result.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> training = replan.networks.Training(hidden=2, first=20)
+        >>> result = replan.networks.experiment(
+        ...     tasks, looks=[0, 20], training=training, realisations=2
+        ... )
+        >>> result.strategies
+        ['no-replay', 'interleaved', 'focus-then-replay']
+        >>> result.curves["interleaved"].losses.shape  # realisations, looks, tasks
+        (2, 2, 2)
     """
 
     curves: dict[str, Curves]

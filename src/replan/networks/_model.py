@@ -76,6 +76,10 @@ class NetworkStart:
     """How realisations come to their start: `steps` of SGD at rate `lr` from random weights.
 
     task: the one that is trained on, or None for all old ones in equal shares.
+
+    Examples:
+        >>> replan.networks.NetworkStart(steps=2000, lr=0.1, task=0)  # what `pretrain` returns
+        NetworkStart(steps=2000, lr=0.1, task=0)
     """
 
     steps: int = 0
@@ -88,6 +92,16 @@ class NetworkWeights(NamedTuple):
 
     features: (…, R, K, D). biases: (…, R, K). heads: (…, R, T, C, K). head_biases: (…, R, T, C).
     time: (…), in steps of SGD.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=3)
+        >>> model.unpack(model.pack(model.fresh())).features.shape  # realisations, hidden, pixels
+        (3, 2, 64)
     """
 
     features: Floats
@@ -126,6 +140,17 @@ class ImageNetwork(DifferentiableDynamics, Realised):
 
     Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the first layer and of
     the heads are multiplied.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=2)
+        >>> problem = replan.Problem(model, model.fresh(), duration=20, steps=2, lr=0.1)
+        >>> replan.evaluate(problem, replan.strategies.interleaved(problem)).final_losses.shape
+        (2,)
     """
 
     kind = "network"

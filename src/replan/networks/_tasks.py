@@ -27,6 +27,15 @@ class ImageTasks:
     first and of the second image. mix: (T,). scale, shift: inputs are scale × pixel + shift.
     held_out, test: for each task inputs (m, D), divided by √D, and targets (m, C). settings: how
     the tasks were made.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> tasks.tasks, tasks.mix.tolist()
+        (2, [1.0, 0.5])
     """
 
     pixels: NDArray[np.uint8]
@@ -61,6 +70,15 @@ def mixed_tasks(
 
     Labels are ±1, mixed like the images. `normalise`: "unit" (pixels over 255) or "standard" (mean
     0, variance 1). `test_samples`: how many there are at most for each task. (Paper, section 3.2)
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> tasks.tasks, tasks.mix.tolist()
+        (2, [1.0, 0.5])
     """
     gamma = check.number("similarity", similarity, at_least=0, at_most=1)
     pairs = [_classes("upstream", upstream), _classes("auxiliary", auxiliary)]
@@ -91,6 +109,14 @@ def parity_tasks(
 
     One output for each of the five classes of a task, +1 for the right one and -1 for the others.
     (Paper, appendix on CIFAR-10)
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> replan.networks.parity_tasks(images, test_samples=20).tasks
+        2
     """
     odd, even = [1, 3, 5, 7, 9], [0, 2, 4, 6, 8]
     tasks = class_tasks(images, [odd, even], normalise=normalise, test_samples=test_samples)
@@ -111,6 +137,15 @@ def class_tasks(
     All groups are of one size, and no class is in two. With two classes there is one output, +1 for
     the first and -1 for the second; with more, one for each: +1 for the right one, else -1.
     `normalise` and `test_samples` are those of `mixed_tasks`.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.class_tasks(images, [[0, 5], [2, 7], [1, 3]], test_samples=20)
+        >>> tasks.tasks
+        3
     """
     groups = [
         [check.integer("classes", x, at_most=9) for x in check.items("classes", group, "classes")]
@@ -149,6 +184,15 @@ def image_tasks(
 
     - `data`: "fashion-mnist", "cifar10", or an .npz file of arrays as in `Images`.
     - `similarity`: for `mixed_tasks`, or `classes`: for `class_tasks`; `settings` are theirs.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> np.savez("images.npz", **images._asdict())
+        >>> replan.networks.image_tasks("images.npz", similarity=0.5, test_samples=20).tasks
+        2
     """
     check.word("data", data)
     if (similarity is None) == (classes is None):

@@ -32,6 +32,19 @@ class Tested:
     stability: by protocol, the factor by which its learning rates can be multiplied before one of
     the unseen realisations, or of the first few of them, diverges or dies (found to 5 %); infinite
     where a factor of 1,024 did no harm, 0 where 1/1,024 did.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=2)
+        >>> problem = replan.Problem(model, model.fresh(), duration=20, steps=2, lr=0.1)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> tested = replan.networks.test(problem, mixed, realisations=2)
+        >>> tested.planned_runs, tested.runs  # numbers of the realisations
+        ([0, 1], [2, 3])
     """
 
     problem: Problem
@@ -167,11 +180,28 @@ def test(
     - `realisations`: how many unseen ones, the same for all protocols.
     - `stability`: on how many of these the limit of the learning rates is looked for, by default
       all; it takes a dozen trainings, and longer than everything else.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
+        >>> labels = np.arange(200, dtype=np.uint8) % 10
+        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
+        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
+        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=2)
+        >>> problem = replan.Problem(model, model.fresh(), duration=20, steps=2, lr=0.1)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> tested = replan.networks.test(problem, mixed, realisations=2)
+        >>> tested.runs  # the numbers of realisations that were not planned on
+        [2, 3]
     """
     check.instance("problem", problem, Problem, "a Problem")
     model = require(problem.model, Realised, "test")
-    if problem.averages_count or np.any(np.isfinite(np.asarray(problem.targets))):
-        raise ValueError("`problem` expects an objective of final losses, got running or targets")
+    targets = np.any(np.isfinite(np.asarray(problem.targets)))
+    if problem.goal != "final" or problem.averages_count or targets:
+        raise ValueError(
+            "`problem` expects an objective of final losses times weights, got another goal, "
+            "running or targets"
+        )
     if isinstance(protocols, Mapping):
         named = {check.word("protocols", name): p for name, p in protocols.items()}
         if not named:

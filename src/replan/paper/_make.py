@@ -33,9 +33,28 @@ FIGURES = (
     "dropout",
     "denoising",
     "levers",
+    "activation",
 )
+"""The figures that `replan figure all` makes without image data.
+
+Examples:
+    >>> replan.paper.FIGURES[:3]
+    ('dynamics', 'similarity', 'learning-rate')
+"""
 IMAGE_FIGURES = ("fashion-dynamics", "fashion-similarity", "cifar-dynamics")
-LONG_FIGURES = ("networks",)  # which take hours: each is made by its name alone
+"""The figures that need image data.
+
+Examples:
+    >>> replan.paper.IMAGE_FIGURES
+    ('fashion-dynamics', 'fashion-similarity', 'cifar-dynamics')
+"""
+LONG_FIGURES = ("networks", "robust", "stream")
+"""The figures that take half an hour and more: each is made by its name alone.
+
+Examples:
+    >>> replan.paper.LONG_FIGURES
+    ('networks', 'robust', 'stream')
+"""
 _ALL = (*FIGURES, *IMAGE_FIGURES, *LONG_FIGURES)
 _MOST_SEEDS = 100_000  # which all have a place in one table
 _PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a figure
@@ -43,7 +62,13 @@ _PARTS = ("FULL", "QUICK", "compute", "draw", "claims")  # of a module that is a
 
 @dataclass(frozen=True)
 class Made:
-    """A figure that was made: its files, its claims, and how many plans in it did not converge."""
+    """A figure that was made: its files, its claims, and how many plans in it did not converge.
+
+    Examples:
+        >>> [made] = replan.paper.make(["readout"], "figures", quick=True, workers=1)
+        >>> made.name, [path.name for path in made.files]
+        ('readout', ['readout.png', 'readout.pdf', 'readout.csv'])
+    """
 
     name: str
     files: list[Path]
@@ -75,6 +100,11 @@ def make(
     - `changes`: other settings to change, in the figures that have them in their `FULL`.
     - `workers`: processes, by default one per core; `executor`: another place to compute, as for
       `replan.sweep`. `progress`: show a bar on a terminal.
+
+    Examples:
+        >>> [made] = replan.paper.make(["readout"], "figures", quick=True, workers=1)
+        >>> made.name, [path.name for path in made.files]
+        ('readout', ['readout.png', 'readout.pdf', 'readout.csv'])
     """
     return list(
         make_each(

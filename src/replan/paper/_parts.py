@@ -36,16 +36,23 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
+def two_tasks(similarity: float, activation: str = "erf") -> dict[str, Any]:
+    """Return the paper's model of two tasks, as the content of a problem file."""
+    model = {"hidden": 2, "similarity": similarity}
+    return model if activation == "erf" else model | {"activation": activation}
+
+
 def continual(
-    similarity: float, seed: int, *, steps: int, lr: dict[str, float] | bool = False
-) -> dict[str, Any]:
+    similarity: float, seed: int, *, steps: int, lr: dict[str, float] | bool = False,
+    activation: str = "erf",
+) -> dict[str, Any]:  # fmt: skip
     """Return the paper's continual-learning problem, as the content of a problem file.
 
     1,000 units on task 1 from random weights, then 25 in which both tasks count; K = T = 2, η = 1.
     `lr`: the range of the learning rate where it is controlled, too.
     """
     return {
-        "model": {"hidden": 2, "similarity": similarity},
+        "model": two_tasks(similarity, activation),
         "start": {"pretrain": {"task": 1, "duration": 1000.0, "lr": 1.0, "seed": seed}},
         "training": {"duration": 25.0, "steps": steps, "lr": 1.0},
         "control": {"tasks": True, "lr": lr},

@@ -18,6 +18,12 @@ class Claim:
     whether it was, in each instance; None where the noise leaves it open. numbers: what was
     measured, by name, one value for each instance or one for all. over: what the instances are.
     always: whether the statement says "always". least: with fewer instances nothing is decided.
+
+    Examples:
+        >>> held, numbers = [True, False], {"gain": [2, 0.9]}
+        >>> claim = replan.paper.Claim("Replay helps.", "a gain above 1", held, numbers)
+        >>> claim.verdict, claim.count
+        ('depends on the initialisation', '1 of 2')
     """
 
     statement: str

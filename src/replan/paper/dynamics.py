@@ -60,13 +60,15 @@ def _curves(run: Simulation, begin: float) -> dict[str, Any]:
     }
 
 
-def compute(run: Run, *, seeds: int, steps: int, similarity: float, dimension: int) -> Tables:
+def compute(
+    run: Run, *, seeds: int, steps: int, similarity: float, dimension: int, activation: str = "erf"
+) -> Tables:
     """Return the tables `curves`, `protocols` and `runs`."""
     results = run(
         case,
         [
             {
-                "problem": continual(similarity, seed, steps=steps),
+                "problem": continual(similarity, seed, steps=steps, activation=activation),
                 "seed": seed,
                 "dimension": dimension,
             }

@@ -16,6 +16,7 @@ from replan.paper._parts import (
     draw_against_similarity,
     grid,
     largest_inside,
+    two_tasks,
 )
 from replan.paper.claims import Claim
 from replan.problem import Problem
@@ -50,8 +51,9 @@ def case(problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def compute(
-    run: Run, *, seeds: int, steps: int, duration: float, lr: float, similarities: list[float]
-) -> Tables:
+    run: Run, *, seeds: int, steps: int, duration: float, lr: float, similarities: list[float],
+    activation: str = "erf",
+) -> Tables:  # fmt: skip
     """Return the tables `losses`, `plans` and `protocols`."""
     points = grid(similarities, seeds)
     results = run(
@@ -59,7 +61,7 @@ def compute(
         [
             {
                 "problem": {
-                    "model": {"hidden": 2, "similarity": point["similarity"]},
+                    "model": two_tasks(point["similarity"], activation),
                     "start": {"fresh": {"seed": point["seed"]}},
                     "training": {"duration": duration, "steps": steps, "lr": lr},
                 }

@@ -58,12 +58,20 @@ def case(problem: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> Tables:
+def compute(
+    run: Run, *, seeds: int, steps: int, similarities: list[float], activation: str = "erf"
+) -> Tables:
     """Return the tables `losses`, `plans` and `protocols`."""
     points = grid(similarities, seeds)
     results = run(
         case,
-        [{"problem": continual(**point, steps=steps), "seed": point["seed"]} for point in points],
+        [
+            {
+                "problem": continual(**point, steps=steps, activation=activation),
+                "seed": point["seed"],
+            }
+            for point in points
+        ],
     )
     return collect(points, results)
 

@@ -24,6 +24,10 @@ def readout_timescale(similarity: float, lr: float = 1.0) -> float:
     """Return α_conv = 3π / (η (π − 6 asin(γ/2))), the paper's formula for 0 ≤ γ < 1.
 
     It holds for two hidden units that *stay* on the two teachers while one head is trained.
+
+    Examples:
+        >>> round(replan.readout_timescale(0.5, lr=1.0), 2)
+        5.8
     """
     gamma, eta = _checked(similarity, lr)
     return 3 * math.pi / (eta * (math.pi - 6 * math.asin(gamma / 2)))
@@ -37,6 +41,10 @@ def measure_readout_timescale(
     Both hidden units start on their teachers and task 1 is trained. With `train_features=False`
     the first layer is frozen, as the formula assumes; with `True` it learns too, as in real
     training, and the slowest mode is another one, in which head and features err together.
+
+    Examples:
+        >>> round(replan.measure_readout_timescale(0.5), 2)
+        5.8
     """
     gamma, eta = _checked(similarity, lr)
     check.boolean("train_features", train_features)

@@ -6,8 +6,10 @@ from replan.policies._fixed_replay import FixedReplay
 from replan.policies._focus_then_replay import FocusThenReplay
 from replan.policies._follow import Follow
 from replan.policies._policy import Decision, Log, OpenLoop, Policy
+from replan.policies._rules import RULES, Rule, Span
 
 __all__ = [
+    "RULES",
     "Alternate",
     "Decision",
     "Fixed",
@@ -17,4 +19,6 @@ __all__ = [
     "Log",
     "OpenLoop",
     "Policy",
+    "Rule",
+    "Span",
 ]

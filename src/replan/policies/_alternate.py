@@ -13,7 +13,12 @@ from replan.policies._policy import OpenLoop
 
 @final
 class Alternate(OpenLoop):
-    """One task after the other, `stay` steps each."""
+    """One task after the other, `stay` steps each.
+
+    Examples:
+        >>> replan.policies.Alternate(tasks=2, stay=3).next_tasks(8)
+        array([0, 0, 0, 1, 1, 1, 0, 0])
+    """
 
     def __init__(self, tasks: int, *, stay: int = 1, **settings: Any) -> None:
         super().__init__(tasks, **settings)

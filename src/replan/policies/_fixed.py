@@ -14,7 +14,12 @@ from replan.policies._policy import OpenLoop
 
 @final
 class Fixed(OpenLoop):
-    """The same shares (T,) at every step: what most replay libraries do."""
+    """The same shares (T,) at every step: what most replay libraries do.
+
+    Examples:
+        >>> replan.policies.Fixed([0.25, 0.75]).next_tasks(8)
+        array([1, 0, 1, 1, 1, 0, 1, 1])
+    """
 
     def __init__(self, shares: ArrayLike, **settings: Any) -> None:
         self._shares = check.simplex_rows("shares", shares, ("T",))

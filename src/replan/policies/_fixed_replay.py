@@ -28,6 +28,12 @@ class FixedReplay(Policy):
     **Other arguments**
 
     - `order`, `seed`, `log`: as in `Policy`.
+
+    Examples:
+        >>> policy = replan.policies.FixedReplay(tasks=2, share=0.25)
+        >>> policy.begin(1)  # task 1 arrives
+        >>> policy.next_counts(32)  # samples of each in a batch
+        array([ 8, 24])
     """
 
     def __init__(self, tasks: int, share: float, **settings: Any) -> None:

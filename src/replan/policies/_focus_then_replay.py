@@ -53,12 +53,24 @@ class FocusThenReplay(Policy):
     - `smoothing`: the weight of the old value in the moving average of each task's losses, below 1.
     - `min_focus`, `max_focus`: bounds of the focus phase in steps. The longest one is by default
       half of an epoch of the sampler, in a loop without one 10,000 steps; `math.inf` is none.
+    - `focus_lr`, `replay_lr`: factors of training's own learning rate in the two phases.
+    - `decay`: in the replay phase the factor falls as exp(−decay × epochs since it began); in a
+      loop without a sampler 20,000 steps count as an epoch.
     - `tasks`: how many there will be; by default one more than the largest index given.
     - `order`, `seed`, `log`: as in `Policy`.
 
     A loss that is not finite is noted in `decisions` and otherwise ignored. Without old tasks there
     is nothing to replay, and the focus phase continues; it also does so, up to its bound, while a
     loss that decides is not known. A state may be resumed with other bounds.
+
+    Examples:
+        >>> policy = replan.policies.FocusThenReplay(new_task=1, old_tasks=[0])
+        >>> policy.observe({0: 0.1, 1: 1.0})
+        >>> policy.next_counts(32)
+        array([ 0, 32])
+        >>> policy.observe({0: 0.2, 1: 0.4})  # task 1's loss has halved
+        >>> policy.next_counts(32)
+        array([16, 16])
     """
 
     def __init__(
@@ -74,6 +86,9 @@ class FocusThenReplay(Policy):
         smoothing: float = 0.0,
         min_focus: int = 0,
         max_focus: float | None = None,
+        focus_lr: float = 1.0,
+        replay_lr: float = 1.0,
+        decay: float = 0.0,
         tasks: int | None = None,
         **settings: Any,
     ) -> None:
@@ -109,6 +124,11 @@ class FocusThenReplay(Policy):
         self.max_focus = max_focus
         if max_focus is not None and not (isinstance(max_focus, float) and max_focus == math.inf):
             self.max_focus = check.integer("max_focus", max_focus, at_least=self.min_focus)
+        self.focus_lr = check.number("focus_lr", focus_lr, at_least=0)
+        self.replay_lr = check.number("replay_lr", replay_lr, at_least=0)
+        self.decay = check.number("decay", decay, at_least=0)
+        rates = {"focus_lr": self.focus_lr, "replay_lr": self.replay_lr, "decay": self.decay}
+        self._rated = tuple(rates.values()) != (1.0, 1.0, 0.0)
         self.losses: dict[int, float] = {}
         self._start(new_task, old)
         self.arguments |= {
@@ -120,7 +140,7 @@ class FocusThenReplay(Policy):
             "margin": self.margin,
             "patience": self.patience,
             "smoothing": self.smoothing,
-        }
+        } | (rates if self._rated else {})
 
     # What it is
 
@@ -263,7 +283,7 @@ class FocusThenReplay(Policy):
 
     # What it answers
 
-    def _ahead(self, count: int) -> tuple[Floats, None]:
+    def _ahead(self, count: int) -> tuple[Floats, Floats | None]:
         rows = np.empty((count, self.tasks))
         left = self._left() if self.focusing else 0
         alone = count if left is None else min(count, left)
@@ -272,7 +292,16 @@ class FocusThenReplay(Policy):
             rows[:alone, self.new_task] = 1.0
         if alone < count:
             rows[alone:] = self._replay_shares()
-        return rows, None
+        return rows, self._factors(count, alone) if self._rated else None
+
+    def _factors(self, count: int, alone: int) -> Floats:
+        """Return the learning rates (count, T) of the next steps, of which some are of focus."""
+        epoch = self.epoch_steps or 2 * LONGEST
+        begun = self.step + alone if self.focusing else self.switch_step
+        since = (self.step + np.arange(count) - begun) / epoch
+        after = self.replay_lr * np.exp(-self.decay * np.maximum(since, 0.0))
+        row = np.where(np.arange(count) < alone, self.focus_lr, after)
+        return np.tile(row[:, None], self.tasks)
 
     def _replay_shares(self) -> list[float]:
         """Return the shares (T,) of the replay phase, of the tasks that have arrived."""

@@ -18,6 +18,11 @@ class Follow(OpenLoop):
     """Plays a protocol, with its learning rates, stretched over a number of steps.
 
     After these, the last piece of the protocol continues.
+
+    Examples:
+        >>> plan = replan.Protocol([[0.0, 1.0], [0.5, 0.5]], duration=2.0)
+        >>> replan.policies.Follow(plan, steps=8).next_tasks(8)
+        array([1, 1, 1, 1, 0, 1, 0, 1])
     """
 
     def __init__(self, protocol: Protocol, steps: int, **settings: Any) -> None:

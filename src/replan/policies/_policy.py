@@ -20,6 +20,17 @@ from replan._common.state import Entries, Stateful, generator
 from replan.protocol._samples import ORDERS, pick
 
 Log = Callable[[dict[str, float], int], object]
+"""What is called with shares and losses by name, and the step, after each observation.
+
+Examples:
+    >>> seen = []
+    >>> def log(values, step):
+    ...     seen.append((step, values["loss_0"]))
+    >>> policy = replan.policies.Fixed([0.5, 0.5], log=log)
+    >>> policy.observe({0: 0.3})
+    >>> seen
+    [(0, 0.3)]
+"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,14 @@ class Decision:
 
     late: steps asked for before the decision that were trained on only after the losses had been
     measured.
+
+    Examples:
+        >>> policy = replan.policies.FocusThenReplay(new_task=1, old_tasks=[0])
+        >>> for loss in (1.0, 0.4):
+        ...     policy.observe({0: 0.1, 1: loss})
+        >>> decision = policy.decisions[-1]
+        >>> decision.what, decision.reason
+        ('replay', "the new task's loss halved")
     """
 
     step: int
@@ -54,6 +73,16 @@ class Policy(Stateful):
     A policy of your own implements the abstract methods and properties and overrides nothing else.
     One that depends on the step alone is an `OpenLoop` and implements only `_ahead`. If it has
     arguments of its own, it adds them, as JSON types by name, to `self.arguments`.
+
+    Examples:
+        >>> policy = replan.policies.Fixed([0.5, 0.5])
+        >>> isinstance(policy, replan.policies.Policy), policy.needs_losses
+        (True, False)
+        >>> tasks = policy.next_tasks(3)
+        >>> again = replan.policies.Fixed([0.5, 0.5])
+        >>> again.load_state_dict(policy.state_dict())  # continues with the very next sample
+        >>> again.step
+        3
     """
 
     def __init__(
@@ -271,7 +300,16 @@ def _only(shares: Floats, among: Sequence[int]) -> Floats:
 
 
 class OpenLoop(Policy):
-    """A policy that depends on the step alone: losses are only logged, arrivals change nothing."""
+    """A policy that depends on the step alone: losses are only logged, arrivals change nothing.
+
+    Examples:
+        >>> class Ramp(replan.policies.OpenLoop):  # from task 0 to task 1 in 8 samples
+        ...     def _ahead(self, count):
+        ...         new = np.minimum((self.step + np.arange(count)) / 8, 1.0)
+        ...         return np.column_stack([1 - new, new]), None
+        >>> Ramp(tasks=2).next_tasks(12)
+        array([0, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1, 1])
+    """
 
     @property
     def needs_losses(self) -> bool:

@@ -22,6 +22,14 @@ class Control:
     fixed. knobs: the ranges of other knobs of the model, by name. constant: the names of knobs
     that keep one value throughout. shared: the names of knobs with a value for each task that have
     the same one for all of them.
+
+    Examples:
+        >>> replan.Control()  # the tasks alone
+        Control(tasks=True, lr=None, knobs={}, constant=(), shared=())
+        >>> replan.Control(tasks=False, lr=(0.0, 5.0))  # the learning rate alone
+        Control(tasks=False, lr=(0.0, 5.0), knobs={}, constant=(), shared=())
+        >>> replan.Control("constant", lr=(0.0, 5.0), constant=["lr"]).ranges
+        {'lr': (0.0, 5.0)}
     """
 
     tasks: bool | Literal["constant"] = True

@@ -19,6 +19,7 @@ tasks = true
 lr = false                        # or { min = 0.0, max = 5.0 }
 
 [objective]
+# goal = "final"                  # or "seen": tasks so far, over time; or "worst": the worst task
 # weights = [0.5, 0.5]            # of the tasks' final losses; by default equal
 # running = [0.0, 0.0]            # of their averages over the training
 # targets = { 1 = 0.01 }          # the loss of task 1 should end below 0.01
@@ -28,6 +29,7 @@ lr = false                        # or { min = 0.0, max = 5.0 }
 # max_share = [0.2, 1.0]
 # min_dwell = 0.5                 # shortest time on a task before it changes
 # max_switches = 10
+# max_replay = 0.2                # of tasks that arrived before, between one arrival and the next
 """
 
 
@@ -35,6 +37,10 @@ def example(kind: str = DEFAULT) -> str:
     """Return a commented problem file for a kind of model.
 
     Where the model has no example, its own keys are left to fill in.
+
+    Examples:
+        >>> print(replan.problem.example("dropout").splitlines()[0])
+        # A training problem for replan. Times are in samples per input dimension.
     """
     own = find(kind).example or f'[model]\nkind = "{kind}"\n\n[start]'
     rest = "" if "[training]" in own else f"\n{_EXAMPLE}"

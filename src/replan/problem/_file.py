@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model
 
@@ -15,9 +16,13 @@ from replan._common.sections import Section, paths, read, task_from_one, toml, t
 from replan.dynamics import Dynamics, find
 from replan.dynamics._registry import DEFAULT
 from replan.problem._control import Control
+from replan.problem._ensemble_file import ensemble_from, is_ensemble
 from replan.problem._limits import Limits
 
-_P = TypeVar("_P")
+if TYPE_CHECKING:
+    from replan.problem._problem import Problem
+
+_P = TypeVar("_P", bound="Problem")
 
 
 def _true_false_or_constant(value: Any) -> Any:
@@ -44,7 +49,12 @@ def _number_or_range(value: Any) -> Any:
     return value
 
 
-_Time = Annotated[float, Field(allow_inf_nan=True)]
+def _number_or_never(value: Any) -> Any:
+    return math.inf if value == _NEVER else value
+
+
+_NEVER = "inf"  # a time; JSON has no infinite numbers, and files are kept in results
+_Time = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(_number_or_never)]
 
 
 class _Training(Section):
@@ -72,6 +82,7 @@ class _Control(Section):
 
 
 class _Objective(Section):
+    goal: str = "final"
     weights: list[float] | None = None
     running: list[float] | None = None
     targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_losses)] = None
@@ -103,6 +114,7 @@ class _Limits(Section):
     min_dwell: float = 0.0
     max_switches: int | None = None
     mean: dict[str, _Mean] | None = None
+    max_replay: float | None = None
 
     def limits(self) -> Limits:
         """Return the limits themselves."""
@@ -128,11 +140,31 @@ def sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
     text = files.read_text(path)
     try:
-        return tomllib.loads(text)
+        return parsed(text)
     except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: not a TOML file ({error})") from None
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return the sections in the text of a problem file."""
+    try:
+        content = tomllib.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not a TOML file ({error})") from None
     except RecursionError:
-        raise ValueError(f"{os.fspath(path)}: brackets are nested too deeply") from None
+        raise ValueError("brackets are nested too deeply") from None
+    training = content.get("training")
+    if isinstance(training, dict):
+        times = {"arrivals", "departures"} & training.keys()
+        content["training"] = training | {name: _with_nevers(training[name]) for name in times}
+    return content
+
+
+def _with_nevers(value: Any) -> Any:
+    """Return times, or lists of them, with the word for infinite ones."""
+    if isinstance(value, list):
+        return [_with_nevers(x) for x in value]
+    return _NEVER if value == math.inf else value
 
 
 def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
@@ -145,13 +177,13 @@ def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def problem_from(
-    problem: Callable[..., _P],
+    problem: type[_P],
     content: Mapping[str, Any],
     model: Dynamics | None = None,
     *,
     sketch: bool = False,
 ) -> _P:
-    """Return the problem that the sections describe, with `model` if given.
+    """Return the problem that the sections describe, with `model` if given, or the ensemble.
 
     A mistake is a ValueError that names the key by its full path. sketch: with a start that costs
     nothing (`Dynamics.sketch_start`), to find the mistakes.
@@ -159,6 +191,9 @@ def problem_from(
     check.instance("content", content, Mapping, "the sections of a problem file")
     if "sweep" in content:
         raise ValueError("`sweep` makes this a study: `replan sweep FILE` runs it")
+    if model is None and is_ensemble(content):
+        make = partial(problem_from, problem, sketch=sketch)
+        return ensemble_from(problem.of_members, content, make)
     file = read(_File, content)
     if model is None:
         settings = dict(file.model)
@@ -192,6 +227,7 @@ def problem_from(
             start,
             **{key: x for key, x in settings.items() if key in _Training.model_fields},
             knobs={key: x for key, x in settings.items() if key in names},
+            goal=objective.goal,  # type: ignore[arg-type]
             weights=objective.weights,
             running=objective.running,
             targets=objective.target_list(model.loss_names),

@@ -38,6 +38,11 @@ class Presence:
         times = np.unique([self.arrivals, self.departures])
         return times[(times > 0) & (times < self.duration)]
 
+    @cached_property
+    def begins(self) -> Floats:
+        """The times (K,) from which on another set of tasks has arrived; the first is 0."""
+        return np.unique(self.arrivals[self.arrivals < self.duration])
+
     def on(self, edges: Floats) -> Bools:
         """Return whether each task is there (n, T) at some time in each of n steps."""
         room = _SAME * self.duration

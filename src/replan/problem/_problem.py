@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,8 +17,10 @@ from replan.dynamics import Dynamics
 from replan.dynamics._dynamics import first_state
 from replan.dynamics._registry import import_named
 from replan.problem._control import Control
+from replan.problem._goal import Goal, GoalName, goal_of
 from replan.problem._limits import Limits, StepLimits
 from replan.problem._presence import Presence, presence
+from replan.problem._risk import ONE, Risk
 from replan.protocol import Protocol
 
 # A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
@@ -32,9 +34,10 @@ _MARGIN = 0.03  # the penalty sets in below the target by this fraction of it
 class Problem:
     """A training problem: from `start`, train for `duration` so that the objective is small.
 
-    The objective is Σ_l weights[l] × final loss l + Σ_l running[l] × its average over the training,
-    and a penalty for final losses above their targets. Most models have a loss for each task; what
-    there is for each loss is a list in their order, or a dict by the model's `loss_names`.
+    The objective is its goal, by default Σ_l weights[l] × final loss l, + Σ_l running[l] × its
+    average over the training, and a penalty for final losses above their targets. Most models have
+    a loss for each task; what there is for each loss is a list in their order, or a dict by the
+    model's `loss_names`.
 
     **Main arguments**
 
@@ -46,7 +49,13 @@ class Problem:
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
-    - `weights`: (L,) of the final losses; by default their mean counts.
+    - `goal`: "final" for the weighted final losses; "seen" for the mean over the training of the
+      mean loss of the tasks that have arrived by then; "worst" for the largest final loss. The last
+      two are for models with a loss for each task.
+    - `weights`: (L,) of the final losses; by default their mean counts. Where the goal is "seen",
+      the mean is weighted by them, relative to one another among the tasks that have arrived; where
+      it is "worst", each final loss counts times its weight relative to the largest, and tasks
+      with the weight 0 do not count.
     - `running`: (L,) of the average losses over the training; by default they do not count.
     - `targets`: (L,) what each final loss should not exceed, None for no target.
     - `control`: what may be controlled.
@@ -54,9 +63,18 @@ class Problem:
     - `knobs`: values of the model's other knobs, by name, unless stated otherwise.
     - `arrivals`, `departures`: (T,) between which times each task is there to be trained on, by
       default throughout; edges of steps. A task that arrives at the end or later, such as at `inf`,
-      never does; one that departs then stays. All losses count all the time.
+      never does; one that departs then stays. Losses count all the time, but for the goal "seen".
 
     `knob_values` are those of all knobs of the model, by name. `presence`: when tasks are there.
+    `measure`: what the goal makes of losses.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> start = model.pretrain(task=0, duration=100.0, seed=1)  # learn task 1 first
+        >>> problem = replan.Problem(model, start, duration=25.0, lr=1.0)  # then task 2
+        >>> problem.save("problem.toml")
+        >>> replan.Problem.load("problem.toml").duration
+        25.0
     """
 
     model: Dynamics
@@ -72,9 +90,12 @@ class Problem:
     knobs: Mapping[str, float] = field(default_factory=dict)
     arrivals: ArrayLike | None = None
     departures: ArrayLike | None = None
+    goal: GoalName = "final"
+    of_members: ClassVar[Callable[..., Any]]  # makes an `Ensemble`; set where that is defined
     knob_values: dict[str, float] = field(init=False)
     state: Floats = field(init=False)
     presence: Presence = field(init=False)
+    measure: Goal = field(init=False)
     step_limits: StepLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,12 +141,14 @@ class Problem:
         )
         present = presence(self.arrivals, self.departures, tasks, self.edges)
         object.__setattr__(self, "presence", present)
+        object.__setattr__(self, "measure", goal_of(self.goal, weights, present, self.model))
         if self.control.tasks == "constant" and not present.always:
             raise ValueError(
                 "`control.tasks` expects true or false where tasks arrive or depart: constant "
                 "shares would train on tasks that are away"
             )
-        limits = self.limits.on_grid(present.on(self.edges), self.duration)
+        first = np.rint(present.arrivals / self.duration * self.steps).astype(np.int64)
+        limits = self.limits.on_grid(present.on(self.edges), self.duration, first)
         if limits.binding and not self.control.tasks:
             raise ValueError(
                 "`limits` expects limits only where `control.tasks` is true, "
@@ -194,6 +217,26 @@ class Problem:
                 )
 
     @property
+    def members(self) -> tuple[Problem, ...]:
+        """The problems that a protocol is for: this one alone, unless it is an `Ensemble`."""
+        return (self,)
+
+    @property
+    def risk(self) -> Risk:
+        """What the objectives of all members come to."""
+        return ONE
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it was made from besides the model and the start, by name."""
+        given = [one.name for one in fields(Problem) if one.init]
+        return {name: getattr(self, name) for name in given if name not in ("model", "start")}
+
+    def changed(self, **changes: Any) -> Problem:
+        """Return the same problem with some arguments changed."""
+        return Problem(**{"model": self.model, "start": self.start} | self.arguments | changes)
+
+    @property
     def settings(self) -> dict[str, float]:
         """The values of the knobs that protocols carry: `lr`, and those that are not by default."""
         own = {"lr", *self.knobs, *self.control.ranges}
@@ -248,32 +291,42 @@ class Problem:
 
         return np.array([bound(x) for x in given])
 
-    def objective(self, final: Floats, average: Floats) -> Floats:
-        """Return the objectives (…) of final and average losses (…, L)."""
-        return (
-            final @ np.asarray(self.weights)
-            + average @ np.asarray(self.running)
-            + self._penalties(final)[0]
-        )
+    def objective(self, final: Floats, along: Floats | float = 0.0) -> Floats:
+        """Return the objectives (…) of final losses (…, L) and of what counts along the way (…).
+
+        The latter is the mean over the training of `counts_along` × the losses.
+        """
+        return self.measure.at_end(final) + along + self.penalties(final)[0]
+
+    def objectives(self, final: Floats, along: Sequence[Floats | float] | None = None) -> Floats:
+        """Return the objectives (M, …) of all members, from their final losses (M, …, L)."""
+        rest = [0.0] * len(final) if along is None else along
+        return np.stack([self.objective(*each) for each in zip(final, rest, strict=True)])
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the objective is: not the largest of several numbers."""
+        return self.goal != "worst" and self.risk.linear
 
     @property
     def averages_count(self) -> bool:
-        """Whether average losses are part of the objective."""
-        return bool(np.any(np.asarray(self.running)))
+        """Whether losses along the way are part of the objective."""
+        return bool(self.measure.throughout or np.any(np.asarray(self.running)))
 
-    def slopes(self, final: Floats) -> Floats:
-        """Return the derivatives (L,) of the objective by the final losses.
+    def counts_along(self, edges: Floats) -> Floats:
+        """Return what each loss counts (n, L) in n steps: for the goal, and as a running cost."""
+        return self.measure.along(edges) + np.asarray(self.running)
 
-        Those by the average losses are `running`.
-        """
-        return np.asarray(self.weights) + self._penalties(final)[1]
+    def slopes(self, final: Floats, mixture: Floats | None = None) -> Floats:
+        """Return the derivatives (L,) of the objective by the final losses; see `Goal.slopes`."""
+        return self.measure.slopes(final, mixture) + self.penalties(final)[1]
 
-    def _penalties(self, final: Floats) -> tuple[Floats, Floats]:
+    def penalties(self, final: Floats) -> tuple[Floats, Floats]:
         """Return what the targets add to the objectives (…) and its derivatives (…, L)."""
         targets, margin = np.asarray(self.targets), _MARGIN
         if np.all(targets == np.inf):
             return np.zeros(final.shape[:-1]), np.zeros(final.shape)
-        scale = _PENALTY * max(np.max(np.asarray(self.weights)), np.max(np.asarray(self.running)))
+        scale = _PENALTY * max(self.measure.largest_weight, np.max(np.asarray(self.running)))
         above = np.maximum(final / targets - 1.0 + margin, 0.0)
         near = above <= margin
         height = np.where(near, above**2 / (2 * margin), above - margin / 2)
@@ -283,7 +336,9 @@ class Problem:
 
     def __repr__(self) -> str:
         knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())
-        return f"Problem({self.model!r}, duration={self.duration:g}{knobs})"
+        goal = "" if self.goal == "final" else f', goal="{self.goal}"'
+        times = "" if self.presence.always else f", arrivals={self.presence.arrivals.tolist()}"
+        return f"Problem({self.model!r}, duration={self.duration:g}{knobs}{times}{goal})"
 
     @property
     def edges(self) -> Floats:
@@ -329,7 +384,7 @@ class Problem:
         import_named()  # before the file is read, which has no part in what goes wrong there
         content = sections(path)
         try:
-            return cls.from_dict(content)
+            return Problem.from_dict(content)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -342,7 +397,7 @@ class Problem:
         """
         from replan.problem._file import problem_from
 
-        return problem_from(cls, content, model)
+        return problem_from(Problem, content, model)
 
     def save(self, path: files.FilePath) -> None:
         """Write a problem file (.toml), its start as a state; refuse what `load` could not read."""
@@ -350,7 +405,7 @@ class Problem:
 
         files.suffix(path, [".toml"])
         content = self.to_dict()
-        self.from_dict(content)
+        Problem.from_dict(content)
         files.write(path, to_toml(content).encode())
 
     def to_dict(self) -> dict[str, Any]:
@@ -379,8 +434,9 @@ class Problem:
         return content
 
     def _objective_to_dict(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"weights": np.asarray(self.weights).tolist()}
-        if self.averages_count:
+        content: dict[str, Any] = {"goal": self.goal} if self.goal != "final" else {}
+        content["weights"] = np.asarray(self.weights).tolist()
+        if np.any(np.asarray(self.running)):
             content["running"] = np.asarray(self.running).tolist()
         targets = np.asarray(self.targets)
         if np.any(np.isfinite(targets)):

@@ -42,6 +42,15 @@ class Protocol:
       of a model that it does not set are those of the problem. A model without a learning rate
       needs protocols without one, which have `knobs` and no `lr`.
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
+
+    Examples:
+        >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
+        >>> print(protocol)
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%, learning rate 1
+                 0 to 7        task 2
+                 7 to 25       0.5 task 1 + 0.5 task 2
+        >>> protocol.refine(25).round().sequence[3:12]  # one task per step
+        array([1, 1, 1, 1, 1, 1, 1, 1, 1])
     """
 
     def __init__(

@@ -33,6 +33,16 @@ class Simulation:
     NaN from where a run diverged. ends: what each run can continue from. failures: what happened to
     diverged runs, by number. settings: dimension, seeds, seed, order, engine, and the phase, from
     0, where simulations follow one another.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> runs = replan.simulate(problem, mixed, dimension=500, seeds=4)
+        >>> runs.losses.shape == (4, len(runs.times), 2)
+        True
+        >>> bool(abs(runs.deviation[:, -1]).max() < 0.05)  # from the theory, at the end
+        True
     """
 
     problem: Problem

@@ -1,4 +1,14 @@
-"""Strategies: recipes that make a protocol from a problem without optimising it."""
+"""Strategies: recipes that make a protocol from a problem without optimising it.
+
+Examples:
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+    >>> protocol = replan.strategies.focus_then_replay(problem)
+    >>> print(protocol)
+    Protocol: 20 units in 51 steps, task 1 26.3%, task 2 73.7%, learning rate 1
+             0 to 9.464    task 2
+         9.464 to 20       0.5 task 1 + 0.5 task 2
+"""
 
 from replan._common.check import Task
 from replan.strategies._strategies import (

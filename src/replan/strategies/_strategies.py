@@ -18,10 +18,10 @@ from replan._common import check
 from replan._common.check import Bools, Floats, Ints, Task
 from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError
-from replan.problem import Problem
+from replan.problem import Control, Limits, Problem
 from replan.protocol import Protocol
 from replan.strategies._strategy import Strategy, UnfitError, main_rate, strategy
-from replan.trajectory import evaluate
+from replan.trajectory import Trajectory, evaluate
 
 _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
 
@@ -31,7 +31,14 @@ _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that nee
 
 @strategy
 def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
-    """Train on one task alone, by default the first; it must be there throughout."""
+    """Train on one task alone, by default the first; it must be there throughout.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.one_task(problem).mean_shares
+        array([1., 0.])
+    """
     chosen = _task(problem, "task", task)
     presence = problem.presence
     if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
@@ -46,6 +53,12 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     """Train on the new task alone: by default, of those there, the one that arrived last.
 
     Of several that arrived together, the last of them is new.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.no_replay(problem).mean_shares
+        array([0., 1.])
     """
     if new_task is not None:
         return one_task(problem, task=_task(problem, "new_task", new_task))
@@ -54,13 +67,27 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
 
 @strategy
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
-    """Mix the tasks sample by sample in fixed shares (T,), by default equal ones."""
+    """Mix the tasks sample by sample in fixed shares (T,), by default equal ones.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.interleaved(problem, shares=[0.2, 0.8]).mean_shares
+        array([0.2, 0.8])
+    """
     return _among(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
 
 
 @strategy
 def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
-    """Change the task every step, cycling through `order` (by default all tasks)."""
+    """Change the task every step, cycling through `order` (by default all tasks).
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.alternating(problem).sequence[:6]
+        array([0, 1, 0, 1, 0, 1])
+    """
     cycle = _order(problem, order)
     rows, at = np.zeros((problem.steps, problem.model.tasks)), 0
     for row, there in zip(rows, problem.step_limits.there, strict=True):
@@ -74,7 +101,14 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
 
 @strategy
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
-    """Draw every step's task at random with the given shares (T,), by default equal ones."""
+    """Draw every step's task at random with the given shares (T,), by default equal ones.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.random_order(problem, shares=[0.2, 0.8], seed=1).sequence[:6]
+        array([1, 1, 0, 1, 1, 1])
+    """
     rng = np.random.default_rng(check.integer("seed", seed))
     sums = np.cumsum(interleaved(problem, shares=shares).shares, axis=1)
     draws = rng.random(problem.steps)
@@ -86,6 +120,14 @@ def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Prot
     """Train on one task after another in blocks of equal length (by default all tasks).
 
     Where tasks arrive, those that do so together divide the time until the next arrival among them.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> print(replan.strategies.sequential(problem))
+        Protocol: 20 units in 50 steps, task 1 50.0%, task 2 50.0%, learning rate 1
+                 0 to 10       task 1
+                10 to 20       task 2
     """
     if order is not None:
         blocks = _order(problem, order)
@@ -110,6 +152,14 @@ def focus_then_replay(
     `focus` is the length of the first phase; by default it ends when the loss of the new task
     meets the largest loss of the others, or never if they do not meet. (The rule that the paper
     uses on real data.) It applies at every arrival anew, to the newest task and the others there.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> print(replan.strategies.focus_then_replay(problem, focus=2.0))
+        Protocol: 20 units in 50 steps, task 1 45.0%, task 2 55.0%, learning rate 1
+                 0 to 2        task 2
+                 2 to 20       0.5 task 1 + 0.5 task 2
     """
     arrivals = np.searchsorted(problem.edges, _arrivals(problem)[:-1])
     new = problem.presence.newest(problem.edges)[arrivals].tolist()
@@ -142,6 +192,14 @@ def shuffled(
     tasks are there. Steps that begin before `after` stay
     where they are: an optimum with its focus phase kept is the paper's pseudo-optimal strategy
     (Fig. 3), here "optimal, revision shuffled".
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> focus = replan.strategies.focus_then_replay(problem, focus=2.0)
+        >>> mixed = replan.strategies.shuffled(problem, protocol=focus, seed=1)
+        >>> bool(np.allclose(mixed.mean_shares, focus.mean_shares))
+        True
     """
     base = focus_then_replay(problem) if protocol is None else problem.accept(protocol)
     changes = problem.presence.changes
@@ -173,6 +231,12 @@ def constant_lr(
     """Train with another constant learning rate, by default the best of a grid.
 
     The tasks are those of `protocol`, by default `interleaved`.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.constant_lr(problem, lr=0.5).lr[:3]
+        array([0.5, 0.5, 0.5])
     """
     if lr is None:
         return grid_search(
@@ -196,6 +260,12 @@ def exponential_lr(
 
     What is not given is found by a grid search. The tasks are those of `protocol`, by default
     `interleaved`. (Paper, Fig. 9)
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.exponential_lr(problem, initial=2.0, scale=5.0).lr[[0, -1]].round(2)
+        array([1.92, 0.04])
     """
     if initial is None or scale is None:
         return grid_search(
@@ -224,6 +294,12 @@ def power_law_lr(
 
     What is not given is found by a grid search. The tasks are those of `protocol`, by default
     `interleaved`. (Paper, Fig. 9)
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> replan.strategies.power_law_lr(problem, initial=2.0, exponent=1.0).lr[[0, -1]].round(2)
+        array([1.98, 0.02])
     """
     if initial is None or exponent is None:
         return grid_search(
@@ -241,7 +317,16 @@ def power_law_lr(
 
 
 class GridSearch(NamedTuple):
-    """The best protocol of a grid search, its settings and objective, and all that was tried."""
+    """The best protocol of a grid search, its settings and objective, and all that was tried.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> from replan.strategies import constant_lr, grid_search
+        >>> best = grid_search(problem, constant_lr, lr=[0.5, 1.0, 2.0])
+        >>> best.settings["lr"], len(best.tried)
+        (2.0, 3)
+    """
 
     protocol: Protocol
     settings: dict[str, Any]
@@ -260,6 +345,15 @@ def grid_search(
     `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
     the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
     computed count as infinitely bad.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> best = replan.strategies.grid_search(
+        ...     problem, replan.strategies.exponential_lr, initial=[1, 2], scale=[5, 10]
+        ... )
+        >>> best.settings["initial"], best.settings["scale"]
+        (2, 10)
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.function("strategy", strategy, "a strategy such as `constant_lr`")
@@ -385,28 +479,51 @@ def _meeting_times(
     from scipy.optimize import brentq  # would double the time it takes to import replan
 
     lengths: list[float] = []
+    start = problem.start
     for task, (begin, end) in zip(new, pairwise(_arrivals(problem)), strict=True):
-        alone = evaluate(problem, _focused(problem, new, [*lengths, end - begin], revision))
+
+        def trained(length: float, start: Any = start, span: Any = (begin, end)) -> Trajectory:
+            protocol = _focused(problem, new, [*lengths, length], revision)
+            return _evaluate_part(problem, protocol, start, *span)
+
+        alone = trained(end - begin)
         others = problem.step_limits.there[np.searchsorted(problem.edges, begin)].copy()
         others[task] = False
 
         def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:
             return losses[..., task] - losses[..., others].max(axis=-1, initial=-np.inf)
 
-        during = (alone.times >= begin) & (alone.times <= end)
-        times, gaps = alone.times[during], gap(alone.losses[during])
-        met = np.flatnonzero(gaps <= 0)
-        if met.size == 0:
-            lengths.append(end - begin)
-        elif met[0] == 0:
-            lengths.append(0.0)
-        else:
-            found = brentq(
+        met = np.flatnonzero(gap(alone.losses) <= 0)
+        length = end - begin
+        if met.size and met[0] == 0:
+            length = 0.0
+        elif met.size:
+            length = brentq(
                 lambda time, alone=alone, gap=gap: gap(alone.losses_at([time]))[0],
-                times[met[0] - 1], times[met[0]], xtol=1e-10,
+                *alone.times[met[0] - 1 : met[0] + 1], xtol=1e-10,
             )  # fmt: skip
-            lengths.append(float(found) - begin)
+        if end < problem.duration:
+            after = alone if length == end - begin else trained(length)
+            start = problem.model.unpack(after.states[-1])
+        lengths.append(float(length))
     return tuple(lengths)
+
+
+def _evaluate_part(
+    problem: Problem, protocol: Protocol, start: Any, begin: float, end: float
+) -> Trajectory:
+    """Return the learning curves of a protocol between two edges, from where they start then."""
+    if (begin, end) == (0.0, problem.duration):
+        return evaluate(problem, protocol)
+    whole = protocol.split(problem.edges)
+    first, last = (int(np.argmin(np.abs(whole.edges - time))) for time in (begin, end))
+    edges = whole.edges[first : last + 1] - whole.edges[first]
+    steps = round(problem.steps * (end - begin) / problem.duration)
+    part = problem.changed(
+        start=start, duration=edges[-1], steps=steps,
+        control=Control(), limits=Limits(), arrivals=None, departures=None,
+    )  # fmt: skip
+    return evaluate(part, whole.select(np.arange(first, last), edges))
 
 
 def _task(problem: Problem, name: str, task: int) -> int:

@@ -13,11 +13,27 @@ from replan.protocol import Protocol
 
 Recipe = Callable[..., Protocol]
 
-STRATEGIES: dict[str, Strategy] = {}  # by name, those that `compare` and `solve` try
+STRATEGIES: dict[str, Strategy] = {}
+"""The strategies by name: those that `compare` and `solve` try.
+
+Examples:
+    >>> sorted(replan.strategies.STRATEGIES)[:4]
+    ['alternating', 'constant-lr', 'exponential-lr', 'focus-then-replay']
+"""
 
 
 class UnfitError(ValueError):
-    """The strategy means nothing for this problem, such as an order of tasks where there is one."""
+    """The strategy means nothing for this problem, such as an order of tasks where there is one.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.fresh(), duration=5.0, steps=20, arrivals=[0, 2])
+        >>> try:
+        ...     replan.strategies.one_task(problem, task=1)
+        ... except replan.strategies.UnfitError as error:
+        ...     print(error)
+        `task` expects one that is there throughout, got task 2
+    """
 
 
 class Strategy:
@@ -26,6 +42,15 @@ class Strategy:
     name: its name on the command line. turns: the knobs that it sets, such as ("lr",); the others
     stay as the problem has them. "rate" stands for the first rate of the model. A strategy that
     turns a knob has the arguments `protocol`, whose tasks it keeps, and `progress`.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> recipe = replan.strategies.STRATEGIES["no-replay"]
+        >>> recipe.name, recipe.turns
+        ('no-replay', ())
+        >>> recipe(problem).mean_shares
+        array([0., 1.])
     """
 
     def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
@@ -67,7 +92,19 @@ def strategy(*, turns: tuple[str, ...]) -> Callable[[Recipe], Strategy]: ...
 
 
 def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> Any:
-    """Make a function a strategy and add it to `STRATEGIES`; used as a decorator."""
+    """Make a function a strategy and add it to `STRATEGIES`; used as a decorator.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> @replan.strategies.strategy
+        ... def halves(problem, *, part: float = 0.5):
+        ...     return replan.Protocol.from_segments(
+        ...         [(part * problem.duration, 1), ((1 - part) * problem.duration, 0)], tasks=2
+        ...     )
+        >>> list(replan.compare(problem, strategies=["halves"]).runs)
+        ['halves']
+    """
     if recipe is None:
         return lambda found: _add(Strategy(found, turns))
     return _add(Strategy(recipe, turns))

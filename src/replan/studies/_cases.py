@@ -148,9 +148,9 @@ def _objectives(run: Simulation) -> Floats:
     """Return the objective of every finished run; averages are over the times recorded."""
     losses = run.curves.finished
     middles = (losses[:, 1:] + losses[:, :-1]) / 2
-    lengths = np.diff(run.times)
-    averages = np.einsum("i,nit->nt", lengths, middles) / lengths.sum()
-    return run.problem.objective(losses[:, -1], averages)
+    lengths, counts = np.diff(run.times), run.problem.counts_along(run.times)
+    along = np.einsum("i,il,nil->n", lengths, counts, middles) / lengths.sum()
+    return run.problem.objective(losses[:, -1], along)
 
 
 def _row(run: Trajectory) -> Content:

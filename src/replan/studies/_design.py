@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,8 +163,8 @@ class Design:
             with named(names | {"simulate": "sweep.simulate"}):
                 check_simulable(problem, **settings)
         model = problem.model
-        absent = Absent({}, tasks, model.knobs, model.loss_names, model.end_knobs)
-        unable = replace(problem, model=absent, start={})
+        absent = Absent({}, tasks, model.knobs, model.loss_names, model.end_knobs, model.task_names)
+        unable = Problem(absent, {}, **problem.arguments)
         for run in self.runs:
             if run.what == "strategy":
                 _check_strategy(run, unable)

@@ -52,6 +52,17 @@ def study(
     - `workers`, `executor`, `progress`: as in `sweep`; processes, by default one per core.
 
     A run that fails is a row of the table without a value; it does not end the study.
+
+    Examples:
+        >>> sections = {
+        ...     "model": {"hidden": 2, "similarity": [0.3, 0.6]},
+        ...     "start": {"fresh": {}},
+        ...     "training": {"duration": 5.0, "steps": 10},
+        ...     "sweep": {"strategies": ["interleaved"]},
+        ... }
+        >>> found = replan.study(sections, out="results", workers=1)  # or the path of a study file
+        >>> len(found.to_frame())
+        2
     """
     design = Design.read(study, progress)
     made = compute(design, out, workers=workers, executor=executor, progress=progress)

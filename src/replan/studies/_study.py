@@ -35,6 +35,19 @@ class Study:
 
     axes: what varied. rows: for each problem what each run gave, with a row of its own for the
     simulation of a run.
+
+    Examples:
+        >>> sections = {
+        ...     "model": {"hidden": 2, "similarity": [0.3, 0.6]},
+        ...     "start": {"fresh": {}},
+        ...     "training": {"duration": 5.0, "steps": 10},
+        ...     "sweep": {"strategies": ["interleaved"]},
+        ... }
+        >>> found = replan.study(sections, out="results", workers=1)
+        >>> found.to_frame()[["similarity", "name", "value"]].round(3)
+           similarity         name  value
+        0         0.3  interleaved  0.164
+        1         0.6  interleaved  0.163
     """
 
     axes: Sequence[Axis]

@@ -13,6 +13,7 @@ from replan._common import check
 from replan._common.check import Floats
 from replan._common.sections import from_keys
 from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dials import Dial
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._registry import register
 from replan.dynamics._sampled import Sampled
@@ -58,10 +59,25 @@ class Curriculum(CompiledDynamics, Sampled):
 
     A start is (q₁, q₂, m). There are N relevant and N irrelevant inputs; time counts samples over
     N. (Mignacco & Mori 2025)
+
+    Examples:
+        >>> model = replan.dynamics.Curriculum([0.0, 3.0])  # easy, then hard inputs
+        >>> problem = replan.Problem(model, (1.0, 1.0, 0.1), duration=5.0, lr=3.0, steps=10)
+        >>> run = replan.evaluate(problem, replan.strategies.sequential(problem))
+        >>> run.final_losses.round(3)
+        array([0.179, 0.305])
     """
 
     kind = "curriculum"
     example = EXAMPLE
+    dials = (
+        Dial("model.difficulties.0", "difficulty of task 1", 0.0, 5.0),
+        Dial("model.difficulties.1", "difficulty of task 2", 0.0, 5.0),
+        Dial("model.teacher", "squared norm of the teacher", 0.1, 5.0, default=2.0),
+        Dial("start.q1", "weights on relevant inputs q₁", 0.0, 5.0, default=1.0),
+        Dial("start.q2", "weights on irrelevant inputs q₂", 0.0, 5.0, default=1.0),
+        Dial("start.m", "overlap with the teacher m", -2.0, 2.0, default=0.0),
+    )
 
     def __init__(self, difficulties: ArrayLike = (0.0, 2.0), *, teacher: float = 2.0) -> None:
         self.difficulties = check.array("difficulties", difficulties, ("T",))

@@ -13,6 +13,7 @@ from replan._common import check
 from replan._common.check import Floats
 from replan._common.sections import from_keys
 from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dials import Dial
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import register
@@ -62,11 +63,26 @@ class Denoising(CompiledDynamics, Sampled):
     A start is (m, q, b), with m = w·μ/N and q = w·w/N. The losses at the noise of the test are
     `skip`, the squared error per dimension of the skip alone, and `cluster`, what the clusters and
     w change in the squared error of all dimensions together (negative where w helps).
+
+    Examples:
+        >>> model = replan.dynamics.Denoising(test_noise=0.3)
+        >>> problem = replan.Problem(model, (0.1, 0.1, 0.0), duration=5.0, knobs={"noise": 0.2})
+        >>> run = replan.evaluate(problem, replan.strategies.one_task(problem))
+        >>> dict(zip(model.loss_names, run.final_losses.round(3).tolist()))
+        {'skip': 0.081, 'cluster': 0.279}
     """
 
     kind = "denoising"
     knobs = (LR, Knob("noise", 0.0, _MOST_NOISE, 0.3))  # and the share of noise in the inputs
     example = EXAMPLE
+    dials = (
+        Dial("model.mean", "squared distance of clusters", 0.01, 5.0, default=1.0),
+        Dial("model.variance", "variance of clusters", 0.01, 2.0, default=0.1),
+        Dial("model.test_noise", "noise of the test", 0.0, 0.99, default=0.3),
+        Dial("start.m", "overlap with the clusters m", -1.0, 1.0),
+        Dial("start.q", "squared norm of the weights q", 0.0, 2.0),
+        Dial("start.b", "skip b", -1.0, 1.0),
+    )
     tasks = 1
 
     def __init__(

@@ -14,6 +14,7 @@ from replan._common import check
 from replan._common.check import Floats
 from replan._common.sections import from_keys
 from replan.dynamics._compiled_dynamics import CompiledDynamics
+from replan.dynamics._dials import Dial
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import register
@@ -29,9 +30,9 @@ noise = 0.2                       # standard deviation of the label noise
 # heads = [1.0, 1.0]              # of the student
 # rescale = 0.7                   # of the heads at test time; by default the best factor up to 10
 
-[start]
-Q = [[0.0, 0.0], [0.0, 0.0]]      # overlaps of the hidden units
-M = [[0.0], [0.0]]                # and with the teacher units
+[start]                           # by default nothing is learned: all overlaps are 0
+# Q = [[0.0, 0.0], [0.0, 0.0]]    # overlaps of the hidden units
+# M = [[0.0], [0.0]]              # and with the teacher units
 
 [training]
 duration = 5.0
@@ -62,11 +63,22 @@ class Dropout(CompiledDynamics, Sampled):
     - `rescale`: the factor at test time, where it is not to be chosen.
 
     A start is the pair (Q, M) of overlaps, (K, K) and (K, P). (Mignacco & Mori 2025)
+
+    Examples:
+        >>> model = replan.dynamics.Dropout([[1.0]], hidden=2, noise=0.2)
+        >>> start = (np.zeros((2, 2)), np.zeros((2, 1)))  # overlaps Q and M
+        >>> problem = replan.Problem(model, start, duration=5.0, knobs={"keep": 0.7})
+        >>> f"{replan.evaluate(problem, replan.strategies.one_task(problem)).loss:.4f}"
+        '0.0254'
     """
 
     kind = "dropout"
     knobs = (LR, Knob("keep", 0.0, 1.0, 1.0))  # and the probability to keep a unit
     example = EXAMPLE
+    dials = (
+        Dial("model.hidden", "hidden units", 1, 6, 1),
+        Dial("model.noise", "label noise", 0.0, 1.0, default=0.0),
+    )
     tasks = 1
 
     def __init__(
@@ -219,10 +231,11 @@ class Dropout(CompiledDynamics, Sampled):
         return content if self.rescale is None else content | {"rescale": self.rescale}
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:
-        """Return the start that the `[start]` section describes: Q and M."""
+        """Return the start that the `[start]` section describes: Q and M, by default 0."""
+        K, P = self.hidden, len(self.teacher_overlaps)
 
-        def start(Q: Any, M: Any) -> Any:
-            return Q, M
+        def start(Q: Any = None, M: Any = None) -> Any:
+            return np.zeros((K, K)) if Q is None else Q, np.zeros((K, P)) if M is None else M
 
         return from_keys(start, content, "start")
 

@@ -35,7 +35,8 @@ class _Model(Section):
     between: float | None = None
     teacher_overlaps: Matrix | None = None
     teacher_heads: Annotated[Matrix | None, BeforeValidator(_heads)] = None
-    activation: Literal["erf"] | None = None
+    activation: Literal["erf", "relu", "linear"] | None = None
+    teacher_activation: Literal["erf", "relu", "linear"] | None = None
     noise: float | None = Field(None, ge=0)
     train_heads: Annotated[bool | list[bool] | None, BeforeValidator(_all_or_each)] = None
     head_lr: float | None = Field(None, ge=0)

@@ -8,7 +8,7 @@ and all weights and heads go by −u.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled, inlined
 from replan.dynamics._capabilities import Chain
+from replan.dynamics.teacher_student._activations import activation, slope
 from replan.dynamics.teacher_student._reduced import LARGE, coordinates
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class Full(Chain):
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
             given = (
-                self.weights, self.heads, inputs, noise, tasks[part], rates[part],
-                head_rates[part], self.teachers, model.teacher_heads,
+                model.parameters, self.weights, self.heads, inputs, noise, tasks[part],
+                rates[part], head_rates[part], self.teachers,
             )  # fmt: skip
             if self.velocity is None:
                 done = _train(*given)
@@ -102,36 +103,32 @@ class Full(Chain):
 
 
 @inlined
-def _slope(field: float) -> float:
-    return math.sqrt(2 / math.pi) * math.exp(-(field**2) / 2)
-
-
-@inlined
 def _error(
+    p: Any,
     x: Floats,
     t: int,
     noise: float,
     weights: Floats,
     heads: Floats,
     teachers: Floats,
-    teacher_heads: Floats,
     fields: Floats,
     activations: Floats,
 ) -> float:
     """Return prediction minus label of an input x (N,) of task t; fill in the fields (K,)."""
     K, N = weights.shape
     error = -noise
-    for p in range(teachers.shape[0]):
-        error -= teacher_heads[t, p] * math.erf(_dot(teachers[p], x) / math.sqrt(2 * N))
+    for q in range(teachers.shape[0]):
+        error -= p.A[t, q] * activation(p, _dot(teachers[q], x) / math.sqrt(N))
     for k in range(K):
         fields[k] = _dot(weights[k], x) / math.sqrt(N)
-        activations[k] = math.erf(fields[k] / math.sqrt(2))
+        activations[k] = activation(p, fields[k])
         error += heads[t, k] * activations[k]
     return error
 
 
 @compiled
 def _train(
+    p: Any,
     weights: Floats,
     heads: Floats,
     inputs: Floats,
@@ -140,21 +137,18 @@ def _train(
     rates: Floats,
     head_rates: Floats,
     teachers: Floats,
-    teacher_heads: Floats,
 ) -> int:
     """Make one SGD step for every input (n, N), in place; return the number before a divergence."""
     K, N = weights.shape
     fields, activations = np.empty(K), np.empty(K)
     for sample in range(tasks.size):
         x, t = inputs[sample], tasks[sample]
-        error = _error(
-            x, t, noise[sample], weights, heads, teachers, teacher_heads, fields, activations
-        )
+        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
         pace, head_pace = rates[sample] / N * error, head_rates[sample] / N * error
         if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
             return sample
         for k in range(K):
-            push = pace * math.sqrt(N) * heads[t, k] * _slope(fields[k])
+            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
             heads[t, k] -= head_pace * activations[k]
             for j in range(N):
                 weights[k, j] -= push * x[j]
@@ -163,6 +157,7 @@ def _train(
 
 @compiled
 def _train_batches(
+    p: Any,
     weights: Floats,
     heads: Floats,
     inputs: Floats,
@@ -171,7 +166,6 @@ def _train_batches(
     rates: Floats,
     head_rates: Floats,
     teachers: Floats,
-    teacher_heads: Floats,
     velocity: Floats,
     head_velocity: Floats,
     momentum: float,
@@ -186,9 +180,7 @@ def _train_batches(
     fields, activations = np.empty(K), np.empty(K)
     for sample in range(tasks.size):
         x, t = inputs[sample], tasks[sample]
-        error = _error(
-            x, t, noise[sample], weights, heads, teachers, teacher_heads, fields, activations
-        )
+        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
         pace = rates[sample] / (batch * N) * error
         head_pace = head_rates[sample] / (batch * N) * error
         if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
@@ -197,7 +189,7 @@ def _train_batches(
             velocity *= momentum
             head_velocity *= momentum
         for k in range(K):
-            push = pace * math.sqrt(N) * heads[t, k] * _slope(fields[k])
+            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
             head_velocity[t, k] += head_pace * activations[k]
             for j in range(N):
                 velocity[k, j] += push * x[j]

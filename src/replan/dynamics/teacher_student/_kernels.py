@@ -9,182 +9,197 @@ index order corrected):
     M′_kp = −η V_tk E[Δ g′_k λ*_p]
     V′_tk = −ρ E[Δ g_k]
 
-Tasks mix linearly with their shares, so weights are mixed first and every special function is
-evaluated once for all tasks.
+Tasks mix linearly with their shares, so every arcsine is evaluated once for all tasks.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from replan._common.check import Floats
-from replan._common.compiled import compiled, index, inlined
-from replan.dynamics.moments import TWO_OVER_PI, i2, norm, tilted
+from replan._common.compiled import REORDERED, compiled, index, inlined
+from replan.dynamics.moments import TWO_OVER_PI, arcsine, i2, norm
+from replan.dynamics.teacher_student._layout import select, set_rates, unpack
 from replan.dynamics.teacher_student._work import Work
 
 
 @inlined
-def _unpack(state: Floats, K: int, work: Work) -> None:
-    """Fill the covariance and the weights from the state."""
-    cov, weights = work.cov, work.weights
-    T, U = weights.shape
-    P = U - K
-    at = 0
-    for k in range(K):
-        for h in range(K):
-            cov[k, h] = state[index(at)]
-            at += 1
-    for k in range(K):
-        for p in range(K, U):
-            cov[k, p] = state[index(at)]
-            cov[p, k] = state[index(at)]
-            at += 1
-    for t in range(T):
-        for k in range(K):
-            weights[t, k] = state[index(at)]
-            at += 1
-    for a in range(K + P):
-        work.norms[a] = norm(cov[a, a])
+def set_state(state: Floats, work: Work) -> None:
+    """Fill the covariance, the weights and the norms from the state."""
+    unpack(state, work)
+    for a in range(work.cov.shape[0]):
+        work.norms[a] = norm(work.cov[a, a])
+
+
+# The loops below run over numbers side by side, so that they are vectorised; `whole` says that
+# there are no left-over ones.
 
 
 @inlined
-def _set_rates(knobs: Floats, work: Work) -> None:
-    """Fill in the rates of features and heads on each task from the knobs [lr, factors of both]."""
-    T = work.rates.size
-    for t in range(T):
-        lr = work.pace * knobs[t]
-        work.rates[t] = lr * knobs[index(T + t)]
-        work.head_rates[t] = lr * knobs[index(2 * T + t)] * work.trained[t]
+def whole(count: int) -> np.uint64:
+    """Return a count, or the next one, that is a multiple of the length of a vector."""
+    return index(4) * ((index(count) + index(3)) // index(4))
 
 
 @inlined
-def _select(shares: Floats, K: int, work: Work) -> tuple[int, int]:
-    """List the tasks that have a share and the units in their errors; return both counts."""
-    T, U = work.weights.shape
-    tasks = 0
-    for t in range(T):
-        if shares[t] != 0.0:
-            work.active[index(tasks)] = t
-            tasks += 1
-    units = K
-    for k in range(K):
-        work.units[k] = k
-    for p in range(K, U):
-        for i in range(tasks):
-            if work.weights[index(work.active[i]), p] != 0.0:
-                work.units[index(units)] = p
-                units += 1
-                break
-    return tasks, units
-
-
-@inlined
-def _add_head_rate(shares: Floats, K: int, tasks: int, units: int, work: Work, out: Floats) -> None:
-    """Add V′ to `out`, the heads' part of the rate."""
-    cov, weights, norms = work.cov, work.weights, work.norms
-    heads = out.size - weights.shape[0] * K
-    for k in range(K):
-        for j in range(k, units):
-            n = work.units[j]
-            moment = i2(cov[k, index(n)], norms[k], norms[index(n)])
-            for i in range(tasks):
-                t = work.active[i]
-                pace = shares[index(t)] * work.head_rates[index(t)] * moment
-                out[index(heads + t * K + k)] -= pace * weights[index(t), index(n)]
-                if k < n < K:
-                    out[index(heads + t * K + n)] -= pace * weights[index(t), k]
-
-
-@inlined
-def _add_drift(
-    shares: Floats, k: int, K: int, tasks: int, units: int, work: Work, out: Floats
-) -> None:
-    """Add what hidden unit k's first-order step does to Q and M; needs C tilted by k."""
-    once, weights, rates = work.once, work.weights, work.rates
-    U = once.shape[0]
-    P = U - K
-    scale = TWO_OVER_PI * work.norms[k]
-    for j in range(units):
+def tilt_once(units: int, work: Work) -> None:
+    """Tilt C by each hidden unit k, C^k_nm = C_nm − sides_nk sides_mk; I₂ of every unit with k."""
+    cov, norms, sides, moments = work.cov, work.norms, work.sides, work.moments
+    norms_once, K = work.norms_once, index(work.K)
+    for j in range(index(units)):
         n = index(work.units[j])
-        push = 0.0
-        for i in range(tasks):
-            t = index(work.active[i])
-            push += shares[t] * rates[t] * weights[t, k] * weights[t, n]
-        work.push[j] = scale * push * work.norms_once[n]
-    for h in range(U):
-        drift = 0.0
-        for j in range(units):
-            drift += work.push[j] * once[index(work.units[j]), h]
-        if h < K:
-            out[index(k * K + h)] -= drift
-            out[index(h * K + k)] -= drift
-        else:
-            out[index(K * K + k * P + h - K)] -= drift
+        for k in range(K):
+            side = cov[n, k] * norms[k]
+            sides[j * K + k] = side
+            moments[j * K + k] = side * norms[n]
+            norms_once[j * K + k] = cov[n, n] - side * side
+    for at in range(index(units) * K, whole(units * work.K)):
+        moments[at] = 0.0  # what is left there would shrink with every call, to slow tiny numbers
+    for at in range(whole(units * work.K)):
+        moments[at] = TWO_OVER_PI * arcsine(moments[at])
+        norms_once[at] = norm(norms_once[at])
 
 
 @inlined
-def _add_diffusion(
-    shares: Floats, k: int, h: int, K: int, tasks: int, units: int, work: Work, out: Floats
-) -> None:
-    """Add the second-order term of Q_kh; needs C tilted by k."""
-    once, weights, norms, rates = work.once, work.weights, work.norms_twice, work.rates
-    inverse = 1.0 / (1.0 + once[h, h])
-    total = 0.0
+def tilt_twice(units: int, work: Work) -> None:
+    """Tilt C by all pairs of hidden units: C^kh_nm = C_nm − first_n first_m − second_n second_m."""
+    cov, sides, first, second = work.cov, work.sides, work.first, work.second
+    norms_once, norms_twice, K = work.norms_once, work.norms_twice, index(work.K)
+    for j in range(index(units)):
+        n = index(work.units[j])
+        at = index(0)
+        for k in range(K):
+            side = sides[j * K + k]
+            for h in range(k, K):
+                first[j, at] = side
+                left = cov[n, h] - side * sides[h * K + k]
+                second[j, at] = left * norms_once[h * K + k]
+                at += index(1)
+        for lane in range(whole(first.shape[1])):
+            less = first[j, lane] * first[j, lane] + second[j, lane] * second[j, lane]
+            norms_twice[j, lane] = norm(cov[n, n] - less)
+
+
+@inlined
+def _head_rate(shares: Floats, tasks: int, units: int, work: Work, out: Floats) -> None:
+    """Write V′ to `out`, the heads' part of the rate."""
+    weights, moments, K = work.weights, work.moments, index(work.K)
+    heads = index(out.size) - index(weights.shape[0]) * K
+    for at in range(heads, index(out.size)):
+        out[at] = 0.0
     for i in range(tasks):
         t = index(work.active[i])
-        work.coefficients[i] = shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h]
-        total += work.coefficients[i] * work.noise * work.noise
-    for j in range(units):
-        n = index(work.units[j])
-        norms[n] = norm(tilted(once[n, n], once[n, h], once[n, h], inverse))
-    for j in range(units):
-        n = index(work.units[j])
-        for j2 in range(j + 1):
-            m = index(work.units[j2])
-            weight = 0.0
+        pace = shares[t] * work.head_rates[t]
+        for k in range(K):
+            total = 0.0
+            for j in range(index(units)):
+                total += weights[t, index(work.units[j])] * moments[j * K + k]
+            out[heads + t * K + k] = -pace * total
+
+
+@inlined
+def _drift(shares: Floats, tasks: int, units: int, work: Work) -> None:
+    """Fill in drift_kh = Σ_t s_t η_t V_tk E[Δ_t g′_k λ_h]."""
+    cov, weights, norms, push, drift = work.cov, work.weights, work.norms, work.push, work.drift
+    sides, norms_once, rates = work.sides, work.norms_once, work.rates
+    K, U = index(work.K), index(cov.shape[0])
+    for k in range(K):
+        along = 0.0
+        for j in range(index(units)):
+            n = index(work.units[j])
+            total = 0.0
             for i in range(tasks):
                 t = index(work.active[i])
-                weight += work.coefficients[i] * weights[t, n] * weights[t, m]
-            if weight == 0.0:  # two teacher units that no task combines
-                continue
-            if j2 < j:
-                weight *= 2.0
-            overlap = tilted(once[n, m], once[n, h], once[m, h], inverse)
-            total += weight * i2(overlap, norms[n], norms[m])
-    total *= TWO_OVER_PI * work.norms[k] * work.norms_once[h]
-    out[index(k * K + h)] += total
-    if h != k:
-        out[index(h * K + k)] += total
+                total += shares[t] * rates[t] * weights[t, k] * weights[t, n]
+            push[j] = TWO_OVER_PI * norms[k] * total * norms_once[j * K + k]
+            along += push[j] * sides[j * K + k]
+        along *= norms[k]
+        for h in range(U):
+            drift[k, h] = push[0] * cov[0, h] - along * cov[k, h]
+        for j in range(index(1), index(units)):
+            n = index(work.units[j])
+            for h in range(U):
+                drift[k, h] += push[j] * cov[n, h]
 
 
-@compiled
+@inlined
+def _squares(tasks: int, units: int, work: Work) -> None:
+    """Fill in E[Δ²] of each trained task under C tilted by all pairs of hidden units."""
+    weights, squares, angles, cov = work.weights, work.squares, work.angles, work.cov
+    first, second, norms = work.first, work.second, work.norms_twice
+    lanes = whole(angles.size)
+    for i in range(tasks):
+        for lane in range(lanes):
+            squares[i, lane] = 0.0
+    for j in range(index(units)):
+        n = index(work.units[j])
+        for j2 in range(j + index(1)):
+            m = index(work.units[j2])
+            overlap, twice = cov[n, m], TWO_OVER_PI if j2 == j else 2.0 * TWO_OVER_PI
+            known = False
+            for i in range(tasks):
+                t = index(work.active[i])
+                weight = twice * weights[t, n] * weights[t, m]
+                if (
+                    weight == 0.0
+                ):  # two teacher units that the task does not combine, or a head of 0
+                    continue
+                if known:
+                    for lane in range(lanes):
+                        squares[i, lane] += weight * angles[lane]
+                    continue
+                known = True
+                for lane in range(lanes):
+                    left = overlap - first[j, lane] * first[j2, lane]
+                    left -= second[j, lane] * second[j2, lane]
+                    angle = arcsine(left * norms[j, lane] * norms[j2, lane])
+                    angles[lane] = angle
+                    squares[i, lane] += weight * angle
+
+
+@inlined
+def _feature_rate(shares: Floats, tasks: int, work: Work, out: Floats) -> None:
+    """Write Q′ and M′ to `out` from the first-order parts and the squares."""
+    weights, rates, drift, squares = work.weights, work.rates, work.drift, work.squares
+    norms, norms_once, noise = work.norms, work.norms_once, work.noise * work.noise
+    K, U = index(work.K), index(drift.shape[1])
+    lane = index(0)
+    for k in range(K):
+        for h in range(k, K):
+            total = 0.0
+            for i in range(tasks):
+                t = index(work.active[i])
+                pace = shares[t] * rates[t] * rates[t] * weights[t, k] * weights[t, h]
+                total += pace * (squares[i, lane] + noise)
+            total *= TWO_OVER_PI * norms[k] * norms_once[h * K + k]
+            out[k * K + h] = out[h * K + k] = total - drift[k, h] - drift[h, k]
+            lane += index(1)
+        for p in range(K, U):
+            out[K * K + k * (U - K) + p - K] = -drift[k, p]
+
+
+@compiled(fastmath=REORDERED, forceinline=True)
 def rate(work: Work, state: Floats, shares: Floats, knobs: Floats, out: Floats) -> None:
     """Write Σ_t shares[t] f_t(state, knobs of task t) to `out` (n,).
 
     shares: (T,). knobs: (3T,), the learning rate of each task, and the factors for its features and
     for its head.
     """
-    K = work.K
-    _unpack(state, K, work)
-    _set_rates(knobs, work)
-    tasks, units = _select(shares, K, work)
-    out[:] = 0.0
-    _add_head_rate(shares, K, tasks, units, work, out)
-    cov, once = work.cov, work.once
-    U = cov.shape[0]
-    for k in range(K):
-        inverse = work.norms[k] * work.norms[k]
-        for a in range(U):
-            for b in range(a + 1):
-                once[a, b] = once[b, a] = tilted(cov[a, b], cov[a, k], cov[b, k], inverse)
-            work.norms_once[a] = norm(once[a, a])
-        _add_drift(shares, k, K, tasks, units, work, out)
-        for h in range(k, K):
-            _add_diffusion(shares, k, h, K, tasks, units, work, out)
+    set_state(state, work)
+    set_rates(knobs, work)
+    tasks, units = select(shares, work)
+    tilt_once(units, work)
+    _head_rate(shares, tasks, units, work, out)
+    _drift(shares, tasks, units, work)
+    tilt_twice(units, work)
+    _squares(tasks, units, work)
+    _feature_rate(shares, tasks, work, out)
 
 
 @compiled
 def losses(work: Work, state: Floats, out: Floats) -> None:
     """Write ε_t = ½ E[Δ_t²] = ½ Σ_nm w_tn w_tm I₂(n, m) to `out` (T,)."""
-    _unpack(state, work.K, work)
+    set_state(state, work)
     cov, weights, norms = work.cov, work.weights, work.norms
     T, U = weights.shape
     out[:] = 0.0

@@ -1,8 +1,8 @@
 """Online SGD of a two-layer student on several teachers, in the high-dimensional limit.
 
 Notation: K hidden units, P teacher units, T tasks. Task t's label is y = Σ_p A_tp g(λ*_p) + ζ with
-noise ζ of standard deviation σ, its prediction Σ_k V_tk g(λ_k), g(z) = erf(z/√2). The overlaps are
-Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ] (P×P).
+noise ζ of standard deviation σ, its prediction Σ_k V_tk g(λ_k), where g(z) is erf(z/√2), max(z, 0)
+or z. The overlaps are Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ] (P×P).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from replan.dynamics._integrate import MAX_STEPS, RTOL, IntegrationError, integr
 from replan.dynamics._kernels import Kernels
 from replan.dynamics._knobs import LR, Knob
 from replan.dynamics._registry import register
-from replan.dynamics.teacher_student._example import EXAMPLE
+from replan.dynamics.teacher_student._example import DIALS, EXAMPLE
 from replan.dynamics.teacher_student._streams import TEACHERS
 
 _APART = 1000.0  # the longest piece of a pretraining
 _SECONDS = 5e-9  # measured: of one step of the integrator, for each of the many terms in it
 _PATIENCE = 60.0  # seconds that one step may take
+_FOUR_SECONDS = 8e-7  # measured: of one step, for each four units of a ReLU network
+ACTIVATIONS = ("erf", "relu", "linear")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,12 @@ class Overlaps:
 
     Q: (…, K, K) student-student overlaps. M: (…, K, P) student-teacher overlaps.
     V: (…, T, K) the student's head of every task.
+
+    Examples:
+        >>> start = replan.Overlaps(Q=np.eye(2), M=np.zeros((2, 2)), V=[[0.1, 0.2], [0.3, 0.4]])
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> print(model.losses(start).round(4))
+        [0.175  0.2083]
     """
 
     Q: Floats
@@ -78,18 +87,29 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     - `head_lr`: the heads learn at `head_lr` × the learning rate, unless a protocol says otherwise.
     - `batch`, `momentum`: of SGD that steps along the mean gradient of `batch` fresh samples, with
       momentum β. Training time counts samples, and the learning rate acts as lr / (batch (1 − β)).
-    - `activation`: "erf", g(z) = erf(z/√2), of student and teachers.
+    - `activation`: "erf", g(z) = erf(z/√2), "relu", max(z, 0), or "linear", z.
+    - `teacher_activation`: that of the teachers, by default and for now always the same one.
 
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
-    in Goldt et al. 2019.
+    in Goldt et al. 2019. Averages over ReLU units: `replan.dynamics.moments.relu`.
 
     Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of
     the heads are multiplied.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3, tasks=2, hidden=2)  # overlap 0.3
+        >>> model.teacher_overlaps
+        array([[1. , 0.3],
+               [0.3, 1. ]])
+        >>> start = model.pretrain(task=0, duration=100.0, seed=1)
+        >>> model.losses(start).round(3)  # task 1 is learnt
+        array([0.  , 0.18])
     """
 
     kind = "teacher-student"
     engines = ("reduced", "full")
     example = EXAMPLE
+    dials = DIALS
 
     def __init__(
         self,
@@ -103,6 +123,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         batch: int = 1,
         momentum: float = 0.0,
         activation: str = "erf",
+        teacher_activation: str | None = None,
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
         S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
@@ -125,7 +146,10 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
-        self.activation = check.one_of("activation", activation, ["erf"])
+        self.activation = check.one_of("activation", activation, ACTIVATIONS)
+        self.teacher_activation = _same_activation(self.activation, teacher_activation)
+        if self.activation == "relu":
+            _check_fours(self.hidden, self.teacher_heads)
 
     @classmethod
     def similar(
@@ -336,29 +360,18 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         lead = states.shape[:-1]
         return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
 
-    @classmethod
-    def kernels(cls) -> Kernels:
-        """Return the compiled functions; see `Kernels`."""
-        from replan.dynamics.teacher_student import _kernels, _reverse, _work
+    def kernels(self) -> Kernels:
+        """Return the compiled functions for the activation; see `Kernels`."""
+        from replan.dynamics.teacher_student._activations import KERNELS
 
-        return Kernels(
-            _work.Parameters,
-            _kernels.rate,
-            _kernels.losses,
-            _reverse.pull_rate,
-            _reverse.pull_losses,
-            _work.make_work,
-            _work.make_pull_work,
-        )
+        return KERNELS[self.activation]
 
     @cached_property
     def parameters(self) -> Any:
         """What the kernels know about this model."""
-        from replan.dynamics.teacher_student._work import Parameters
-
         S, A = self.teacher_overlaps, self.teacher_heads
         trained = np.where(self.train_heads, 1.0, 0.0)
-        return Parameters(S, A, self.noise, self.pace, trained, self.hidden)
+        return self.kernels().parameters(S, A, self.noise, self.pace, trained, self.hidden)
 
     def _knob_rows(self, lr: float, steps: int) -> Floats:
         """Return rows of knobs with a learning rate, and the other knobs at their defaults."""
@@ -464,6 +477,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
             "batch": self.batch,
             "momentum": self.momentum,
             "activation": self.activation,
+            "teacher_activation": self.teacher_activation,
         }
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Overlaps:
@@ -503,6 +517,36 @@ def _check_sizes(hidden: int, units: int, tasks: int) -> None:
             f"{sizes} need about {seconds:.0e} s for a single step of the integrator: "
             "use smaller sizes"
         )
+
+
+def _check_fours(hidden: int, teacher_heads: Floats) -> None:
+    """Refuse sizes of ReLU networks that take too long: they need averages over any four units."""
+    used = teacher_heads != 0
+    pairs = int(np.triu(used.T.astype(float) @ used, 1).astype(bool).sum())  # in one error
+    fours = comb(hidden, 4) + used.shape[1] * comb(hidden, 3) + pairs * comb(hidden, 2)
+    seconds = _FOUR_SECONDS * fours
+    if seconds > _PATIENCE:
+        raise ValueError(
+            f"`hidden` = {hidden} ReLU units and {used.shape[1]} of the teachers need averages "
+            f"over {fours:.1e} sets of four, about {seconds:.0e} s for a single step of the "
+            "integrator: use smaller sizes"
+        )
+
+
+def _same_activation(activation: str, teacher_activation: str | None) -> str:
+    """Return the teachers' activation if it is the student's: no other averages are known."""
+    if teacher_activation is None:
+        return activation
+    given = check.one_of("teacher_activation", teacher_activation, ACTIVATIONS)
+    if given != activation:
+        twins = " (z = max(z, 0) − max(−z, 0): take ReLU teacher units ±w* with heads ±1)"
+        raise ValueError(
+            f"`teacher_activation` expects that of the student, {check.show(activation)}, because "
+            f"averages over both are not known in closed form, got {check.show(given)}"
+            + twins
+            * ((activation, given) == ("relu", "linear"))
+        )
+    return given
 
 
 def _edges(duration: float) -> Floats:

@@ -19,12 +19,12 @@ import numpy as np
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled, inlined
 from replan.dynamics._capabilities import Chain
+from replan.dynamics.teacher_student._activations import activation, slope
 
 if TYPE_CHECKING:
     from replan.dynamics.teacher_student._model import Overlaps, TeacherStudent
 
 LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
-_SLOPE = math.sqrt(2.0 / math.pi)
 
 
 class Reduced(Chain):
@@ -60,6 +60,7 @@ class Reduced(Chain):
         rates, head_rates = model.sample_rates(tasks, knobs)
         return int(
             _advance(
+                model.parameters,
                 self.along,
                 self.rest,
                 self.heads,
@@ -67,8 +68,6 @@ class Reduced(Chain):
                 rates,
                 head_rates,
                 self.frame,
-                model.teacher_heads,
-                model.noise,
                 self.dimension,
                 self.dimension - K - r,
                 self.rng,
@@ -93,6 +92,7 @@ def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
 
 @compiled
 def _advance(
+    p: Any,
     along: Floats,
     rest: Floats,
     heads: Floats,
@@ -100,15 +100,16 @@ def _advance(
     rates: Floats,
     head_rates: Floats,
     frame: Floats,
-    teacher_heads: Floats,
-    noise: float,
     dimension: int,
     freedom: int,
     rng: Any,
 ) -> int:
-    """Make one SGD step for every sample, in place; return the number before a divergence."""
+    """Make one SGD step for every sample, in place; return the number before a divergence.
+
+    p: the parameters of the model, whose type says what its activation is.
+    """
     K, r = along.shape
-    P = frame.shape[0]
+    P, teacher_heads, noise = frame.shape[0], p.A, p.noise
     inner, outer = np.empty(r), np.empty(K + 1)
     fields, push, wide = np.empty(K), np.empty(K), np.zeros((K, K + 1))
     for k in range(K):
@@ -123,12 +124,12 @@ def _advance(
             outer[j] = rng.standard_normal()
         outer[K] = math.sqrt(rng.chisquare(freedom)) if freedom > 0 else 0.0
         error = -noise * rng.standard_normal() if noise > 0.0 else 0.0
-        for p in range(P):
-            if teacher_heads[t, p] != 0.0:
+        for q in range(P):
+            if teacher_heads[t, q] != 0.0:
                 field = 0.0
                 for j in range(r):
-                    field += frame[p, j] * inner[j]
-                error -= teacher_heads[t, p] * math.erf(field * math.sqrt(0.5))
+                    field += frame[q, j] * inner[j]
+                error -= teacher_heads[t, q] * activation(p, field)
         for k in range(K):
             field = 0.0
             for j in range(r):
@@ -136,7 +137,7 @@ def _advance(
             for j in range(k + 1):
                 field += wide[k, j] * outer[j]
             fields[k] = field
-            push[k] = math.erf(field * math.sqrt(0.5))  # holds the activation, for now
+            push[k] = activation(p, field)  # holds the activation, for now
             error += heads[t, k] * push[k]
         pace = rates[sample] / dimension * error
         head_pace = head_rates[sample] / dimension * error
@@ -144,10 +145,9 @@ def _advance(
             done = sample
             break
         for k in range(K):
-            slope = _SLOPE * math.exp(-0.5 * fields[k] * fields[k])
-            activation = push[k]
-            push[k] = -pace * heads[t, k] * slope
-            heads[t, k] -= head_pace * activation
+            active = push[k]
+            push[k] = -pace * heads[t, k] * slope(p, fields[k])
+            heads[t, k] -= head_pace * active
             for j in range(r):
                 along[k, j] += push[k] * inner[j]
         _add_outer(wide, push, outer)

@@ -1,4 +1,4 @@
-"""evaluate(problem, protocol) → Trajectory: the exact learning curves of a training protocol."""
+"""Trajectory: the exact learning curves of a training protocol."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, files, memory
+from replan._common import check, files
 from replan._common.check import Floats, Ints
 from replan._common.naming import knob_label
 from replan.curves import Curves
-from replan.dynamics import HasOverlaps, IntegrationError, Pieces, integrate, require
+from replan.dynamics import HasOverlaps, IntegrationError, Pieces, require
 from replan.dynamics._dynamics import with_ends
-from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
+from replan.dynamics._integrate import Status
 from replan.problem import Problem
-from replan.problem._ends import best_ends
 from replan.protocol import Protocol
 from replan.transfer import Transfer, transfer
 
@@ -37,9 +36,21 @@ class Trajectory:
     times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
     states. losses: (n, L). errors: (n, L) estimated discretisation errors of the losses. substeps:
     (n − 1,) integration steps taken between the times. average_losses, average_errors: (L,) over
-    the time covered. ends: (E,) the best values of the model's end knobs, which the losses are
-    with. status: "ok", or "diverged" or "inaccurate", where `advice` says when and what
-    to try; a diverged trajectory ends before its divergence.
+    the time covered. goal_loss, goal_error: what the problem's goal makes of the losses. ends:
+    (E,) the best values of the model's end knobs, which the losses are with. status: "ok", or
+    "diverged" or "inaccurate", where `advice` says when and what to try; a diverged trajectory ends
+    before its divergence. members: those of the members of an ensemble, for which everything else
+    is a weighted mean over them, and `states` are those of all of them.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> run = replan.evaluate(problem, replan.strategies.interleaved(problem))
+        >>> print(run.final_losses.round(3), run.losses_at([1.0, 2.0]).shape)
+        [0.001 0.014] (2, 2)
+        >>> run.to_frame().tail(1).round(3)
+            time  loss_1  loss_2  weighted
+        50  20.0   0.001   0.014     0.008
     """
 
     problem: Problem
@@ -51,26 +62,54 @@ class Trajectory:
     substeps: Ints
     average_losses: Floats
     average_errors: Floats
+    goal_loss: float
+    goal_error: float
     ends: Floats
     rtol: float
     status: Status
     advice: str
+    members: tuple[Trajectory, ...] = ()
 
     @property
     def weighted_losses(self) -> Floats:
-        """The weighted losses (n,)."""
-        return self.losses @ np.asarray(self.problem.weights)
+        """What the goal makes of the losses at each time (n,), by default the weighted losses."""
+        each = [one.losses[: self.times.size] for one in self.members or (self,)]
+        return self._weighted(self.times, each)
+
+    def weighted_at(self, times: ArrayLike) -> Floats:
+        """Return what the goal, and of an ensemble the risk, makes of the losses at times (m,)."""
+        wanted = check.array("times", times, ("m",))
+        return self._weighted(wanted, [one.losses_at(wanted) for one in self.members or (self,)])
+
+    def _weighted(self, times: Floats, each: Sequence[Floats]) -> Floats:
+        """Return the same (m,) of the losses (m, L) of all members."""
+        found = [self.problem.measure.curve(times, losses) for losses in each]
+        return self.problem.risk.of(np.stack(found))
+
+    @property
+    def member_losses(self) -> Floats:
+        """The objective (M,) of each member; of a problem that is no ensemble, its own."""
+        return np.array([one.loss for one in self.members or (self,)])
+
+    def _counted(self, amounts: Sequence[float]) -> float:
+        """Return what amounts (M,) of the members come to in the objective: the worst may count."""
+        return float(self.problem.risk.mixture(self.member_losses) @ amounts)
 
     @property
     def loss(self) -> float:
-        """The objective: weighted final losses, running costs and penalties for missed targets."""
-        self._require_ok()
-        return float(self.problem.objective(self.losses[-1], self.average_losses))
+        """The objective: the goal, running costs and penalties for missed targets."""
+        return sum(self.parts.values())
 
     @property
     def targets_met(self) -> bool:
-        """Whether every final loss is at most its target."""
-        return bool(np.all(self.final_losses <= np.asarray(self.problem.targets)))
+        """Whether every final loss, of every member, is at most its target."""
+        return bool(np.all(self.largest_losses <= np.asarray(self.problem.targets)))
+
+    @property
+    def largest_losses(self) -> Floats:
+        """The final losses (L,), the largest of all members' of an ensemble."""
+        self._require_ok()
+        return np.max([one.losses[-1] for one in self.members or (self,)], axis=0)
 
     @property
     def final_losses(self) -> Floats:
@@ -85,21 +124,29 @@ class Trajectory:
         That is where the model's `roll_out` gives the same with half the steps.
         """
         self._require_ok()
-        final = float(self.errors[-1] @ self.problem.slopes(self.losses[-1]))
+        if self.members:
+            return self._counted([one.error for one in self.members])
+        targets = float(self.errors[-1] @ self.problem.penalties(self.losses[-1])[1])
         running = np.asarray(self.problem.running)
-        return final + (float(self.average_errors @ running) if running.any() else 0.0)
+        average = float(self.average_errors @ running) if running.any() else 0.0
+        return self.goal_error + average + targets
 
     @property
     def parts(self) -> dict[str, float]:
-        """What `loss` consists of: final losses, running costs, penalties for missed targets."""
-        final = float(self.final_losses @ np.asarray(self.problem.weights))
+        """What `loss` consists of: the goal by its name, running costs, penalties for targets."""
+        if self.members:
+            self._require_ok()
+            each = [one.parts for one in self.members]
+            return {name: self._counted([parts[name] for parts in each]) for name in each[0]}
+        penalty = float(self.problem.penalties(self.final_losses)[0])
         running = float(self.average_losses @ np.asarray(self.problem.running))
-        return {"final": final, "running": running, "targets": self.loss - final - running}
+        return {self.problem.goal: self.goal_loss, "running": running, "targets": penalty}
 
     @cached_property
     def curves(self) -> Curves:
-        """The losses as curves of a single run."""
-        return Curves(self.times, self.losses[None], names=self.problem.model.loss_names)
+        """The losses as curves of a single run, or of one for each member of an ensemble."""
+        each = [one.losses[: self.times.size] for one in self.members or (self,)]
+        return Curves(self.times, np.stack(each), names=self.problem.model.loss_names)
 
     @cached_property
     def transfer(self) -> Transfer | None:
@@ -159,6 +206,11 @@ class Trajectory:
         Long steps are integrated again, cut into parts. Where the model is not available, and where
         it is discrete and its states may be large, these are the edges alone.
         """
+        if self.members:
+            found = [one.sampled for one in self.members]
+            rows = min(times.size for times, _ in found)
+            each = np.stack([losses[:rows] for _, losses in found])
+            return found[0][0][:rows], np.tensordot(self.problem.risk.weights, each, axes=1)
         lengths = np.diff(self.times)
         parts = np.ceil(lengths * (_SAMPLES / self.problem.duration) * (1 - 1e-9)).astype(np.int64)
         if self.states.shape[1] == 0 or self.problem.model.discrete or np.all(parts == 1):
@@ -195,6 +247,7 @@ class Trajectory:
             "loss_names": list(self.problem.model.loss_names),
             "error": self.error if ok and np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
+            **({"members": self._members_to_dict()} if self.members else {}),
             "average_losses": self.average_losses.tolist(),
             **({"transfer": self.transfer.to_dict()} if ok and self.transfer else {}),
             "ends": self.best_ends,
@@ -207,6 +260,22 @@ class Trajectory:
             "rtol": self.rtol,
             "problem": self.problem.to_dict(),
         }
+
+    def _members_to_dict(self) -> list[dict[str, Any]]:
+        names = self.problem.model.names  # type: ignore[attr-defined]
+        return [
+            {
+                "name": name,
+                "weight": weight,
+                "value": one.loss if one.status == "ok" else None,
+                "losses": one.final_losses.tolist() if one.status == "ok" else None,
+                "status": one.status,
+                "advice": one.advice,
+            }
+            for name, weight, one in zip(
+                names, self.problem.risk.weights.tolist(), self.members, strict=True
+            )
+        ]
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per time: time, loss_1, … and the weighted loss."""
@@ -280,104 +349,46 @@ class Trajectory:
             return f"Trajectory: {self.status}; {self.advice}"
         protocol = self.protocol.text(self.problem.model.task_names)
         moved = [self.transfer.text] if self.transfer else []
-        return "\n".join([f"{self._loss_text()} ({self.losses_text})", *moved, protocol])
+        first = f"{self._loss_text()} ({self.losses_text})"
+        return "\n".join([first, *self.members_text, *moved, protocol])
+
+    @property
+    def members_text(self) -> list[str]:
+        """In a line, how the objectives of an ensemble's members are spread; else none."""
+        if not self.members:
+            return []
+        values, names = self.member_losses, self.problem.model.names  # type: ignore[attr-defined]
+        best, worst = int(np.argmin(values)), int(np.argmax(values))
+        return [
+            f"members from {values[best]:.4g} ({names[best]}) to {values[worst]:.4g} "
+            f"({names[worst]}), median {np.median(values):.4g}"
+        ]
 
     @property
     def losses_text(self) -> str:
         """The final losses by name, and the end knobs that they are with."""
         parts = zip(self.problem.model.loss_names, self.final_losses, strict=True)
         ends = [f"with {knob_label(name)} {x:.4g}" for name, x in self.best_ends.items()]
-        return ", ".join([*(f"{name} {x:.6g}" for name, x in parts), *ends])
+        first = "mean over members: " * bool(self.members)
+        first += "at the end: " * self.problem.measure.throughout
+        return first + ", ".join([*(f"{name} {x:.6g}" for name, x in parts), *ends])
+
+    @property
+    def name(self) -> str:
+        """What people call the objective: its goal, if that is not the weighted final losses.
+
+        Of an ensemble, its risk too.
+        """
+        words = [self.problem.measure.words] * (self.problem.goal != "final")
+        words += [self.problem.risk.words] * bool(self.members)
+        return f"loss ({', '.join(words)})" if words else "loss"
+
+    @property
+    def label(self) -> str:
+        """What a picture calls the objective along the way."""
+        words = self.problem.measure.words
+        return f"{words},\n{self.problem.risk.words}" if self.members else words
 
     def _loss_text(self) -> str:
         error = "unknown" if np.isnan(self.error) else f"{self.error:.1g}"
-        return f"loss {self.loss:.6g} ± {error}"
-
-
-def simpson_weights(lengths: Floats) -> Floats:
-    """Return the weights (2n + 1,) of edges and middles in an average over n steps.
-
-    Simpson's rule: an error of order 4 in the step, like the integrator's.
-    """
-    weights = np.zeros(2 * lengths.size + 1)
-    weights[:-1:2] += lengths
-    weights[1::2] = 4 * lengths
-    weights[2::2] += lengths
-    return weights / (6 * lengths.sum())
-
-
-def _averages(losses: Floats, lengths: Floats) -> tuple[Floats, Floats]:
-    """Return averages and their errors (L,) of losses at the middles or quarters of n steps.
-
-    losses: (2n + 1, L), and then the errors are not known (NaN), or (4n + 1, L).
-    """
-    if lengths.size == 0:
-        return losses[0], np.zeros(losses.shape[1])
-    if len(losses) == 2 * lengths.size + 1:
-        return simpson_weights(lengths) @ losses, np.full(losses.shape[1], np.nan)
-    fine = simpson_weights(np.repeat(lengths / 2, 2)) @ losses
-    return fine, np.abs(fine - simpson_weights(lengths) @ losses[::2]) / 15
-
-
-def evaluate(
-    problem: Problem,
-    protocol: Protocol,
-    *,
-    rtol: float = RTOL,
-    max_steps: int = MAX_STEPS,
-    throw: bool = True,
-) -> Trajectory:
-    """Return the exact learning curves of `protocol` on `problem`.
-
-    **Main arguments**
-
-    - `problem`, `protocol`: with the same number of tasks and the same duration.
-
-    **Other arguments**
-
-    - `rtol`: the relative accuracy of the losses; RK4 steps are halved until it is reached.
-    - `max_steps`: how many RK4 steps the finest run may take.
-    - `throw`: raise an `IntegrationError` where the curves cannot be computed (if a learning rate
-      is too large); with `throw=False`, return what there is, with a status that says so.
-    """
-    check.instance("problem", problem, Problem, "a Problem")
-    check.boolean("throw", throw)
-    steps = problem.accept(protocol).split(problem.edges)
-    # Averages need the middles of the steps; to know their errors as well, the quarters.
-    parts = 4 if problem.averages_count else 2
-    size = problem.state.size
-    memory.require(
-        f"{steps.steps} steps and a state of {size} numbers",
-        memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
-    )
-    pieces = Pieces.whole(steps.shares, problem.knob_rows(steps), steps.lengths).cut(parts)
-    ends = np.array([knob.default for knob in problem.model.end_knobs])
-    run = integrate(problem.model, problem.state, pieces, rtol=rtol, max_steps=max_steps)
-    if ends.size and run.status == "ok":
-        averaging = np.zeros(len(run.states))
-        averaging[:: parts // 2] = simpson_weights(steps.lengths)
-        ends = best_ends(problem, run.states, averaging if problem.averages_count else None)
-        again = pieces._replace(substeps=run.substeps // 2)
-        run = integrate(
-            problem.model, problem.state, again, ends=ends, rtol=rtol, max_steps=max_steps
-        )
-    if throw and run.status != "ok":
-        raise IntegrationError(run.advice)
-    last = (len(run.states) - 1) // parts + 1
-    whole = parts * (last - 1)
-    averages, average_errors = _averages(run.losses[: whole + 1], steps.lengths[: last - 1])
-    return Trajectory(
-        problem,
-        protocol,
-        times=steps.edges[:last],
-        states=run.states[: whole + 1 : parts],
-        losses=run.losses[: whole + 1 : parts],
-        errors=run.errors[: whole + 1 : parts],
-        substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
-        average_losses=averages,
-        average_errors=average_errors,
-        ends=ends,
-        rtol=rtol,
-        status=run.status,
-        advice=run.advice,
-    )
+        return f"{self.name} {self.loss:.6g} ± {error}"

@@ -13,7 +13,7 @@ import replan
 from replan import Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
 from replan.dynamics import Curriculum, Pieces
 
-sys.path.insert(0, str(Path(__file__).parent / "dynamics"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "dynamics"))
 import plain
 
 
