@@ -321,6 +321,30 @@ def test_no_request_leaves_the_machine(page, context, server):
     assert "LEFT THE MACHINE" not in server.said()
 
 
+def test_clicks_in_the_same_moment_as_a_change(page, server):
+    # Panel calls handlers of a click without the document's lock while a change is under way.
+    for button, title, value in (
+        (".solve button", "learning rate", 1.2),
+        (".set-curve button", "value", 2.0),
+        (".paint button", "learning rate", 1.3),
+    ):
+        page.locator(button).evaluate(
+            """(button, [title, value]) => {
+              for (const model of Bokeh.documents[0]._all_models.values())
+                if (String(model.title).startsWith(title)) model.value = value;
+              button.click();
+            }""",
+            [title, value],
+        )
+    page.wait_for_function("/lr%22%3A1.3.*drawing/.test(location.search)")
+    page.wait_for_selector(".status .done")
+    state = state_of(page)
+    assert state.own.values(state.problem, "lr").max() == 2.0
+    shows(page, "yours", curves(state).runs["yours"].loss)
+    shows(page, "optimum", replan.solve(state.problem).loss)
+    assert "Traceback" not in server.said()
+
+
 def test_pages_may_be_closed_at_any_moment(context, server):
     for _ in range(5):
         page = context.new_page()

@@ -15,6 +15,7 @@ from replan.control._levers import Levers
 from replan.curves import Curves
 from replan.explorer import _results as results
 from replan.explorer._figures import Bars, Lines, Look, colours, legend
+from replan.explorer._handlers import button, on_value
 from replan.explorer._jobs import Background
 from replan.explorer._results import OPTIMUM, Changes, Shown
 from replan.explorer._state import State
@@ -36,7 +37,7 @@ class Details:
         self._shown: Shown | None = None
         self._plan: Plan | None = None
         self.which = pn.widgets.Select(name="look at", width=200, css_classes=["which"])
-        self.which.param.watch(lambda _: self._refresh(), "value")
+        on_value(self.which, self._refresh, jobs.deliver)
         self._series = Lines(look, 260, log=False, label="", x_range=x_range)
         self._changes = Lines(look, 200, log=False, label="Hamiltonian Φ", x_range=x_range)
         self._gains = Lines(look, 160, log=False, label="gain", x_range=x_range)
@@ -50,7 +51,7 @@ class Details:
             for name in ("state", "changes", "sgd", "seeds", "levers")
         }
         self._group = pn.widgets.RadioButtonGroup(options=["cosines"], css_classes=["group"])
-        self._group.param.watch(lambda _: self._show_series(), "value")
+        on_value(self._group, self._show_series, jobs.deliver)
         self.tabs = pn.Tabs(
             ("State", self._state_tab()),
             ("Where to change", self._changes_tab()),
@@ -89,10 +90,9 @@ class Details:
         return self._job_tab("levers", "What is each lever worth?", self._run_levers)
 
     def _job_tab(self, name: str, label: str, run: Callable[[], None], *widgets: Any) -> Any:
-        go = pn.widgets.Button(name=label, button_type="primary", css_classes=[f"run-{name}"])
-        go.on_click(lambda _: run())
-        stop = pn.widgets.Button(name="Cancel", css_classes=[f"cancel-{name}"])
-        stop.on_click(lambda _: self._cancel(name))
+        deliver = self._jobs.deliver
+        go = button(label, run, deliver, f"run-{name}", button_type="primary")
+        stop = button("Cancel", lambda: self._cancel(name), deliver, f"cancel-{name}")
         lines: Any = {"sgd": self._sgd, "seeds": self._seeds, "levers": self._levers}[name]
         tools = pn.FlexBox(*widgets, go, stop, align_items="end", **_WIDE)
         return pn.Column(tools, self._text[name], self._pane(lines), **_WIDE)

@@ -87,8 +87,8 @@ class Background:
     deliver: calls a function in the thread of the page.
     """
 
-    def __init__(self, workers: Workers, deliver: Callable[[Callable[[], None]], None]) -> None:
-        self._workers, self._deliver = workers, deliver
+    def __init__(self, workers: Workers, deliver: Callable[[Callable[[], None]], object]) -> None:
+        self._workers, self.deliver = workers, deliver
         self._jobs: dict[str, Job] = {}
         self._waiting: dict[str, tuple[Any, Any, Any]] = {}
 
@@ -146,7 +146,7 @@ class Background:
                 if not job.cancelled:
                     function(argument)
 
-            self._deliver(call)
+            self.deliver(call)
 
         told = [0.0]
 

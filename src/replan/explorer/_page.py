@@ -17,6 +17,7 @@ from replan.explorer import _results as results
 from replan.explorer._cards import Cards
 from replan.explorer._details import Details
 from replan.explorer._figures import LOOKS
+from replan.explorer._handlers import button
 from replan.explorer._jobs import Background, Workers
 from replan.explorer._results import Shown
 from replan.explorer._sidebar import Sidebar
@@ -60,10 +61,9 @@ class Page:
         self._unsolved = True  # whether nobody has searched for its optimum yet
         self._rest: Any = None  # until when nothing may change
         self._cards = Cards(look)
-        self._sidebar = Sidebar(lambda: self._state, self.change, self._refuse)
-        self._studio = Studio(
-            look, lambda: self._state, self.change, self._refuse, lambda: self._solve(True)
-        )
+        here = (lambda: self._state, self.change, self._refuse)
+        self._sidebar = Sidebar(*here, self._jobs.deliver)
+        self._studio = Studio(look, *here, lambda: self._solve(True), self._jobs.deliver)
         self._details = Details(look, self._jobs, self._cards.x_range)
         self._message = pn.pane.HTML(css_classes=["message"], margin=0, **_WIDE)
         self._status = pn.pane.HTML("<p>computing …</p>", css_classes=["status"], **_WIDE)
@@ -219,10 +219,9 @@ class Page:
         }
 
     def _optimum_box(self) -> Any:
-        solve = pn.widgets.Button(name="Solve", button_type="primary", css_classes=["solve"])
-        solve.on_click(lambda _: self._solve(False))
-        cancel = pn.widgets.Button(name="Cancel", css_classes=["cancel"])
-        cancel.on_click(lambda _: self._cancel())
+        deliver = self._jobs.deliver
+        solve = button("Solve", lambda: self._solve(False), deliver, "solve", button_type="primary")
+        cancel = button("Cancel", self._cancel, deliver, "cancel")
         tools = pn.FlexBox(solve, cancel, self._auto, align_items="center", **_WIDE)
         return pn.Column(
             pn.pane.HTML("<h2>The optimum</h2>"),

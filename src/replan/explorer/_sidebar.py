@@ -9,6 +9,7 @@ from typing import Any
 import panel as pn
 
 from replan.dynamics import Dial
+from replan.explorer._handlers import Deliver
 from replan.explorer._state import LONGEST_FILE, State, explorable, showable
 
 _WIDE: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 10)}
@@ -18,7 +19,7 @@ class Sidebar:
     """Widgets that turn one state into another.
 
     current: returns the page's state. change: called with a new one. refuse: called with what is
-    wrong with an input.
+    wrong with an input. deliver: calls a function in the thread of the page.
     """
 
     def __init__(
@@ -26,8 +27,10 @@ class Sidebar:
         current: Callable[[], State],
         change: Callable[[State], None],
         refuse: Callable[[str], None],
+        deliver: Deliver,
     ) -> None:
         self._current, self._change, self._refuse = current, change, refuse
+        self._deliver = deliver
         self._quiet = False
         self._kind = pn.widgets.Select(
             name="model", options=explorable(), css_classes=["kind"], **_WIDE
@@ -120,8 +123,10 @@ class Sidebar:
 
     def _try(self, make: Callable[[], State]) -> None:
         """Change to another state, unless it is refused."""
-        if self._quiet:
-            return
+        if not self._quiet:
+            self._deliver(lambda: self._turn(make))
+
+    def _turn(self, make: Callable[[], State]) -> None:
         try:
             state = make()
         except ValueError as error:

@@ -15,6 +15,7 @@ from replan._common.naming import knob_label
 from replan.control import Plan
 from replan.explorer._drawing import Drawing
 from replan.explorer._figures import Bar, Lines, Look
+from replan.explorer._handlers import Deliver, button, on_value
 from replan.explorer._results import OPTIMUM, OWN, Shown
 from replan.explorer._state import State, showable
 from replan.explorer._texts import ahead
@@ -27,7 +28,8 @@ class Studio:
     """A colour bar and a curve of a knob to draw on, and how far the optimum is ahead.
 
     current: returns the page's state. change: called with a new one. refuse: with what is wrong
-    with an input. solve: to search for the optimum from the user's own protocol.
+    with an input. solve: to search for the optimum from the user's own protocol. deliver: calls a
+    function in the thread of the page.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Studio:
         change: Callable[[State], None],
         refuse: Callable[[str], None],
         solve: Callable[[], None],
+        deliver: Deliver,
     ) -> None:
         self._current, self._change, self._refuse = current, change, refuse
         self._look = look
@@ -56,25 +59,20 @@ class Studio:
             figure.on_event(PanStart, self._begin(stroke))
             figure.on_event(Pan, self._stroke(stroke))
             figure.on_event(Tap, self._begin(stroke))
-        self._make_widgets(solve)
+        self._make_widgets(solve, deliver)
         self._arrange()
 
-    def _make_widgets(self, solve: Callable[[], None]) -> None:
+    def _make_widgets(self, solve: Callable[[], None], deliver: Deliver) -> None:
         self._brush = pn.widgets.RadioButtonGroup(options={"task 1": 0}, css_classes=["brush"])
         self._share = pn.widgets.IntSlider(
             name="share of it, %", start=0, end=100, step=5, value=100, width=200
         )
         self._knob = pn.widgets.Select(name="curve of", width=150, css_classes=["knob"])
-        self._knob.param.watch(lambda _: self._show(), "value")
+        on_value(self._knob, self._show, deliver)
         self._from = pn.widgets.Select(name="begin with", width=170, css_classes=["begin"])
-        copy = pn.widgets.Button(name="Copy", css_classes=["copy-protocol"])
-        copy.on_click(lambda _: self._begin_with(self._from.value))
-        undo = pn.widgets.Button(name="Undo", css_classes=["undo"])
-        undo.on_click(lambda _: self._undo())
-        mine = pn.widgets.Button(
-            name="Solve from mine", button_type="primary", css_classes=["mine"]
-        )
-        mine.on_click(lambda _: solve())
+        copy = button("Copy", self._begin_with_chosen, deliver, "copy-protocol")
+        undo = button("Undo", self._undo, deliver, "undo")
+        mine = button("Solve from mine", solve, deliver, "mine", button_type="primary")
         self._span = pn.widgets.RangeSlider(
             name="from, to (% of the training)", start=0, end=100, step=1, value=(0, 50), width=230,
             css_classes=["span"],
@@ -82,10 +80,8 @@ class Studio:
         self._level = pn.widgets.FloatInput(
             name="value", value=1.0, width=90, css_classes=["level"]
         )
-        by_key = pn.widgets.Button(name="Paint", css_classes=["paint"])
-        by_key.on_click(lambda _: self._typed())
-        by_value = pn.widgets.Button(name="Set curve", css_classes=["set-curve"])
-        by_value.on_click(lambda _: self._typed_value())
+        by_key = button("Paint", self._typed, deliver, "paint")
+        by_value = button("Set curve", self._typed_value, deliver, "set-curve")
         self._words = pn.pane.HTML(css_classes=["ahead"], sizing_mode="stretch_width")
         row = {"sizing_mode": "stretch_width", "align_items": "end"}
         self._tools = pn.FlexBox(self._brush, self._share, self._from, copy, undo, mine, **row)
@@ -233,8 +229,8 @@ class Studio:
         problem = self._state.problem
         self._set(self._state.own.bend(problem, self._knob.value, (first, value), (inside, value)))
 
-    def _begin_with(self, name: str) -> None:
-        problem = self._state.problem
+    def _begin_with_chosen(self) -> None:
+        problem, name = self._state.problem, self._from.value
         if name == OPTIMUM:
             if self._plan is None:
                 self._refuse("there is no optimum of this problem yet")
