@@ -75,11 +75,15 @@ def test_the_numbers_are_those_of_the_library(page):
 
 
 def painted(page, name):
-    """Return whether a card has the colours of both tasks, in its bar or in its curves."""
-    picture = imread(BytesIO(page.locator(f".card-{name}").screenshot()))[..., :3]
-    colours = [np.array(to_rgb(task_colour(t))) for t in (0, 1)]
-    near = [np.abs(picture - colour).max(axis=-1) < 0.05 for colour in colours]
-    return all(np.sum(where) > 100 for where in near)
+    """Return whether a card gets the colours of both tasks, in its bar or in its curves."""
+    for _ in range(LONG // 500):  # figures are painted after the text is there
+        picture = imread(BytesIO(page.locator(f".card-{name}").screenshot()))[..., :3]
+        colours = [np.array(to_rgb(task_colour(t))) for t in (0, 1)]
+        near = [np.abs(picture - colour).max(axis=-1) < 0.05 for colour in colours]
+        if all(np.sum(where) > 100 for where in near):
+            return True
+        page.wait_for_timeout(500)
+    return False
 
 
 def test_the_optimum_is_painted_when_it_comes_and_after_a_slider(page):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -108,7 +109,7 @@ class Page:
     def _show(self, state: State, shown: Shown) -> None:
         """Show the curves of a state; what takes longer waits until nothing changes any more."""
         self._shown, self._before = shown, (state, shown)
-        with pn.io.hold():
+        with self._together():
             self._cards.update(shown)
             self._studio.update(state, shown)
         self._stop_waiting()
@@ -117,7 +118,7 @@ class Page:
     def _settle(self, state: State, shown: Shown) -> None:
         """Do what takes longer than curves, and solve for the optimum of a new problem."""
         self._rest = None
-        with pn.io.hold():
+        with self._together():
             self._details.update(state, shown, self._plan)
             self._reproduce()
         if self._unsolved and self._auto.value:
@@ -140,6 +141,18 @@ class Page:
         self._say_status("", "the optimum is not solved for yet")
         if self._shown is not None:
             self._studio.optimum(None, self._shown)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Tell the browser of several changes at once.
+
+        `pn.io.hold` would lose changes of figures while the browser is slow to listen.
+        """
+        self._document.hold("combine")
+        try:
+            yield
+        finally:
+            self._document.unhold()
 
     def _stop_waiting(self) -> None:
         if self._rest is not None:
@@ -166,7 +179,7 @@ class Page:
         if self._shown is None:
             return
         self._plan = plan
-        with pn.io.hold():
+        with self._together():
             self._cards.optimum(plan)
             self._studio.optimum(plan, self._shown)
             self._details.update(self._state, self._shown, plan)
