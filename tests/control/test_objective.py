@@ -1,5 +1,7 @@
 """Running costs and targets: their values, their gradients, and what solve makes of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from replan import (
     ForwardBackward,
     Plan,
     Problem,
+    Protocol,
     TeacherStudent,
     evaluate,
     solve,
@@ -145,6 +148,30 @@ def test_phases_of_mixtures(parts):
         "focus on task 2 for 5",
         "mixture (task 1 50%, task 2 50%) for 15",
     ]
+
+
+def described(parts, rows, **settings):
+    problem = make(parts, steps=100, **settings)
+    protocol = Protocol(np.eye(2)[rows], problem.duration)
+    return replace(solve(problem, max_gradients=1), protocol=protocol).phases
+
+
+def test_phases_name_long_stays_among_many_short_ones(parts):
+    rows = [1] * 20 + [0, 1] * 15 + [0] * 10 + [1, 0] * 15 + [1] * 10
+    assert described(parts, rows) == [
+        "focus on task 2 for 4",
+        "revision for 6 (task 1 50%, task 2 50%)",
+        "task 1 alone for 2",
+        "revision for 6 (task 1 50%, task 2 50%)",
+        "task 2 alone for 2",
+    ]
+
+
+def test_phases_begin_where_tasks_arrive(parts):
+    rows = [0] * 50 + [1, 0] * 25
+    phases = described(parts, rows, arrivals=[0.0, 10.0])
+    assert phases[0] == "task 1 alone for 10"  # not by choice
+    assert phases[1:] == ["revision for 9.8 (task 1 49%, task 2 51%)", "task 1 alone for 0.2"]
 
 
 def test_a_task_that_training_leaves_as_it_is_asks_for_no_smaller_steps():

@@ -134,6 +134,23 @@ def test_models_by_kind(page, kind):
     shows(page, "optimum", replan.solve(state.problem).loss)
 
 
+def test_a_slider_that_is_moved_fast_ends_where_its_label_says(page):
+    press(page, "model-similarity", "ArrowRight", 12)
+    state = State.of_kind().turn("model.similarity", 0.42)
+    shows(page, "no-replay", curves(state).runs["no-replay"].loss)
+    page.wait_for_selector(".status .done")
+    expect(page.locator(".dial-model-similarity")).to_contain_text("0.42")
+    assert state_of(page).values["model.similarity"] == 0.42
+
+
+def test_a_rate_that_varies_is_drawn(page):
+    expect(page.locator(".card-optimum .knobs")).to_be_hidden()
+    page.locator(".free input").nth(1).click()  # lr
+    expect(page.locator(".certificate pre")).to_contain_text("learning rate 1.")
+    expect(page.locator(".card-optimum .knobs")).to_be_visible()
+    expect(page.locator(".card-interleaved .knobs")).to_be_hidden()
+
+
 def test_painting_moves_the_losses(page, tmp_path):
     before = loss(page, "yours").inner_text()
     page.locator(".brush button").first.click()

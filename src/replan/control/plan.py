@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,6 +40,7 @@ ADVICE: dict[Status, str] = {
 MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
 _FOCUS, _ALONE = "focus on {}", "{} alone"
 _BLOCKS = 9  # most stays that are described one by one
+_LONG = 0.05  # of the training: a stay that is described even among many
 _MOST = 1_000_000  # numbers in adjoints that a file holds
 _SAME = 1e-6  # values that differ by more, relatively, are those of different models
 
@@ -138,26 +140,38 @@ class Plan:
 
     @property
     def phases(self) -> list[str]:
-        """The plan in words: its opening, its mixed part and its end."""
+        """The plan in words: long stays on one task, and what is mixed between them."""
         shares, edges = self.protocol.shares, self.protocol.edges
-        names = self.problem.model.task_names
-        changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
-        if changes.size == 0:
-            return [f"{_mixture(shares[0], names)} for {self.protocol.duration:g}"]
-        if changes.size < _BLOCKS:
-            ends = [*edges[changes], edges[-1]]
-            stays = zip([0, *changes], np.diff([0.0, *ends]), strict=True)
-            return [
-                f"{_mixture(shares[i], names, _ALONE if i else _FOCUS)} for {length:.4g}"
-                for i, length in stays
-            ]
-        first, last = changes[0], changes[-1]
-        words = [f"{_mixture(shares[0], names, _FOCUS)} for {edges[first]:.4g}"]
-        if last > first:
-            mean = np.average(shares[first:last], axis=0, weights=np.diff(edges[first : last + 1]))
-            words.append(f"revision for {edges[last] - edges[first]:.4g} ({_parts(mean, names)})")
-        words.append(f"{_mixture(shares[-1], names)} for {edges[-1] - edges[last]:.4g}")
+        names, begins = self.problem.model.task_names, self._phase_begins()
+        chosen = len(begins) > 1 and self.problem.presence.on(edges)[0].sum() > 1
+        words = []
+        for first, last in pairwise([*begins, len(shares)]):
+            rows, length = shares[first:last], edges[last] - edges[first]
+            if np.all(rows == rows[0]):
+                what = _mixture(rows[0], names, _FOCUS if chosen and first == 0 else _ALONE)
+                words.append(f"{what} for {length:.4g}")
+            else:
+                mean = np.average(rows, axis=0, weights=np.diff(edges[first : last + 1]))
+                words.append(f"revision for {length:.4g} ({_parts(mean, names)})")
         return words
+
+    def _phase_begins(self) -> list[int]:
+        """Return the steps at which phases begin: all changes, or those around long stays.
+
+        And those at which tasks arrive or depart; of too many phases, the opening and the end.
+        """
+        shares, edges = self.protocol.shares, self.protocol.edges
+        changes = np.flatnonzero(np.any(np.diff(shares, axis=0) != 0, axis=1)) + 1
+        if changes.size < _BLOCKS:
+            return [0, *changes.tolist()]
+        stays = np.append(0, changes)
+        lengths = np.diff(edges[np.append(stays, len(shares))])
+        long = np.flatnonzero(lengths >= _LONG * self.protocol.duration)
+        there = np.searchsorted(edges, self.problem.presence.changes * (1 - 1e-9))
+        ends = {0, int(changes[0]), int(changes[-1])}
+        found = ends | {*stays[long].tolist(), *stays[1:][long[long < changes.size]].tolist()}
+        found |= set(there.tolist())
+        return sorted(found if len(found) <= _BLOCKS else ends)
 
     @property
     def targets(self) -> list[str]:
@@ -400,7 +414,8 @@ def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:
 
 
 def _parts(shares: Floats, names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares, strict=True))
+    some = [(name, share) for name, share in zip(names, shares, strict=True) if share >= 0.005]
+    return ", ".join(f"{name} {share:.0%}" for name, share in some)
 
 
 def _part(amount: float, certificate: Certificate) -> str:

@@ -26,12 +26,18 @@ class Card:
         self._title = pn.pane.HTML(sizing_mode="stretch_width", margin=(4, 8))
         self._bar = Bar(look, 30, x_range)
         self._lines = Lines(look, 210, log=log, label="loss", x_range=x_range, y_range=y_range)
+        self._knobs = Lines(look, 100, log=False, label="", x_range=x_range)
+        self._knobs_pane = pn.pane.Bokeh(
+            self._knobs.figure, sizing_mode="stretch_width", margin=0, visible=False,
+            css_classes=["knobs"],
+        )  # fmt: skip
         self._note = ""
         self._run: Trajectory | None = None
         self.view = pn.Column(
             self._title,
             pn.pane.Bokeh(self._bar.figure, sizing_mode="stretch_width", margin=0),
             pn.pane.Bokeh(self._lines.figure, sizing_mode="stretch_width", margin=0),
+            self._knobs_pane,
             css_classes=["tile", f"card-{name}"],
             styles={"flex": "1 1 300px", "max-width": "560px"},
         )
@@ -40,6 +46,8 @@ class Card:
         """Show a run that is up to date."""
         self._bar.update(run.protocol)
         self._lines.losses(run)
+        self._knobs_pane.visible = bool(run.protocol.varied)
+        self._knobs.knobs(run.protocol)
         self._run, self._note = run, note
         self.fade(False)
 
@@ -47,6 +55,7 @@ class Card:
         """Grey what it shows, and say why, or show it as current."""
         self._bar.fade(stale)
         self._lines.fade(stale)
+        self._knobs.fade(stale)
         loss = "" if self._run is None else f'<span class="loss">{self._run.loss:.6g}</span>'
         state = "stale" if stale else "current"
         note = escape(why if stale else self._note)
@@ -59,6 +68,7 @@ class Card:
         """Show nothing but the reason."""
         self._run = None
         self._lines.clear()
+        self._knobs_pane.visible = False
         self.fade(True, why)
 
 

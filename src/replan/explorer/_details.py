@@ -25,6 +25,7 @@ from replan.trajectory import Trajectory
 _DIMENSIONS = (100, 300, 1000, 3000, 10_000, 20_000)
 _MOST_RUNS = 16
 _CROSSES = 26  # times at which runs of SGD are marked
+_NOTHING = 0.01  # of the loss, if the gain lasted for the whole training
 _WIDE: dict[str, Any] = {"sizing_mode": "stretch_width"}
 
 
@@ -188,19 +189,25 @@ class Details:
         gains = {"the best task": found.gains} if model.tasks > 1 else {}
         gains |= {f"more {knob_label(name)}": -slope for name, slope in found.slopes.items()}
         self._gains.update(middles, gains, colours(len(gains)))
-        time, task, gain = found.best
-        words = (
-            f"A change helps most at α = <b>{time:.4g}</b>: a moment of "
-            f"<b>{escape(model.task_names[task])}</b> there lowers the loss by {gain:.3g} per unit "
-            "of time. "
-            if model.tasks > 1 and gain > 0
-            else ""
-        )
         self._text["changes"].object = (
-            f"<p>{words}Above: the Hamiltonian Φ of each task, the lower the better. Below: what "
-            "is gained, to first order and per unit of time, by the best task instead of the "
-            "protocol's, and by a knob that is turned up by 1 (below 0: turn it down).</p>"
-            + legend(list(gains))
+            f"<p>{self._best_change(found)}Above: the Hamiltonian Φ of each task, the lower the "
+            f"better.</p>{legend(list(lines))}<p>Below: what is gained, to first order and per "
+            "unit of time, by the best task instead of the protocol's, and by a knob that is "
+            f"turned up by 1 (below 0: turn it down).</p>{legend(list(gains))}"
+        )
+
+    def _best_change(self, found: Changes) -> str:
+        """Return the words for the change of task that helps most, if there is one."""
+        run = self.run
+        time, task, gain = found.best
+        if run is None or run.problem.model.tasks == 1:
+            return ""
+        if gain * run.problem.duration < _NOTHING * abs(run.loss):
+            return "No change of task is worth making. "
+        name = escape(run.problem.model.task_names[task])
+        return (
+            f"A change helps most at α = <b>{time:.4g}</b>: a moment of <b>{name}</b> there lowers "
+            f"the loss by {gain:.3g} per unit of time. "
         )
 
     # SGD, seeds and levers
@@ -226,7 +233,7 @@ class Details:
         self._text["sgd"].object = (
             f"<p>{escape(str(self.which.value))}, N = {found.settings['dimension']:,}: crosses are "
             f"means of {found.settings['seeds']} runs, bands 10 to 90 %, lines the theory. "
-            f"At the end {losses}{failed}</p>"
+            f"SGD ends at {losses}{failed}</p>" + legend(found.problem.model.loss_names)
         )
 
     def _run_seeds(self) -> None:

@@ -12,6 +12,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Range1d
 from bokeh.plotting import figure
 
 from replan._common.check import Floats
+from replan._common.naming import knob_label
 from replan._common.plotting import task_colour
 from replan.curves import Curves
 from replan.explorer._texts import merged
@@ -158,6 +159,23 @@ class Lines:
             ],
             "name": list(curves),
         }
+
+    def knobs(self, protocol: Protocol) -> None:
+        """Show the knobs of a protocol that vary, each task's own in its colour."""
+        edges = np.repeat(protocol.edges, 2)[1:-1]
+        lines, shown = {}, []
+        for name in protocol.varied:
+            own = protocol.knobs[name].ndim == 2
+            for t in range(protocol.tasks if own else 1):
+                values = protocol.by_task(name)[:, t]
+                trained = protocol.shares[:, t] > 0 if own else True
+                lines[f"{knob_label(name)}, task {t + 1}" if own else knob_label(name)] = np.repeat(
+                    np.where(trained, values, np.nan), 2
+                )
+                shown.append(task_colour(t) if own else self._look.text)
+        self.update(edges, lines, shown)
+        labels = [knob_label(name) for name in protocol.varied]
+        self.figure.yaxis.axis_label = labels[0] if len(labels) == 1 else "knobs"
 
     def losses(self, run: Trajectory) -> None:
         """Show the losses of a run, and what the goal makes of them where they are several."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
@@ -46,11 +46,12 @@ class Page:
     """One page: a state, its curves and its optimum.
 
     Everything flows one way: a widget makes a state, the state curves, the curves what is seen; and
-    as soon as nothing changes for a while, the state an optimum.
+    as soon as nothing changes for a while, the state an optimum. query: what a link carries, if
+    the page was opened by one.
     """
 
     def __init__(
-        self, state: State, theme: str, document: Any, workers: Workers, message: str = ""
+        self, state: State, theme: str, document: Any, workers: Workers, query: Mapping[str, str]
     ) -> None:
         look = LOOKS[theme]
         self._document = document
@@ -63,7 +64,7 @@ class Page:
         self._rest: Any = None  # until when nothing may change
         self._cards = Cards(look)
         here = (lambda: self._state, self.change, self._refuse)
-        self._sidebar = Sidebar(*here, self._jobs.deliver)
+        self._sidebar = Sidebar(*here, self._load, self._jobs.deliver)
         self._studio = Studio(look, *here, lambda: self._solve(True), self._jobs.deliver)
         self._details = Details(look, self._jobs, self._cards.x_range)
         self._message = pn.pane.HTML(css_classes=["message"], margin=0, **_WIDE)
@@ -81,8 +82,10 @@ class Page:
             for name, label in (("shell", "in the shell"), ("python", "in Python"))
         }
         document.on_session_destroyed(lambda _: self._jobs.close())
-        self._say(message)
-        self._compute()
+        if query:
+            self._load(lambda: State.from_query(query), "the link is not understood: ")
+        else:
+            self._compute()
 
     # What follows from what
 
@@ -92,9 +95,24 @@ class Page:
         self._say("")
         if state.sections != before.sections:
             self._outdate()
-        if state.drawing is before.drawing:
-            self._sidebar.update(state)
         self._compute()
+
+    def _load(self, make: Callable[[], State], wrong: str = "") -> None:
+        """Go over to a state that may take long to make: a model may have to be compiled."""
+        self._say("loading … (the first time this compiles)", "status")
+
+        def failed(why: str) -> None:
+            self._refuse(wrong + why)
+            if self._shown is None:
+                self._compute()
+
+        self._jobs.run("state", lambda _: make(), self._loaded, failed, quick=True)
+
+    def _loaded(self, state: State) -> None:
+        if state.kind != self._state.kind:
+            self._certificate.object = ""  # that of another model says nothing here
+        self._sidebar.update(state)
+        self.change(state)
 
     def _compute(self) -> None:
         """Compute the curves of the state, in the background."""
@@ -138,7 +156,7 @@ class Page:
             self._certificate.css_classes = ["certificate", "stale"]
         self._plan, self._unsolved = None, True
         self._cards.stale("of an earlier problem")
-        self._say_status("", "the optimum is not solved for yet")
+        self._say_status("", "not solved yet")
         if self._shown is not None:
             self._studio.optimum(None, self._shown)
 
@@ -195,7 +213,7 @@ class Page:
     def _cancel(self) -> None:
         if self._jobs.cancel("optimum"):
             self._cards.stale("cancelled")
-            self._say_status("bad", "cancelled")
+            self._say_status("", "cancelled")
 
     # What it says
 
@@ -204,8 +222,8 @@ class Page:
         self._say(why)
         self._sidebar.update(self._state)
 
-    def _say(self, text: str) -> None:
-        told = f'<div role="alert">{escape(text)}</div>' if text else ""
+    def _say(self, text: str, role: str = "alert") -> None:
+        told = f'<div role="{role}">{escape(text)}</div>' if text else ""
         if self._message.object != told:
             self._message.object = told
 
@@ -313,14 +331,9 @@ def make_page(first: State, workers: Workers) -> Any:
     document = pn.state.curdoc
     query = {name: values[0].decode("utf-8", "replace") for name, values in _arguments().items()}
     theme = "dark" if query.get("theme") == "dark" else "light"
-    state, wrong = first, ""
-    if query.keys() & {"problem", "show", "drawing"}:
-        try:
-            state = State.from_query(query)
-        except ValueError as error:
-            wrong = f"the link is not understood: {error}"
+    query = {name: query[name] for name in ("problem", "show", "drawing") if name in query}
     pn.config.theme = "dark" if theme == "dark" else "default"
-    page = Page(state, theme, document, workers, wrong)
+    page = Page(first, theme, document, workers, query)
     template = pn.Template((_HERE / "page.html").read_text(encoding="utf-8"))
     template.add_variable("theme", theme)
     for name, part in page.roots().items():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import Any
 
 import panel as pn
 
+from replan._common.naming import knob_label
 from replan.dynamics import Dial
 from replan.explorer._handlers import Deliver
 from replan.explorer._state import LONGEST_FILE, State, explorable, showable
@@ -18,8 +20,9 @@ _WIDE: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 10)}
 class Sidebar:
     """Widgets that turn one state into another.
 
-    current: returns the page's state. change: called with a new one. refuse: called with what is
-    wrong with an input. deliver: calls a function in the thread of the page.
+    current: returns the page's state. change: called with a new one, which the widgets show
+    already. refuse: called with what is wrong with an input. load: called with a function that
+    makes a state and may take long. deliver: calls a function in the thread of the page.
     """
 
     def __init__(
@@ -27,10 +30,11 @@ class Sidebar:
         current: Callable[[], State],
         change: Callable[[State], None],
         refuse: Callable[[str], None],
+        load: Callable[[Callable[[], State]], None],
         deliver: Deliver,
     ) -> None:
         self._current, self._change, self._refuse = current, change, refuse
-        self._deliver = deliver
+        self._load, self._deliver = load, deliver
         self._quiet = False
         self._kind = pn.widgets.Select(
             name="model", options=explorable(), css_classes=["kind"], **_WIDE
@@ -45,8 +49,9 @@ class Sidebar:
         self._main = pn.Column(sizing_mode="stretch_width", margin=0)
         self._more = pn.Column(sizing_mode="stretch_width", margin=0)
         self._sliders: dict[str, Any] = {}
-        self._kind.param.watch(lambda event: self._try(lambda: State.of_kind(event.new)), "value")
-        self._file.param.watch(self._load, "value")
+        self._words = pn.pane.HTML(css_classes=["words"], margin=(0, 10))
+        self._kind.param.watch(self._load_kind, "value")
+        self._file.param.watch(self._load_file, "value")
         self._shown.param.watch(
             lambda event: self._try(lambda: self._current().show(event.new)), "value"
         )
@@ -54,7 +59,11 @@ class Sidebar:
             lambda event: self._try(lambda: self._current().release(event.new)), "value"
         )
         more = pn.Card(
-            self._more, title="more", collapsed=True, sizing_mode="stretch_width", margin=(3, 10)
+            self._more,
+            title="more parameters",
+            collapsed=True,
+            sizing_mode="stretch_width",
+            margin=(3, 10),
         )
         self.view = pn.Column(
             self._kind,
@@ -62,9 +71,10 @@ class Sidebar:
                 '<label class="of-file">load a problem file</label>', margin=(3, 10, 0, 10)
             ),
             self._file,
+            self._words,
             self._main,
             more,
-            pn.pane.HTML("<label>the optimum may turn</label>", margin=(3, 10, 0, 10)),
+            pn.pane.HTML("<label>the optimum may change</label>", margin=(3, 10, 0, 10)),
             self._free,
             self._shown,
             sizing_mode="stretch_width",
@@ -76,7 +86,12 @@ class Sidebar:
         with self._silence():
             self._kind.value = state.kind
             self._shown.value = list(state.shown)
-            self._free.options = ["tasks", *state.ranges]
+            names = {"tasks": "tasks"} | {knob_label(name): name for name in state.ranges}
+            self._free.options = names
+            words = {key: x for key, x in state.sections["model"].items() if isinstance(x, str)}
+            words.pop("kind", None)
+            told = ", ".join(f"{key} {word}" for key, word in words.items())
+            self._words.object = f"<small>{escape(told)}</small>"
             self._free.value = list(state.free)
             values = state.values
             dials = {dial.key: dial for dial in state.dials if dial.key in values}
@@ -104,7 +119,11 @@ class Sidebar:
         )
         return slider
 
-    def _load(self, event: Any) -> None:
+    def _load_kind(self, event: Any) -> None:
+        if not self._quiet:
+            self._load(lambda: State.of_kind(event.new))
+
+    def _load_file(self, event: Any) -> None:
         data = event.new
         if not data:
             return
@@ -119,7 +138,7 @@ class Sidebar:
             return State.from_text(text)
 
         self._file.clear()  # else the same file, once it is put right, could not be chosen again
-        self._try(state)
+        self._load(state)
 
     def _try(self, make: Callable[[], State]) -> None:
         """Change to another state, unless it is refused."""

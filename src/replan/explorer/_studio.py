@@ -65,7 +65,7 @@ class Studio:
     def _make_widgets(self, solve: Callable[[], None], deliver: Deliver) -> None:
         self._brush = pn.widgets.RadioButtonGroup(options={"task 1": 0}, css_classes=["brush"])
         self._share = pn.widgets.IntSlider(
-            name="share of it, %", start=0, end=100, step=5, value=100, width=200
+            name="share of this task, %", start=0, end=100, step=5, value=100, width=200
         )
         self._knob = pn.widgets.Select(name="curve of", width=150, css_classes=["knob"])
         on_value(self._knob, self._show, deliver)

@@ -72,7 +72,10 @@ def ahead(own: float, best: float) -> str:
     if abs(own / best - 1) < _SAME:
         return "yours is as good"
     if own < best:
-        return f"yours is ahead by {1 - own / best:.1%}: let the optimum turn what you did"
+        return (
+            f"yours is better by {1 - own / best:.1%}: tick what you changed, and the optimum may "
+            "change it too"
+        )
     return f"the optimum is ahead by {1 - best / own:.1%} of yours ({own / best:.3g} times lower)"
 
 
