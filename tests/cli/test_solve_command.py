@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+import replan
+
 
 def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
     def value(line):
@@ -18,6 +20,18 @@ def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
     assert value("--protocol plan.json") == plan["value"]
     for name in ("interleaved", "no-replay", "focus-then-replay"):
         assert plan["value"] < value(f"--strategy {name}")
+
+
+def test_a_file_may_ask_for_relu(run, tmp_path):
+    text = (tmp_path / "problem.toml").read_text().replace("steps = 40", "steps = 6")
+    (tmp_path / "relu.toml").write_text(text.replace("[start]", 'activation = "relu"\n[start]'))
+    assert run("solve relu.toml --json plan.json --starts 1")[::2] == (0, "")
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    problem = replan.Problem.load(tmp_path / "relu.toml")
+    assert problem.model.activation == "relu"
+    shown = replan.evaluate(problem, replan.Protocol.from_dict(plan))
+    assert plan["value"] == pytest.approx(shown.loss, rel=1e-6)
+    assert run("simulate relu.toml --protocol plan.json --dimension 50 --seeds 2")[::2] == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -186,15 +186,16 @@ SPLITS = [(0, 1, 2, 3), (0, 2, 1, 3), (2, 3, 0, 1)]  # steps, then products
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision here")
 @pytest.mark.parametrize("kind", KINDS)
 def test_fourth_moments_of_nearly_singular_units(kind):
-    """The accuracy reached, relative to the lengths: 1e-15 / size for two units, else / size²."""
+    """The accuracy reached, relative to the lengths, as docs/mathematics.md states it."""
     rng = np.random.default_rng(1)
-    power = 1 if kind in ("a pair", "opposite", "three dimensions") else 2
-    for size in (1e-1, 1e-3, 1e-4, 1e-6):
+    two = kind in ("a pair", "opposite", "three dimensions")
+    for size, of_more in ((1e-1, 1e-14), (1e-2, 1e-12), (1e-3, 1e-9), (1e-4, 1e-8), (1e-6, 1e-5)):
+        bound = 1e-14 + 3e-15 / size if two else of_more
         cov = nearly_singular(kind, size, rng)
         for a, b, c, d in SPLITS:
             error = relu.i4(cov, c, d, a, b) - fourth_moment(cov, a, b, c, d)
             scale = np.sqrt(cov[c, c] * cov[d, d])
-            assert abs(error) / scale < 1e-14 + 3e-15 / size**power, (size, a, b, c, d)
+            assert abs(error) / scale < bound, (size, a, b, c, d)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -327,3 +328,41 @@ def test_moments_in_jax_are_the_same_and_have_derivatives():
         relu.pull_i3(cov, n, k, h, 1.0, out)
         by_jax = jax.grad(lambda c, n=n, k=k, h=h: auto_moments.relu_i3(c)[n, k, h])(cov)
         np.testing.assert_allclose((by_jax + by_jax.T) / 2, out, atol=1e-12)
+
+
+def limiting_units(kind, seed):
+    """Return C of three units, of which two are aligned or opposite, or one has no weights."""
+    x = np.random.default_rng(seed).normal(size=(3, 5))
+    match kind:
+        case "aligned":
+            x[1] = 1.7 * x[0]
+        case "opposite":
+            x[1] = -0.6 * x[0]
+        case "without weights":
+            x[1] = 0.0
+    return gram(x)
+
+
+@pytest.mark.parametrize("kind", ["aligned", "opposite", "without weights"])
+def test_moments_in_jax_of_units_at_their_limits(kind):
+    """Rounding leaves correlations on both sides of 1; their derivatives keep 8 digits there."""
+    jax.config.update("jax_enable_x64", True)
+    covs = np.array([limiting_units(kind, seed) for seed in range(50)])
+    second = jax.vmap(auto_moments.relu_i2)(covs)
+    third = jax.vmap(auto_moments.relu_i3)(covs)
+    by_second = jax.vmap(jax.jacrev(auto_moments.relu_i2))(covs)
+    by_third = jax.vmap(jax.jacrev(auto_moments.relu_i3))(covs)
+    for i, cov in enumerate(covs):
+        for a, b in itertools.product(range(3), repeat=2):
+            assert float(second[i, a, b]) == pytest.approx(relu.i2(cov, a, b), rel=1e-13, abs=1e-13)
+            out = np.zeros((3, 3))
+            relu.pull_i2(cov, a, b, 1.0, out)
+            found = by_second[i, a, b]
+            np.testing.assert_allclose((found + found.T) / 2, out, atol=1e-7)
+        for n, k, h in itertools.product(range(3), repeat=3):
+            value = float(third[i, n, k, h])
+            assert value == pytest.approx(relu.i3(cov, n, k, h), rel=1e-13, abs=1e-13)
+            out = np.zeros((3, 3))
+            relu.pull_i3(cov, n, k, h, 1.0, out)
+            found = by_third[i, n, k, h]
+            np.testing.assert_allclose((found + found.T) / 2, out, atol=1e-7)

@@ -313,7 +313,7 @@ def test_bad_overlaps_are_refused(change, message):
         ({"activation": "tanh"}, "`activation` expects one of erf, relu, linear; got 'tanh'"),
         (
             {"activation": "erf", "teacher_activation": "relu"},
-            "`teacher_activation` expects that of the student, 'erf', because .* got 'relu'",
+            "`teacher_activation` expects the same .*, 'erf', since .* not implemented, got 'relu'",
         ),
         (
             {"activation": "relu", "teacher_activation": "linear"},

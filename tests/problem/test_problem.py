@@ -235,7 +235,7 @@ def test_a_saved_problem_is_loaded_again(tmp_path):
         (MODEL + 'activation = "tanh"\n' + START + TRAINING, r'`model\.activation` .* got "tanh"'),
         (
             MODEL + 'teacher_activation = "relu"\n' + START + TRAINING,
-            r"`model\.teacher_activation` expects that of the student, 'erf'",
+            r"`model\.teacher_activation` expects the same activation .*, 'erf'",
         ),
         (
             MODEL + "train_heads = 3\n" + START + TRAINING,

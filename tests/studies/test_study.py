@@ -95,6 +95,22 @@ def test_every_run_on_every_problem_has_a_row(made):
     assert frame["what"].value_counts().to_dict() == {"simulation": 16, "strategy": 12, "solver": 4}
 
 
+def test_activations_are_an_axis(tmp_path):
+    content = {
+        "model": {"hidden": 2, "similarity": 0.3, "activation": ["erf", "relu"]},
+        "start": {"fresh": {"seed": 0, "weight_variance": 1.0}},
+        "training": {"duration": 2.0, "steps": 4},
+        "sweep": {"strategies": ["interleaved"]},
+    }
+    table = study(content, tmp_path).to_frame().set_index("activation")
+    for name in ("erf", "relu"):
+        model = replan.TeacherStudent.similar(0.3, hidden=2, activation=name)
+        problem = replan.Problem(model, model.fresh(weight_variance=1.0), duration=2.0, steps=4)
+        direct = replan.evaluate(problem, replan.strategies.interleaved(problem))
+        assert table.loc[name, "value"] == pytest.approx(direct.loss, rel=1e-9)
+    assert table.loc["relu", "value"] != pytest.approx(table.loc["erf", "value"], rel=0.01)
+
+
 @pytest.mark.parametrize(("similarity", "seed"), [(0.1, 0), (0.6, 1)])
 def test_rows_are_what_direct_calls_give(made, similarity, seed):
     one = problem(similarity, seed)

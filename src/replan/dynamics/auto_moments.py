@@ -47,27 +47,49 @@ def i4(cov: Any) -> Any:
     return jnp.transpose(pairs, (2, 3, 0, 1))
 
 
-def _correlations(cov: Any) -> tuple[Any, Any, Any]:
-    """Return which entries are a unit's own, lengths (n,) and correlations, 0 for the own ones.
+def _units(cov: Any) -> tuple[Any, Any, Any]:
+    """Return lengths (n,), their inverses, 0 for a unit of length 0, and correlations (n, n).
 
-    There derivatives of what follows are infinite by themselves, though not in the moments.
+    Correlations are 0 for a unit with itself and at most 1, which rounding may exceed.
     """
-    own = jnp.eye(len(cov), dtype=bool)
-    lengths = jnp.sqrt(jnp.diag(cov))
-    return own, lengths, jnp.where(own, 0.0, cov / jnp.outer(lengths, lengths))
+    variances = jnp.diag(cov)
+    alive = variances > 0.0
+    roots = jnp.sqrt(jnp.where(alive, variances, 1.0))  # that of 0 has no derivative
+    lengths, inverses = jnp.where(alive, roots, 0.0), jnp.where(alive, 1.0 / roots, 0.0)
+    rho = jnp.where(_own(cov), 0.0, cov * inverses[:, None] * inverses)
+    # Beyond the bound, a derivative by ρ is that at the bound
+    return lengths, inverses, rho + jax.lax.stop_gradient(jnp.clip(rho, -1.0, 1.0) - rho)
+
+
+def _own(cov: Any) -> Any:
+    """Return which entries (n, n) are a unit's own."""
+    return jnp.eye(len(cov), dtype=bool)
+
+
+def _sines_and_angles(rho: Any) -> tuple[Any, Any]:
+    """Return √(1 − ρ²) and asin ρ, with derivatives 0 where |ρ| = 1.
+
+    They are infinite there, but cancel in the moments.
+    """
+    inside = jnp.abs(rho) < 1.0
+    within = jnp.where(inside, rho, 0.0)
+    sines = jnp.where(inside, jnp.sqrt((1.0 - within) * (1.0 + within)), 0.0)
+    ends = jax.lax.stop_gradient(jnp.pi / 2 * jnp.sign(rho))
+    return sines, jnp.where(inside, jnp.arcsin(within), ends)
 
 
 def relu_i2(cov: Any) -> Any:
     """E[g(λ_a) g(λ_b)] (n, n) of ReLU units."""
-    own, lengths, rho = _correlations(cov)
-    both = (jnp.sqrt(1.0 - rho**2) + rho * (jnp.pi / 2 + jnp.arcsin(rho))) / (2.0 * jnp.pi)
-    return jnp.where(own, cov / 2.0, jnp.outer(lengths, lengths) * both)
+    lengths, _, rho = _units(cov)
+    sines, angles = _sines_and_angles(rho)
+    both = (sines + rho * (jnp.pi / 2 + angles)) / (2.0 * jnp.pi)
+    return jnp.where(_own(cov), cov / 2.0, jnp.outer(lengths, lengths) * both)
 
 
 def relu_i3(cov: Any) -> Any:
     """E[g(λ_n) g′(λ_k) λ_h] (n, k, h) of ReLU units."""
-    own, lengths, rho = _correlations(cov)
-    positive = jnp.where(own, 0.5, 0.25 + jnp.arcsin(rho) / (2.0 * jnp.pi))
-    sines = jnp.where(own, 0.0, jnp.sqrt(1.0 - rho**2)) / (2.0 * jnp.pi)
-    along = sines * lengths[:, None] / lengths
+    lengths, inverses, rho = _units(cov)
+    sines, angles = _sines_and_angles(rho)
+    positive = jnp.where(_own(cov), 0.5, 0.25 + angles / (2.0 * jnp.pi))
+    along = jnp.where(_own(cov), 0.0, sines) * lengths[:, None] * inverses / (2.0 * jnp.pi)
     return positive[:, :, None] * cov[:, None, :] + along[:, :, None] * cov[None, :, :]

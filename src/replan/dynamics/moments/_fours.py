@@ -22,7 +22,7 @@ from replan.dynamics.moments.erf import arcsine
 LANES = 16
 LEAST = 1e-8  # a sine that divides: units that are closer cannot be told apart
 _ROUNDING = 1e-15  # of a difference, relative to what is subtracted from
-_FLAT = 1e-12  # what no longer tells four units from four in a plane
+_FLAT = 1e-12  # below this, four units count as lying in a plane
 
 FIRST, SECOND = np.array(list(combinations(range(4), 2)), dtype=np.uint64).T.copy()
 PLACES = np.zeros((4, 4), dtype=np.uint64)  # of pairs
@@ -134,7 +134,10 @@ def _set_cofactors(lanes: Any, fours: Fours) -> None:
 
 @inlined
 def _thicken(lanes: Any, fours: Fours) -> bool:
-    """Take four units that lie in a plane, as far as rounding can tell, out of it by a little."""
+    """Take four units that lie in a plane, as far as rounding can tell, out of it by a little.
+
+    Only ρ and s change, because what follows divides by them: the sum of the angles is exact.
+    """
     changed = False
     for lane in range(lanes):
         most = 0.0

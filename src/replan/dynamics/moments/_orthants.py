@@ -12,9 +12,9 @@ and all but the arcsine in this P₂ is integrated exactly:
 
 The integrand is analytic but for branch points on the real axis, |t| ≥ 1/R, where R is the
 multiple correlation of d with the others; so d is the one with the smallest R. With t = (1 − c²)/R
-the nearest branch point is none in c: 8 Gauss-Legendre nodes are exact to 1e-13 up to R = 0.7, and
-16 to 1e-12 up to 0.98. Beyond, others may be close to c = 0, on the imaginary axis: 32 nodes in
-log c are far from all.
+the nearest branch point is none in c: 8 Gauss-Legendre nodes give P₄ to 1e-13 up to R = 0.7, and 16
+up to 0.98. Beyond, others may be close to c = 0, on the imaginary axis: 32 nodes in log c are far
+from all.
 
 Many sets of four are looked at side by side, in lanes, so that loops are vectorised.
 """

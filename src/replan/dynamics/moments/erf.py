@@ -127,7 +127,8 @@ def i4(cov: Floats, n: int, m: int, k: int, h: int) -> float:
     return slopes * i2(twice[n, m], norm(twice[n, n]), norm(twice[m, m]))
 
 
-# Reverses: each adds `bar` × the derivative of a moment by C to `out` (n, n)
+# Reverses: each adds `bar` × the derivative of a moment by C to `out` (n, n): what
+# belongs to C_ab = C_ba is the sum of out_ab and out_ba, which `relu` and `linear` make equal.
 
 
 @compiled

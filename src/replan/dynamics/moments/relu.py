@@ -9,8 +9,8 @@ of variance 1, times the σ of each g and each λ in it. For those, with s = √
     X_id    = E[δ_i Θ Θ d⁺]     = Σ_{j≠i} R_ij e_dj|i / (2π s_ij),  e_dj|i = ρ_dj − ρ_di ρ_ij
 
 with the steps Θ of the other two, and R_ij the probability that the two others than i and j are
-positive where i = j = 0. What X_id says is the derivative of I₄ by ρ_id too, and P(a, b, c, d > 0)
-that by ρ_cd (Price's theorem), so derivatives need no further integral. Where indices coincide,
+positive where i = j = 0. X_id is also the derivative of I₄ by ρ_id, and P(a, b, c, d > 0) that by
+ρ_cd (Price's theorem), so derivatives need no further integral. Where indices coincide,
 Θ_c c⁺ = c⁺ and Θ_a Θ_a = Θ_a, and two or three units are left.
 
 Units that are aligned divide by s near 0. What they divide is as small: numbers are brought back to

@@ -1,4 +1,4 @@
-"""How the kernels of every activation read state and controls, and write derivatives by them.
+"""How the kernels of every activation read teachers, state and controls, and write derivatives.
 
 Notation as in _kernels.py. `work` and `bars` are the scratch arrays of any of them: the fields used
 here have the same names in all.
@@ -8,8 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from replan._common.check import Floats
 from replan._common.compiled import index, inlined
+
+
+@inlined
+def with_teachers(p: Any) -> tuple[Floats, Floats]:
+    """Return a covariance (U, U) and weights (T, U) with the teachers' part of both filled in."""
+    T, P = p.A.shape
+    cov, weights = np.zeros((p.K + P, p.K + P)), np.zeros((T, p.K + P))
+    for a in range(P):
+        for b in range(P):
+            cov[p.K + a, p.K + b] = p.S[a, b]
+        for t in range(T):
+            weights[t, p.K + a] = -p.A[t, a]
+    return cov, weights
 
 
 @inlined

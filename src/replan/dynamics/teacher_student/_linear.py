@@ -17,19 +17,14 @@ from replan.dynamics.teacher_student._layout import (
     add_by_controls,
     set_rates,
     unpack,
+    with_teachers,
     write_by_state,
 )
+from replan.dynamics.teacher_student._work import Parameters
 
 
-class LinearParameters(NamedTuple):
-    """What the kernels know about a model: as `Parameters`."""
-
-    S: Floats
-    A: Floats
-    noise: float
-    pace: float
-    trained: Floats
-    K: int
+class LinearParameters(Parameters):
+    """`Parameters` of a type that stands for linear units."""
 
 
 class LinearWork(NamedTuple):
@@ -69,14 +64,8 @@ class LinearPullWork(NamedTuple):
 @compiled
 def make_work(p: LinearParameters) -> LinearWork:
     """Allocate the scratch arrays and fill in what the teachers determine."""
-    T, P = p.A.shape
-    U = p.K + P
-    cov, weights = np.zeros((U, U)), np.zeros((T, U))
-    for a in range(P):
-        for b in range(P):
-            cov[p.K + a, p.K + b] = p.S[a, b]
-        for t in range(T):
-            weights[t, p.K + a] = -p.A[t, a]
+    cov, weights = with_teachers(p)
+    T, U = weights.shape
     return LinearWork(
         p.K, p.noise, p.pace, p.trained, np.zeros(T), np.zeros(T), cov, weights,
         np.zeros((T, U)), np.zeros(T),

@@ -88,7 +88,7 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
     - `batch`, `momentum`: of SGD that steps along the mean gradient of `batch` fresh samples, with
       momentum β. Training time counts samples, and the learning rate acts as lr / (batch (1 − β)).
     - `activation`: "erf", g(z) = erf(z/√2), "relu", max(z, 0), or "linear", z.
-    - `teacher_activation`: that of the teachers, by default and for now always the same one.
+    - `teacher_activation`: that of the teachers, which must be the same, for now.
 
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
     in Goldt et al. 2019. Averages over ReLU units: `replan.dynamics.moments.relu`.
@@ -238,9 +238,10 @@ class TeacherStudent(CompiledDynamics, HasOverlaps, Simulable):
         return len(self.teacher_overlaps)
 
     def __repr__(self) -> str:
+        activation = "" if self.activation == "erf" else f", activation={self.activation!r}"
         return (
             f"TeacherStudent(hidden={self.hidden}, teacher_units={self.teacher_units}, "
-            f"tasks={self.tasks})"
+            f"tasks={self.tasks}{activation})"
         )
 
     @cached_property
@@ -534,17 +535,16 @@ def _check_fours(hidden: int, teacher_heads: Floats) -> None:
 
 
 def _same_activation(activation: str, teacher_activation: str | None) -> str:
-    """Return the teachers' activation if it is the student's: no other averages are known."""
+    """Return the teachers' activation if it is the student's; others are not implemented."""
     if teacher_activation is None:
         return activation
     given = check.one_of("teacher_activation", teacher_activation, ACTIVATIONS)
     if given != activation:
         twins = " (z = max(z, 0) − max(−z, 0): take ReLU teacher units ±w* with heads ±1)"
         raise ValueError(
-            f"`teacher_activation` expects that of the student, {check.show(activation)}, because "
-            f"averages over both are not known in closed form, got {check.show(given)}"
-            + twins
-            * ((activation, given) == ("relu", "linear"))
+            "`teacher_activation` expects the same activation for students and teachers, "
+            f"{check.show(activation)}, since averages over both are not implemented, "
+            f"got {check.show(given)}" + twins * ((activation, given) == ("relu", "linear"))
         )
     return given
 

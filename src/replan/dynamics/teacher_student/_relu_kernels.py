@@ -201,7 +201,10 @@ def have_fours(units: int, work: ReluWork) -> bool:
 
 @compiled(fastmath=REORDERED, no_cpython_wrapper=True)
 def _add_all_fours(tasks: int, units: int, work: ReluWork) -> None:
-    """Squares: what all sets of four units add; apart, as handing over `work` takes its time."""
+    """Squares: what all sets of four units add.
+
+    A function of its own, because passing `work` is slow.
+    """
     count = 0
     for a in range(work.K):
         for b in range(a + 1, work.K):

@@ -14,17 +14,12 @@ from replan._common.check import Bools, Floats, Ints
 from replan._common.compiled import compiled, index, inlined
 from replan.dynamics.moments._fours import Fours, make_fours
 from replan.dynamics.moments.relu import inverse
+from replan.dynamics.teacher_student._layout import with_teachers
+from replan.dynamics.teacher_student._work import Parameters
 
 
-class ReluParameters(NamedTuple):
-    """What the kernels know about a model: as `Parameters`."""
-
-    S: Floats
-    A: Floats
-    noise: float
-    pace: float
-    trained: Floats
-    K: int
+class ReluParameters(Parameters):
+    """`Parameters` of a type that stands for ReLU."""
 
 
 class ReluWork(NamedTuple):
@@ -89,15 +84,8 @@ def set_lengths(first: int, last: int, work: ReluWork) -> None:
 @compiled
 def make_work(p: ReluParameters) -> ReluWork:
     """Allocate the scratch arrays and fill in what the teachers determine."""
-    T, P = p.A.shape
-    U = p.K + P
-    cov = np.zeros((U, U))
-    weights = np.zeros((T, U))
-    for a in range(P):
-        for b in range(P):
-            cov[p.K + a, p.K + b] = p.S[a, b]
-        for t in range(T):
-            weights[t, p.K + a] = -p.A[t, a]
+    cov, weights = with_teachers(p)
+    T, U = weights.shape
     work = ReluWork(
         p.K,
         p.noise,

@@ -8,6 +8,7 @@ import numpy as np
 
 from replan._common.check import Floats, Ints
 from replan._common.compiled import compiled, inlined
+from replan.dynamics.teacher_student._layout import with_teachers
 
 
 class Parameters(NamedTuple):
@@ -91,15 +92,8 @@ def _lanes(K: int) -> int:
 @compiled
 def make_work(p: Parameters) -> Work:
     """Allocate the scratch arrays and fill in what the teachers determine."""
-    T, P = p.A.shape
-    U = p.K + P
-    cov = np.zeros((U, U))
-    weights = np.zeros((T, U))
-    for a in range(P):
-        for b in range(P):
-            cov[p.K + a, p.K + b] = p.S[a, b]
-        for t in range(T):
-            weights[t, p.K + a] = -p.A[t, a]
+    cov, weights = with_teachers(p)
+    T, U = weights.shape
     flat = p.K * U + 3
     lanes = _lanes(p.K)
     return Work(
