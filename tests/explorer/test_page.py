@@ -166,7 +166,7 @@ def test_painting_moves_the_losses(page, tmp_path):
     assert protocol.varied == ("lr",)
     run = replan.evaluate(state.problem, protocol)
     shows(page, "yours", run.loss)
-    expect(page.locator(".ahead")).to_contain_text("ahead by")
+    expect(page.locator(".ahead")).to_contain_text(re.compile("ahead by|better by"))
     page.locator(".which select").select_option("yours")
     saved = replan.Protocol.load(downloaded(page, "protocol", tmp_path))
     assert replan.evaluate(state.problem, saved).loss == pytest.approx(run.loss, rel=1e-9)

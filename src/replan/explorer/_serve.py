@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from replan._common import check
@@ -16,7 +17,10 @@ from replan.explorer._state import State
 PORT = 5006  # where it listens unless told otherwise, if that is free
 _STYLE = Path(__file__).parent / "style.css"
 # Who tells of a page that was closed while something was on its way to it.
-_LOGGERS = ("asyncio", "tornado.application", "bokeh.server.views.ws", "panel.io.document")
+_LOGGERS = (
+    "asyncio", "tornado.application", "bokeh.server.views.ws", "bokeh.server.protocol_handler",
+    "panel.io.document",
+)  # fmt: skip
 _CLOSED = "connection was closed"
 _LOCAL = ("127.0.0.1", "localhost")
 
@@ -90,11 +94,17 @@ def serve(
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a record says more than that somebody has closed a page."""
+    """Whether a record says more than that somebody has closed a page, maybe before it was made."""
     from tornado.websocket import WebSocketClosedError
 
     error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, WebSocketClosedError) or _CLOSED in record.getMessage())
+    if isinstance(error, WebSocketClosedError) or _CLOSED in record.getMessage():
+        return False
+    last = None
+    for last, _ in walk_tb(error.__traceback__ if error else None):
+        pass
+    unmade = last is not None and last.f_globals["__name__"] == "bokeh.server.connection"
+    return not (unmade and isinstance(error, AssertionError))  # it has no session yet
 
 
 def _free(address: str, port: int | None) -> int:
