@@ -100,10 +100,8 @@ def _worth_telling(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, WebSocketClosedError) or _CLOSED in record.getMessage():
         return False
-    last = None
-    for last, _ in walk_tb(error.__traceback__ if error else None):
-        pass
-    unmade = last is not None and last.f_globals["__name__"] == "bokeh.server.connection"
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)] if error else []
+    unmade = bool(frames) and frames[-1].f_globals["__name__"] == "bokeh.server.connection"
     return not (unmade and isinstance(error, AssertionError))  # it has no session yet
 
 
