@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -193,13 +193,15 @@ def _own(
     best = []
     for m, member in enumerate(ensemble.members):
         least = min(rows[m] for rows in values.values())
-        best.append(min(least, _optimum(member, list(protocols.values()), solver)))
+        best.append(min(least, own_optimum(member, solver, list(protocols.values()))))
         meter.advance()
     return Own(ensemble.names, np.array(best), values)
 
 
-def _optimum(member: Problem, starts: list[Protocol], solver: Solver | None) -> float:
-    """Return the least objective that a search finds for a problem."""
+def own_optimum(
+    member: Problem, solver: Solver | None = None, starts: Sequence[Protocol] | None = None
+) -> float:
+    """Return the least objective that a search finds, of protocols that may mix tasks in a step."""
     plan = solve(member, solver, start=starts)
     if plan.status == "stopped":
         raise KeyboardInterrupt
