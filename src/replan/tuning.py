@@ -103,7 +103,7 @@ class Tuned:
         unseen = getattr(self.problem, "unseen", None)
         return {
             "rule": self.rule,
-            "settings": {key: x for key, x in self.settings.items() if x != np.inf},
+            "rule_settings": {key: x for key, x in self.settings.items() if x != np.inf},
             "value": self.value,
             "default_value": self.default_value,
             "members": _listed(names, self.values, self.default_values),
