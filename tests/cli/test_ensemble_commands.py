@@ -75,7 +75,7 @@ def test_simulate_refuses_an_ensemble(run, file):
 def test_tune_prints_the_policy(run, file, tmp_path):
     code, out, err = run(f"tune {file} --set until=met --set patience=2 --json rule.json")
     assert (code, err) == (0, "")
-    assert "in a training loop: replan.policies.FocusThenReplay(" in out
+    assert "in a training loop, told the losses after every 0.25 of it:\nreplan.policies" in out
     content = json.loads((tmp_path / "rule.json").read_text())
     assert content["settings"]["set"] == ["until=met", "patience=2"]
     assert content["settings"]["file"]["ensemble"]["risk"] == 0.5
