@@ -108,6 +108,17 @@ def test_members_to_test_on_have_the_weights_of_their_models():
             {"ensemble": {"noise": [0, 0.1, 0.0]}},
             "`ensemble.noise` expects different values, got 0.0",
         ),
+        (
+            {
+                "ensemble": {
+                    "weights": [1.0],
+                    "members": [{"model": {}, "start": {}}],
+                    "test_members": [{"model": {}, "start": {}}],
+                }
+            },
+            "`ensemble.test_weights` is missing",
+        ),
+        ({"ensemble": {"weigths": [0.5, 0.5]}}, "got 0.5 twice, did you mean `weights`"),
         ({"ensemble": {"riks": "mean"}}, "`ensemble.riks` expects a list.*did you mean `risk`"),
         ({"ensemble": {"head_lr": [1.0, 0.5]}}, "same knobs, got .'head_lr = 1 .*'head_lr = 0.5"),
         ({"model": "x"}, "`model` expects a table of keys, got 'x'"),

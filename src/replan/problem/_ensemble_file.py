@@ -103,6 +103,11 @@ def _one_by_one(shared: Mapping[str, Any], section: Mapping[str, Any]) -> _Descr
     if not members:
         raise ValueError("`ensemble.members` expects at least one member, got none")
     tests = _listed(shared, section, "test_members")
+    if tests and "weights" in section and "test_weights" not in section:
+        raise ValueError(
+            "`ensemble.test_weights` is missing: where members have `ensemble.weights`, those to "
+            "test on have theirs"
+        )
     return _Described(members, tests, lambda _: section.get("test_weights"))
 
 
@@ -229,20 +234,21 @@ def _seeds(name: str, given: Any, first: int) -> list[int]:
 
 def _values(key: str, given: Any) -> list[Any]:
     """Return the values of a key of the model, of which there is at least one."""
+    near = check.hint(key, _SPANNED)
     if not isinstance(given, list | tuple) or not given:
         raise ValueError(
             f"`ensemble.{key}` expects a list of values for a key of [model], "
-            f"got {check.show(given)}{check.hint(key, _SPANNED)}"
+            f"got {check.show(given)}{near}"
         )
-    return _different(f"ensemble.{key}", "values", given)
+    return _different(f"ensemble.{key}", "values", given, near)
 
 
-def _different(name: str, what: str, given: Iterable[Any]) -> list[Any]:
+def _different(name: str, what: str, given: Iterable[Any], near: str = "") -> list[Any]:
     """Return what is given, each of which must be there once."""
     seen, found = set(), list(given)
     for one in found:
         text = json.dumps(float(one) if type(one) is int else one, sort_keys=True, default=str)
         if text in seen:
-            raise ValueError(f"`{name}` expects different {what}, got {toml(one)} twice")
+            raise ValueError(f"`{name}` expects different {what}, got {toml(one)} twice{near}")
         seen.add(text)
     return found
