@@ -6,8 +6,8 @@ import pytest
 import replan
 from problems import after_task_one
 from replan import Control, Dynamics, Ensemble, Problem, evaluate, strategies, tune
-from replan.policies import FocusThenReplay
-from replan.tuning import _follow
+from replan.policies import RULES, FocusThenReplay
+from replan.tuning import _follow, _largest_rate, _substeps
 
 
 def posed(similarity=0.3, **settings):
@@ -104,7 +104,7 @@ def test_what_is_printed_makes_the_policy(tuned):
     content = tuned.to_dict()
     assert content["value"] == tuned.value
     assert len(content["members"]) == 2
-    assert content["settings"]["until"] in ("met", "halved")
+    assert content["rule_settings"]["until"] in ("met", "halved")
 
 
 def test_settings_can_be_kept(tmp_path):
@@ -141,6 +141,68 @@ def test_rates_are_tuned_where_they_may_be_controlled():
     assert {"focus_lr", "replay_lr", "decay"} <= set(found.settings)
     assert found.value < tune(posed(steps=20), every=2, until="met").value
     assert "focus_lr" not in tune(posed(steps=20), every=2, shares=0.5, until="met").settings
+
+
+@pytest.mark.parametrize("shares", [[0.3, 0.7], np.array([0.3, 0.7]), (0.3, 0.7)])
+def test_settings_may_be_lists(shares, tmp_path):
+    found = tune(posed(steps=10), every=2, until="met", shares=shares, weights=np.array([1.0, 2.0]))
+    made = eval(found.code)
+    assert made.arguments["shares"] == [0.3, 0.7]
+    assert made.weights.tolist() == [1.0, 2.0]
+    found.save(tmp_path / "tuned.json")
+
+
+def test_a_time_that_ends_the_focus_phase_leaves_no_margin_to_tune():
+    found = tune(posed(steps=20), every=2, until=0.4)
+    assert set(found.settings) == {"until", "shares"}
+    [followed] = found.followed()
+    assert followed.policy.switch_step == 8
+    assert np.all(followed.protocol.shares[:8, 1] == 1)
+    assert "# an epoch here is the whole training; in a loop, max_focus = 0.4 × the" in found.code
+
+
+@pytest.mark.parametrize(("steps", "epoch"), [(40, 8), (200, 40), (60_000, None)])
+def test_a_loop_that_does_as_the_code_says_ends_with_the_rate_of_the_theory(steps, epoch):
+    problem = posed(steps=40, control=Control(lr=(0.0, 2.0)))
+    kept = {"margin": 0.0, "shares": 0.5, "focus_lr": 1.0, "replay_lr": 1.0, "decay": 2.0}
+    found = tune(problem, every=2, until=0.25, **kept)
+    assert "decay = 2 / the loop's epochs (without a sampler, its steps / 20000)" in found.code
+    assert "max_focus = 0.25 × the loop's steps" in found.code
+    [followed] = found.followed()
+    epochs = steps / (epoch or 20_000)
+    told = {"max_focus": int(0.25 * steps), "decay": 2 / epochs}
+    policy = FocusThenReplay(1, [0], until=0.25, shares=0.5, **told)
+    policy.epoch_steps = epoch
+    policy.next_steps(steps - steps // 40)
+    theory = followed.protocol.knobs["lr"][-1] / problem.lr
+    assert policy.lr()[0, 0] == pytest.approx(theory, rel=1e-9)
+    assert found.policy.epoch_steps is None  # which the loop's sampler says
+
+
+def test_integrator_steps_are_sized_for_the_rates_of_the_settings():
+    problem = posed(steps=20, control=Control(lr=(0.0, 200.0)))
+    rule = RULES["focus-then-replay"]
+    assert _largest_rate(problem, rule, {}) == 1.0
+    assert _largest_rate(problem, rule, {"focus_lr": 3.0, "replay_lr": 0.1}) == 4.0
+    assert _largest_rate(problem, rule, {"focus_lr": 190.0}) == 200.0
+    assert _largest_rate(posed(), rule, {}) is None
+    assert _substeps(problem, 1.0) < _substeps(problem, 200.0) / 10
+
+
+def test_means_over_members_are_weighted():
+    members = [posed(similarity, steps=20) for similarity in (0.1, 0.6)]
+    weights = [0.1, 0.9]
+    ensemble = Ensemble(members, weights, unseen=Ensemble(members, weights))
+    found = tune(ensemble, "fixed-replay")
+    mean = f"mean {weights @ found.values:.4g} (as it is {weights @ found.default_values:.4g})"
+    assert str(found).count(mean) == 2
+    assert found.value == pytest.approx(weights @ found.values)
+
+
+def test_what_is_not_better_is_said_not_to_be():
+    text = str(tune(posed(steps=20), "fixed-replay", share=0.5))
+    assert ", no better than the rule as it is (" in text
+    assert ": share 0.5); 1 setting tried" in text
 
 
 def test_models_without_a_loss_for_each_task_are_refused():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,9 @@ from replan._common.progress import Meter, Watch
 from replan.dynamics import IntegrationError, Pieces
 from replan.dynamics._dynamics import with_ends
 from replan.dynamics._members import in_threads
-from replan.policies import RULES, Policy, Rule
+from replan.policies import RULES, Policy, Rule, Span
 from replan.problem import Problem
+from replan.problem._risk import Risk
 from replan.protocol import Protocol
 from replan.strategies import interleaved
 from replan.strategies._strategy import main_rate
@@ -32,6 +34,8 @@ _FIRST = 5  # powers of 2: points of the first look at all settings
 _BEST = 2  # of these, from which the search goes on
 _WIDE, _NARROW = 0.25, 0.01  # steps of the search, as parts of the spans
 _RTOL = 1e-6  # of the losses that rules are told
+_LEAST = 1e-3  # of the largest learning rate: steps are not sized for smaller ones
+_SHOWN = 5e-4  # a smaller gain would be shown as 0.0 %
 
 
 class Followed(NamedTuple):
@@ -49,10 +53,12 @@ class Followed(NamedTuple):
 class Tuned:
     """The settings of a rule that are best for a problem, or over the members of an ensemble.
 
-    rule: its name. settings: by name, those that were kept as they are among them. value: the
-    objective. default_value: that of the rule as it is. values, default_values: those of each
-    member. unseen_values, unseen_default_values: of the members to test on, if there are any.
-    every: steps of the problem from one observation to the next. tried: how many settings were.
+    rule: its name. settings: by name, those that were kept as they are among them.
+    default_settings: of the rule as it is, with the same kept: focus-then-replay until the losses
+    have met, however long that takes, then with equal shares; fixed-replay with half replay. value,
+    default_value: the objectives with both. values, default_values: those of each member.
+    unseen_values, unseen_default_values: of the members to test on, if there are any. every: steps
+    of the problem from one observation to the next. tried: how many settings were.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -65,6 +71,7 @@ class Tuned:
     problem: Problem
     rule: str
     settings: dict[str, Any]
+    default_settings: dict[str, Any]
     value: float
     default_value: float
     values: Floats
@@ -81,17 +88,25 @@ class Tuned:
 
     @property
     def code(self) -> str:
-        """What makes the policy, to copy into a program."""
-        made = self.policy
+        """What makes the policy, to copy into a program.
+
+        Comments say what differs in a loop, where an epoch is not the whole training.
+        """
+        made, units = self.policy, RULES[self.rule].in_loops
         names = [key for key in made.arguments if key in ("new_task", "old_tasks", "tasks")]
         given = {name: made.arguments[name] for name in names} | self.settings
         words = ", ".join(f"{key}={_literal(x)}" for key, x in given.items() if x is not None)
-        return f"replan.policies.{type(made).__name__}({words})"
+        notes = [
+            f"# an epoch here is the whole training; in a loop, {text.format(value=given[key])}"
+            for key, text in units.items()
+            if isinstance(given.get(key), Real) and given[key]
+        ]
+        return "\n".join([*notes, f"replan.policies.{type(made).__name__}({words})"])
 
     def followed(self) -> list[Followed]:
         """Return what the tuned rule does on each member."""
         rule = RULES[self.rule]
-        substeps = _substeps(self.problem)
+        substeps = _substeps(self.problem, _largest_rate(self.problem, rule, self.settings))
         return [
             _follow(member, _policy(member, rule, self.settings), self.every, substeps)
             for member in self.problem.members
@@ -99,14 +114,14 @@ class Tuned:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
-        names = getattr(self.problem, "names", ("problem",))
-        unseen = getattr(self.problem, "unseen", None)
+        unseen = self.problem.unseen
         return {
             "rule": self.rule,
-            "settings": {key: x for key, x in self.settings.items() if x != np.inf},
+            "rule_settings": _finite(self.settings),
+            "default_settings": _finite(self.default_settings),
             "value": self.value,
             "default_value": self.default_value,
-            "members": _listed(names, self.values, self.default_values),
+            "members": _listed(self.problem.names, self.values, self.default_values),
             "unseen": _listed(
                 () if unseen is None else unseen.names,
                 self.unseen_values,
@@ -128,22 +143,24 @@ class Tuned:
 
     def __str__(self) -> str:
         gain = 1 - self.value / self.default_value if self.default_value else 0.0
-        words = ", ".join(
-            f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}"
-            for key, x in self.settings.items()
-            if x is not None and x != np.inf
-        )
+        better = f"{gain:.1%} below" if gain >= _SHOWN else "no better than"
         lines = [
-            f"{self.rule}: loss {self.value:.6g}, {gain:.1%} below the rule as it is "
-            f"({self.default_value:.6g}); {self.tried} settings tried",
-            f"best settings: {words}",
+            f"{self.rule}: loss {self.value:.6g}, {better} the rule as it is "
+            f"({self.default_value:.6g}: {_words(self.default_settings)}); "
+            f"{self.tried} setting{'s' * (self.tried != 1)} tried",
+            f"best settings: {_words(self.settings)}",
         ]
+        risk, unseen = self.problem.risk, self.problem.unseen
         if self.values.size > 1:
-            lines.append(_spread(f"{self.values.size} members", self.values, self.default_values))
-        if self.unseen_values.size:
+            count = f"{self.values.size} members"
+            lines.append(_spread(count, risk, self.values, self.default_values))
+        if unseen is not None:
             count = f"{self.unseen_values.size} unseen members"
-            lines.append(_spread(count, self.unseen_values, self.unseen_default_values))
-        return "\n".join([*lines, f"in a training loop: {self.code}"])
+            values = self.unseen_values, self.unseen_default_values
+            lines.append(_spread(count, unseen.risk, *values))
+        part = self.every / self.problem.steps
+        lines.append(f"in a training loop, told the losses after every {part:.2g} of it:")
+        return "\n".join([*lines, self.code])
 
 
 def tune(
@@ -162,9 +179,9 @@ def tune(
 
     **Main arguments**
 
-    - `problem`: a `Problem` or an `Ensemble`. The last of the tasks that are there is new, as in
-      `strategies.focus_then_replay`; others when they arrive. Rates are tuned where the learning
-      rate may be controlled, within its range.
+    - `problem`: a `Problem` or an `Ensemble`. Of the tasks that are there at the beginning the last
+      one is new, as in `strategies.focus_then_replay`; later, each that arrives. Rates are tuned
+      where the learning rate may be controlled, within its range.
     - `rule`: "focus-then-replay" or "fixed-replay".
 
     **Other arguments**
@@ -190,13 +207,14 @@ def tune(
         )
     for name in kept:
         check.one_of("settings", name, chosen.settings)
+    kept = {name: x.tolist() if hasattr(x, "tolist") else x for name, x in kept.items()}
     steps = max(1, problem.steps // _LOOKS)
     steps = steps if every is None else check.integer("every", every, at_least=1)
     search = _Search(problem, chosen, kept, steps)
     with Meter(progress, "settings") as meter:
         settings = search.best(meter)
     default = search.default
-    found, unseen = search.values(settings), getattr(problem, "unseen", None)
+    found, unseen = search.values(settings), problem.unseen
     others = np.zeros(0), np.zeros(0)
     if unseen is not None:
         apart = _Search(unseen, chosen, kept, steps)
@@ -205,6 +223,7 @@ def tune(
         problem,
         rule,
         settings,
+        default,
         float(problem.risk.of(found)),
         float(problem.risk.of(search.values(default))),
         found,
@@ -223,30 +242,39 @@ class _Search:
     """
 
     def __init__(self, problem: Problem, rule: Rule, kept: Mapping[str, Any], every: int) -> None:
-        self.problem, self.rule, self.kept, self.every = problem, rule, dict(kept), every
+        self.problem, self.rule, self.every = problem, rule, every
+        left = rule.beside(kept)
         rated = main_rate(problem) in problem.control.ranges
         self.spans = {
-            name: span
-            for name, span in rule.spans.items()
-            if name not in kept and (rated or not span.rate)
+            name: self._real_span(span)
+            for name, span in left.spans.items()
+            if rated or not span.rate
         }
-        self.choices = {name: x for name, x in rule.choices.items() if name not in kept}
-        self.default = dict(rule.defaults) | self.kept
+        self.choices, self.default = left.choices, dict(left.defaults)
         self.tried = 0
-        self._substeps = _substeps(problem)
-        self._known: dict[tuple[Any, ...], Floats] = {}
+        self._substeps: dict[float | None, int] = {}
+        self._known: dict[str, Floats] = {}
         self.values(self.default)  # or settings that the policy refuses
+
+    def _real_span(self, span: Span) -> Span:
+        """Return a span, that of a factor of the problem's own rate by the range of that."""
+        rate = main_rate(self.problem)
+        if not span.factor or rate not in self.problem.control.ranges:
+            return span
+        low, high = self.problem.control.ranges[rate]
+        own = self.problem.knob_values[rate] or 1.0
+        return span._replace(low=low / own, high=high / own)
 
     def values(self, settings: Mapping[str, Any]) -> Floats:
         """Return the objectives (M,) of all members, infinite where they diverge."""
-        key = tuple(settings.items())
+        key = repr(settings)  # which may be lists
         if key not in self._known:
-            members = self.problem.members
+            members, substeps = self.problem.members, self._substeps_of(settings)
 
             def one(m: int) -> float:
                 policy = _policy(members[m], self.rule, settings)
                 try:
-                    found = _follow(members[m], policy, self.every, self._substeps)
+                    found = _follow(members[m], policy, self.every, substeps)
                 except IntegrationError:
                     return np.inf
                 return _value(members[m], found)
@@ -254,6 +282,13 @@ class _Search:
             self._known[key] = np.array(in_threads(one, len(members)))
             self.tried += 1
         return self._known[key]
+
+    def _substeps_of(self, settings: Mapping[str, Any]) -> int:
+        """Return how many integrator steps make a step with these settings."""
+        rate = _largest_rate(self.problem, self.rule, settings)
+        if rate not in self._substeps:
+            self._substeps[rate] = _substeps(self.problem, rate)
+        return self._substeps[rate]
 
     def best(self, meter: Meter) -> dict[str, Any]:
         """Return the best settings."""
@@ -275,21 +310,9 @@ class _Search:
         """Return the settings that a point of the unit cube stands for."""
         numbers = {
             name: float(np.round(span.low + part * (span.high - span.low), 6))
-            for (name, span), part in zip(self._real_spans().items(), x, strict=True)
+            for (name, span), part in zip(self.spans.items(), x, strict=True)
         }
-        return dict(self.rule.defaults) | words | numbers | self.kept
-
-    def _real_spans(self) -> dict[str, Any]:
-        """Return the spans, those of rates as factors of the problem's own rate."""
-        rate = main_rate(self.problem)
-        spans = {}
-        for name, span in self.spans.items():
-            if span.rate and rate is not None and span.high == 1.0:
-                low, high = self.problem.control.ranges[rate]
-                own = self.problem.knob_values[rate] or 1.0
-                span = span._replace(low=low / own, high=high / own)
-            spans[name] = span
-        return spans
+        return self.default | words | numbers
 
     def _first_points(self) -> list[Floats]:
         from scipy.stats import qmc
@@ -328,21 +351,21 @@ def _search(
 
 def _policy(problem: Problem, rule: Rule, settings: Mapping[str, Any]) -> Policy:
     """Return the policy at the beginning of a training on the problem."""
-    presence, steps = problem.presence, problem.steps
+    presence = problem.presence
     there = np.flatnonzero(presence.arrivals == 0).tolist()
     newest = int(presence.newest(problem.edges[:2])[0])
     old = [task for task in there if task != newest]
-    policy = rule.make(newest, old, problem.model.tasks, **settings)
-    policy.epoch_steps = steps
-    return policy
+    return rule.make(newest, old, problem.model.tasks, **settings)
 
 
 def _follow(problem: Problem, policy: Policy, every: int, substeps: int) -> Followed:
     """Train in theory as a policy says: shares, and factors of the problem's learning rate.
 
     It is told of arrivals, and after every so many steps the losses of the tasks that have arrived.
+    The whole training is an epoch.
     """
     model, steps, edges = problem.model, problem.steps, problem.edges
+    policy.epoch_steps = steps
     ends = [knob.default for knob in model.end_knobs]
     first = np.rint(problem.presence.arrivals / problem.duration * steps).astype(np.int64)
     rate = main_rate(problem)
@@ -387,16 +410,42 @@ def _value(problem: Problem, found: Followed) -> float:
     return value if np.isfinite(value) else np.inf
 
 
-def _substeps(problem: Problem) -> int:
+def _largest_rate(problem: Problem, rule: Rule, settings: Mapping[str, Any]) -> float | None:
+    """Return a bound of the learning rate with these settings, None where it is not controlled.
+
+    A power of 2, or the end of its range, so that many settings have the same.
+    """
+    rate = main_rate(problem)
+    if rate not in problem.control.ranges:
+        return None
+    factors = [settings.get(name, 1.0) for name, span in rule.spans.items() if span.factor]
+    largest = problem.knob_values[rate] * max(factors, default=1.0)
+    low, high = problem.control.ranges[rate]
+    return float(np.clip(2.0 ** np.ceil(np.log2(max(largest, _LEAST * high))), low, high))
+
+
+def _substeps(problem: Problem, largest: float | None) -> int:
     """Return how many integrator steps make a step, for losses that rules can decide by."""
     if problem.model.discrete:
         return 1
-    rate = main_rate(problem)
-    protocol = interleaved(problem)
-    if rate in problem.control.ranges:
-        protocol = protocol.with_knobs(**{rate: problem.control.ranges[rate][1]})
+    rate, protocol = main_rate(problem), interleaved(problem)
+    if rate is not None and largest is not None:
+        protocol = protocol.with_knobs(**{rate: largest})
     run = evaluate(problem, protocol, rtol=_RTOL, throw=False)
     return max(1, int(np.max(run.substeps, initial=1)))
+
+
+def _finite(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without infinite ones, which JSON does not have."""
+    return {key: x for key, x in settings.items() if x != np.inf}
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}"
+        for key, x in settings.items()
+        if x is not None
+    )
 
 
 def _literal(value: Any) -> str:
@@ -412,8 +461,9 @@ def _listed(names: Sequence[str], values: Floats, defaults: Floats) -> list[dict
     ]
 
 
-def _spread(words: str, values: Floats, defaults: Floats) -> str:
+def _spread(words: str, risk: Risk, values: Floats, defaults: Floats) -> str:
+    mean, before = risk.weights @ values, risk.weights @ defaults
     return (
-        f"{words}: mean {values.mean():.4g} (as it is {defaults.mean():.4g}), "
+        f"{words}: mean {mean:.4g} (as it is {before:.4g}), "
         f"worst {values.max():.4g} ({defaults.max():.4g})"
     )

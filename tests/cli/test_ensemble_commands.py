@@ -33,7 +33,7 @@ test_seeds = 1
 def test_solve_reports_members_and_the_price_of_not_knowing(run, file, tmp_path):
     code, out, err = run(f"solve {file} --json plan.json --plot plan.png")
     assert (code, err) == (0, "")
-    assert out.startswith("loss (mean of the worst 0.5 of 4 members) ")
+    assert out.startswith("loss (mean of the worst 50 % of 4 members) ")
     assert "plan, 2 unseen" in out
     content = json.loads((tmp_path / "plan.json").read_text())
     assert [one["name"] for one in content["members"]] == [
@@ -75,12 +75,14 @@ def test_simulate_refuses_an_ensemble(run, file):
 def test_tune_prints_the_policy(run, file, tmp_path):
     code, out, err = run(f"tune {file} --set until=met --set patience=2 --json rule.json")
     assert (code, err) == (0, "")
-    assert "in a training loop: replan.policies.FocusThenReplay(" in out
+    assert "in a training loop, told the losses after every 0.25 of it:\nreplan.policies" in out
     content = json.loads((tmp_path / "rule.json").read_text())
-    assert (
-        content["settings"]["set"] == ["until=met", "patience=2"] or "file" in content["settings"]
-    )
+    assert content["settings"]["set"] == ["until=met", "patience=2"]
+    assert content["settings"]["file"]["ensemble"]["risk"] == 0.5
     made = eval(content["code"])
+    assert content["rule_settings"] == {
+        "until": "met", "patience": 2, "margin": made.margin, "shares": made.arguments["shares"],
+    }  # fmt: skip
     assert (made.until, made.patience) == ("met", 2)
 
 

@@ -11,7 +11,8 @@ from replan import Ensemble, Relax, regret, solve, strategies
 @pytest.fixture(scope="module")
 def found():
     problems = [small(0.1, steps=6), small(0.6, steps=6)]
-    ensemble = Ensemble(problems, [0.25, 0.75], unseen={"other": small(0.3, steps=6)})
+    unseen = Ensemble({"other": small(0.3, steps=6)})
+    ensemble = Ensemble(problems, [0.25, 0.75], unseen=unseen)
     plan = solve(ensemble)
     protocols = {"plan": plan.protocol, "interleaved": strategies.interleaved(ensemble)}
     return plan, regret(ensemble, protocols, solver=Relax(starts=1))
@@ -39,6 +40,18 @@ def test_unseen_members_are_reported_apart(found):
     assert content["seen"]["largest"] == pytest.approx(price.of("plan").max())
     assert [one["name"] for one in content["unseen"]["members"]] == ["other"]
     assert "plan, 1 unseen" in str(price)
+
+
+def test_the_same_members_unseen_leave_no_gap():
+    problems = [small(similarity, steps=6) for similarity in (0.1, 0.3, 0.6)]
+    weights = [0.1, 0.3, 0.6]
+    ensemble = Ensemble(problems, weights, unseen=Ensemble(problems, weights))
+    protocol = strategies.interleaved(ensemble)
+    price = regret(ensemble, protocol, solver=Relax(starts=0))
+    assert price.gaps["protocol"] == 0.0
+    content = price.to_dict()["protocol"]
+    assert content["seen"] == content["unseen"]
+    assert content["seen"]["median"] == price.of("protocol")[2]  # which has 0.6 of the weight
 
 
 def test_the_table_of_regrets(found, tmp_path):

@@ -86,6 +86,8 @@ def test_what_may_be_turned(state):
         ("hidden = 2", "hiden = 2", "`model.hiden` is not a known key"),
         ('kind = "teacher-student"', 'kind = "network"', "`model.kind` expects one of"),
         ("[start]", "[sweep]", "`sweep` makes this a study"),
+        ("seed = 1", "seeds = [0, 1]", "`problem` expects one problem to explore, got an ensemble"),
+        ("[start]", "[ensemble]\nsimilarity = [0.2]\n[start]", "to explore, got an ensemble"),
         ("[start]", "[start", "not a TOML file"),
         ("[start]", "[start]\n" + "# x\n" * 40_000, "expects at most 100,000 characters"),
     ],

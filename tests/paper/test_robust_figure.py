@@ -77,3 +77,17 @@ def test_a_claim_does_not_hold_where_it_should_not(change, claim):
     found = verdicts(**change)
     assert found[claim] == "does not hold"
     assert [x for i, x in enumerate(found) if i != claim] == ["holds"] * 5
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ((4.0, 2.0, -8.0), "holds"),
+        ((2.0, 4.0, -1.0), "does not hold"),
+        ((4.0, -1.0, -2.0), "undecided"),
+    ],
+)
+def test_gaps_that_are_gone_count_with_their_sign(gaps, verdict):
+    claim = figure.claims(tables(gaps=gaps))[4]
+    assert claim.verdict == verdict
+    assert claim.numbers["gap, 4 members"] == pytest.approx(gaps[2])

@@ -51,12 +51,22 @@ def test_risk_of_diverged_members_is_infinite():
         assert Risk(np.full(3, 1 / 3), level).of(np.array([1.0, np.inf, 2.0])) == np.inf
 
 
+def test_quantiles_count_weights():
+    x = np.array([3.0, 1.0, 2.0])
+    risk = Risk(np.array([0.5, 0.2, 0.3]))
+    levels = (0.1, 0.2, 0.3, 0.5, 0.6, 1.0)
+    assert [risk.quantile(x, level) for level in levels] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    copies = Risk(np.full(10, 0.1))  # as many of each member as its weight says
+    many = np.repeat(x, [5, 2, 3])
+    assert [copies.quantile(many, level) for level in levels] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+
+
 # What an ensemble is
 
 
 def test_losses_are_weighted_means_of_the_members():
     problems = members(0.1, 0.5)
-    ensemble = Ensemble(problems, weights=[0.25, 0.75])
+    ensemble = Ensemble(problems, member_weights=[0.25, 0.75])
     each = [one.model.losses(one.state) for one in problems]
     assert ensemble.model.losses(ensemble.state) == pytest.approx(0.25 * each[0] + 0.75 * each[1])
     assert isinstance(ensemble, Problem)
@@ -91,7 +101,8 @@ def test_arguments_of_all_members_can_be_changed():
 
 def test_an_ensemble_goes_through_its_sections(tmp_path):
     problems = {"a": small(0.1), "b": small(0.5)}
-    ensemble = Ensemble(problems, [0.25, 0.75], 0.5, unseen={"c": small(0.3)})
+    unseen = Ensemble({"c": small(0.3), "d": small(0.4)}, [0.1, 0.9])
+    ensemble = Ensemble(problems, [0.25, 0.75], 0.5, unseen=unseen)
     ensemble.save(tmp_path / "ensemble.toml")
     for again in (
         Problem.from_dict(ensemble.to_dict()),
@@ -101,7 +112,8 @@ def test_an_ensemble_goes_through_its_sections(tmp_path):
         assert again.state == pytest.approx(ensemble.state, rel=1e-15)
         assert (again.names, again.risk.level) == (ensemble.names, 0.5)
         assert again.risk.weights.tolist() == [0.25, 0.75]
-        assert again.unseen.names == ("c",)
+        assert again.unseen.names == ("c", "d")
+        assert again.unseen.risk.weights.tolist() == [0.1, 0.9]
         assert again.to_dict() == ensemble.to_dict()
 
 
@@ -115,6 +127,35 @@ def test_no_members_are_refused():
         Ensemble([small(0.1), 3])
     with pytest.raises(ValueError, match="`problems` expects problems with one member each"):
         Ensemble([Ensemble([small(0.1)])])
+
+
+@pytest.mark.parametrize(
+    ("unseen", "message"),
+    [
+        (3, "`unseen` expects a list of problems, got 3"),
+        ([3], "`unseen` expects problems, got 3"),
+        ([], "`unseen` expects at least one problem, got none"),
+        ([small(0.3, steps=6)], "same steps, got 12 and, in member 1 of `unseen`, 6"),
+    ],
+)
+def test_what_cannot_be_tested_on_is_refused(unseen, message):
+    with pytest.raises(ValueError, match=message):
+        Ensemble(members(0.1, 0.5), unseen=unseen)
+
+
+def test_members_to_test_on_have_weights_where_the_others_have():
+    with pytest.raises(ValueError, match="`unseen` expects an Ensemble with `member_weights`"):
+        Ensemble(members(0.1, 0.5), [0.25, 0.75], unseen=members(0.3))
+    unseen = Ensemble(members(0.3, 0.4), [0.1, 0.9])
+    assert Ensemble(members(0.1, 0.5), [0.25, 0.75], unseen=unseen).unseen is unseen
+    assert Ensemble(members(0.1, 0.5), unseen=None).unseen is None
+    assert small(0.1).unseen is None
+
+
+def test_as_many_starts_as_members_are_needed():
+    ensemble = Ensemble(members(0.1, 0.5))
+    with pytest.raises(ValueError, match="`start` expects 2 starts, one for each member, got 1"):
+        ensemble.changed(start=ensemble.start[:1])
 
 
 @pytest.mark.parametrize(
@@ -155,8 +196,8 @@ def test_members_with_other_knobs_are_refused():
 
 @pytest.mark.parametrize("weights", [[0.5, 0.6], [1.0, 0.0], [-0.5, 1.5], [0.5, 0.25, 0.25], "x"])
 def test_weights_that_are_no_weights_are_refused(weights):
-    with pytest.raises(ValueError, match="`weights` expects"):
-        Ensemble(members(0.1, 0.5), weights=weights)
+    with pytest.raises(ValueError, match="`member_weights` expects"):
+        Ensemble(members(0.1, 0.5), member_weights=weights)
 
 
 @pytest.mark.parametrize("risk", [0.0, -0.1, 1.1, float("nan"), True, None])

@@ -60,11 +60,12 @@ def test_weights_and_risk_of_a_file():
     assert ensemble.risk.level == 0.0
 
 
-def test_starts_that_results_hold_are_read():
-    ensemble = posed(ensemble={"similarity": [0.2, 0.4]})
-    start = ensemble.model.start_to_dict(ensemble.start)
-    again = posed(start=start, ensemble={"similarity": [0.2, 0.4]})
-    assert again.state == pytest.approx(ensemble.state, rel=1e-15)
+def test_members_to_test_on_have_the_weights_of_their_models():
+    section = {"similarity": [0.2, 0.4], "weights": [0.1, 0.2, 0.3, 0.4], "test_seeds": 3}
+    ensemble = posed(ensemble=section)
+    assert ensemble.unseen.risk.weights == pytest.approx([0.1] * 3 + [0.7 / 3] * 3)
+    again = Problem.from_dict(ensemble.to_dict())
+    assert again.unseen.risk.weights == pytest.approx(ensemble.unseen.risk.weights)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,53 @@ def test_starts_that_results_hold_are_read():
         ({"ensemble": {"test_seeds": 0}}, "`ensemble.test_seeds` expects an integer"),
         ({"ensemble": 3}, "`ensemble` expects a table"),
         ({"ensemble": {"members": [{"model": {}}]}}, r"`ensemble.members\[0\].start` is missing"),
-        ({"ensemble": {"members": []}}, "`problems` expects at least one problem"),
-        ({"start": {"pretrain": {"seeds": []}}}, "`start.pretrain.seeds` expects different seeds"),
+        ({"ensemble": {"members": []}}, "`ensemble.members` expects at least one member"),
+        (
+            {"ensemble": {"members": [{"model": {}, "start": {}, "nam": "a"}]}},
+            r"`ensemble.members\[0\].nam` is not a known key, did you mean `name`",
+        ),
+        (
+            {"ensemble": {"members": [{"model": {}, "start": {}, "name": 3}]}},
+            r"`ensemble.members\[0\].name` expects a word, got 3",
+        ),
+        (
+            {"ensemble": {"members": [{"model": {}, "start": {}, "name": "a"}] * 2}},
+            '`ensemble.members` expects different names, got "a" twice',
+        ),
+        (
+            {"ensemble": {"members": [], "test_seeds": 3}},
+            "`ensemble.test_seeds` does not go with `ensemble.members`",
+        ),
+        (
+            {"ensemble": {"test_members": []}},
+            "`ensemble.test_members` goes with `ensemble.members`",
+        ),
+        (
+            {"ensemble": {"noise": [0, 0.1, 0.0]}},
+            "`ensemble.noise` expects different values, got 0.0",
+        ),
+        (
+            {
+                "ensemble": {
+                    "weights": [1.0],
+                    "members": [{"model": {}, "start": {}}],
+                    "test_members": [{"model": {}, "start": {}}],
+                }
+            },
+            "`ensemble.test_weights` is missing",
+        ),
+        ({"ensemble": {"weigths": [0.5, 0.5]}}, "got 0.5 twice, did you mean `weights`"),
+        ({"ensemble": {"riks": "mean"}}, "`ensemble.riks` expects a list.*did you mean `risk`"),
+        ({"ensemble": {"head_lr": [1.0, 0.5]}}, "same knobs, got .'head_lr = 1 .*'head_lr = 0.5"),
+        ({"model": "x"}, "`model` expects a table of keys, got 'x'"),
+        (
+            {"start": {"pretrain": {"seeds": 2}, "fresh": {"seeds": 2}}},
+            "`start` expects `seeds` in one table, got pretrain and fresh",
+        ),
+        (
+            {"start": {"pretrain": {"seeds": []}}},
+            "`start.pretrain.seeds` expects at least one seed",
+        ),
         ({"start": {"pretrain": {"seeds": [1, 1]}}}, "`start.pretrain.seeds` expects different"),
         ({"start": {"pretrain": {"seeds": 0}}}, "`start.pretrain.seeds` expects an integer"),
         ({"start": {"pretrain": {"seeds": "x"}}}, "`start.pretrain.seeds` expects an integer"),
@@ -97,3 +143,9 @@ def test_starts_that_results_hold_are_read():
 def test_mistakes_name_their_key(changes, message):
     with pytest.raises(ValueError, match=message):
         posed(**changes)
+
+
+def test_an_ensemble_without_a_start_is_refused():
+    sections = {key: x for key, x in SECTIONS.items() if key != "start"}
+    with pytest.raises(ValueError, match="`start` is missing"):
+        Problem.from_dict(sections | {"ensemble": {"similarity": [0.2, 0.4]}})

@@ -111,6 +111,41 @@ def test_activations_are_an_axis(tmp_path):
     assert table.loc["relu", "value"] != pytest.approx(table.loc["erf", "value"], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "ensemble", [None, {"noise": [0.0, 0.5]}, {"noise": [0.0, 0.5], "risk": ["mean", "worst"]}]
+)
+def test_rows_of_ensembles_are_what_direct_calls_give(ensemble, tmp_path):
+    sections = {
+        "model": {"hidden": 2, "similarity": 0.3},
+        "start": {"pretrain": {"duration": 20.0, "seeds": [1, 2]}},
+        "training": {"duration": 2.0, "steps": 6},
+    }
+    sections |= {} if ensemble is None else {"ensemble": ensemble}
+    runs = {"strategies": ["interleaved"], "solvers": ["relax"]}
+    frame = study(sections | {"sweep": runs}, tmp_path).to_frame()
+    for row in frame.to_dict("records"):
+        assert row["status"] in ("ok", "converged"), row["advice"]
+        chosen = {"risk": row["risk"]} if "risk" in row else {}
+        posed = replan.Problem.from_dict(
+            sections | ({} if ensemble is None else {"ensemble": ensemble | chosen})
+        )
+        assert len(posed.members) == (2 if ensemble is None else 4)
+        if row["what"] == "strategy":
+            run = replan.evaluate(posed, replan.strategies.interleaved(posed))
+        else:
+            run = replan.solve(posed)
+            assert replan.Plan.load(tmp_path / row["plan"]).problem.names == posed.names
+        assert row["value"] == run.loss
+
+
+def test_a_study_of_members_that_are_listed(tmp_path):
+    posed = replan.Ensemble({"a": problem(0.1, 0), "b": problem(0.6, 1)}, [0.25, 0.75])
+    sections = posed.to_dict() | {"sweep": {"strategies": ["interleaved"]}}
+    [row] = study(sections, tmp_path).to_frame().to_dict("records")
+    run = replan.evaluate(posed, replan.strategies.interleaved(posed))
+    assert row["value"] == pytest.approx(run.loss, rel=1e-12)
+
+
 @pytest.mark.parametrize(("similarity", "seed"), [(0.1, 0), (0.6, 1)])
 def test_rows_are_what_direct_calls_give(made, similarity, seed):
     one = problem(similarity, seed)

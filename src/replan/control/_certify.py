@@ -18,6 +18,9 @@ from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
 
 _LESS = (1e-5, 1e-3)  # accuracies that do where a learning rate is too large for a better one
+_COOLER = 0.5  # the temperature from one smooth objective to the next
+_ROUNDS = 30  # most of these
+_CLOSE = 1e-3  # of what is left to gain: a smooth objective closer than that is the largest itself
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
 
 
@@ -34,11 +37,11 @@ def certified(search: Search, solver: Solver, status: Status, statistics: dict[s
         "gradients": search.counts.gradients,
         "roll_outs": search.counts.roll_outs,
     }
-    search.counts.max_gradients = search.counts.gradients + 1
-    final = search.fine.gradient(best)
+    search.counts.max_gradients = np.inf
+    final, residual = _sharpest(search, best)
     protocol = as_protocol(problem, best, one_task=True)
     trajectory = _evaluated(problem, protocol, RTOL)
-    relaxed, relaxed_value, residual = protocol, None, _residual(search, best, final)
+    relaxed, relaxed_value = protocol, None
     if search.relaxed is not None:
         controls, _, residual = search.relaxed
         relaxed = as_protocol(problem, controls)
@@ -77,6 +80,24 @@ def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
         if run.status != "inaccurate":
             break
     return run
+
+
+def _sharpest(search: Search, controls: Controls) -> tuple[Gradient, float]:
+    """Return the gradient by which least is left to gain, and how much that is.
+
+    Where the objective is not smooth, smooth ones stand for it, and each bounds what is left: warm
+    ones by too much, because they lie below it, and cold ones because at a tie they see one side.
+    """
+    found = search.fine.gradient(controls)
+    best = found, _residual(search, controls, found)
+    soft = search.fine.smoothing(controls) if np.isfinite(found.value) else None
+    for _ in range(_ROUNDS):
+        if soft is None or found.slack <= _CLOSE * best[1]:
+            break
+        soft = soft._replace(temperature=_COOLER * soft.temperature)
+        found = search.fine.gradient(controls, soft)
+        best = min(best, (found, _residual(search, controls, found)), key=lambda one: one[1])
+    return best
 
 
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:

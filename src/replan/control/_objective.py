@@ -288,7 +288,8 @@ class Objective:
     def gradient(self, controls: Controls, soft: Smoothing | None = None) -> Gradient:
         """Return value and gradients; the value is infinite where the training diverges.
 
-        soft: what stands for the largest loss, where the goal is "worst".
+        soft: what stands for the objective where that is not smooth: where the goal is "worst", or
+        the risk of the members not their mean.
         """
         if self.counts.gradients >= self.counts.max_gradients:
             raise LimitError

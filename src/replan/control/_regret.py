@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from replan._common.progress import Meter, Watch
 from replan.control._solve import solve
 from replan.control._solver import Solver
 from replan.problem import Ensemble, Problem
+from replan.problem._risk import Risk
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
@@ -58,26 +59,31 @@ class Regret:
 
     def of(self, protocol: str, *, unseen: bool = False) -> Floats:
         """Return by how much (M,) each member's objective lies above its own optimum."""
-        own = self.seen
-        if unseen:
-            if self.unseen is None:
-                raise ValueError("`unseen` expects an ensemble with members to test on, got none")
-            own = self.unseen
+        own = self._own(unseen)[0]
         return np.asarray(own.values[check.one_of("protocol", protocol, own.values)] - own.best)
+
+    def _own(self, unseen: bool) -> tuple[Own, Risk]:
+        """Return what is known of members, or of unseen ones, and these with their weights."""
+        if not unseen:
+            return self.seen, self.ensemble.risk
+        if self.unseen is None or self.ensemble.unseen is None:
+            raise ValueError("`unseen` expects an ensemble with members to test on, got none")
+        return self.unseen, self.ensemble.unseen.risk
+
+    def _mean(self, protocol: str, *, unseen: bool) -> float:
+        return float(self._own(unseen)[1].weights @ self.of(protocol, unseen=unseen))
 
     @property
     def gaps(self) -> dict[str, float]:
         """By protocol, how much more its mean regret is on unseen members than on its own.
 
-        A protocol that only fits the members that it was made for has a large one.
+        A protocol that only fits the members that it was made for has a large one. Both means are
+        weighted.
         """
         return {
-            name: float(self.of(name, unseen=True).mean() - self._mean(self.of(name)))
+            name: self._mean(name, unseen=True) - self._mean(name, unseen=False)
             for name in (self.protocols if self.unseen is not None else ())
         }
-
-    def _mean(self, values: Floats) -> float:
-        return float(self.ensemble.risk.weights @ values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -90,13 +96,10 @@ class Regret:
         }
 
     def _summary(self, protocol: str, *, unseen: bool) -> dict[str, Any]:
-        own, regrets = self.unseen if unseen else self.seen, self.of(protocol, unseen=unseen)
-        assert own is not None
-        mean = float(regrets.mean()) if unseen else self._mean(regrets)
-        levels = {name: float(np.quantile(regrets, level)) for name, level in _LEVELS.items()}
+        (own, risk), regrets = self._own(unseen), self.of(protocol, unseen=unseen)
         return {
-            "mean": mean,
-            **levels,
+            "mean": self._mean(protocol, unseen=unseen),
+            **{name: risk.quantile(regrets, level) for name, level in _LEVELS.items()},
             "members": [
                 {"name": name, "value": value, "best": best, "regret": value - best}
                 for name, value, best in zip(
@@ -151,7 +154,7 @@ def regret(
 ) -> Regret:
     """Compare protocols for an ensemble with the best protocol for each of its members alone.
 
-    So too on the members that it has to test on, `unseen`, if any.
+    Also on its test members, `unseen`, if it has any.
 
     **Main arguments**
 
@@ -193,13 +196,15 @@ def _own(
     best = []
     for m, member in enumerate(ensemble.members):
         least = min(rows[m] for rows in values.values())
-        best.append(min(least, _optimum(member, list(protocols.values()), solver)))
+        best.append(min(least, own_optimum(member, solver, list(protocols.values()))))
         meter.advance()
     return Own(ensemble.names, np.array(best), values)
 
 
-def _optimum(member: Problem, starts: list[Protocol], solver: Solver | None) -> float:
-    """Return the least objective that a search finds for a problem."""
+def own_optimum(
+    member: Problem, solver: Solver | None = None, starts: Sequence[Protocol] | None = None
+) -> float:
+    """Return the least objective that a search finds, of protocols that may mix tasks in a step."""
     plan = solve(member, solver, start=starts)
     if plan.status == "stopped":
         raise KeyboardInterrupt

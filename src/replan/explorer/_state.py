@@ -17,6 +17,7 @@ from replan.dynamics import Dial, Dynamics, Knob, find
 from replan.dynamics._registry import DEFAULT, kinds
 from replan.explorer._drawing import Drawing
 from replan.problem import Problem, example
+from replan.problem._ensemble_file import is_ensemble
 from replan.problem._file import parsed, problem_from, to_toml
 from replan.strategies import STRATEGIES, UnfitError
 
@@ -72,6 +73,11 @@ class State:
     def from_sections(cls, sections: Mapping[str, Any]) -> State:
         """Return the state of the sections of a problem file, checked; nothing long is computed."""
         content = deepcopy(dict(check.instance("problem", sections, Mapping, "sections of a file")))
+        if is_ensemble(content):
+            raise ValueError(
+                "`problem` expects one problem to explore, got an ensemble: give one `seed` in "
+                "[start], and no [ensemble]"
+            )
         model = content.get("model")
         kind = model.get("kind", DEFAULT) if isinstance(model, dict) else DEFAULT
         own = find(check.one_of("model.kind", kind, explorable())).dials

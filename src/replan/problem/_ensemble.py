@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan._common import check
+from replan._common.naming import named
+from replan.dynamics import Knob
 from replan.dynamics._members import DiscreteMembers, Members
 from replan.problem._problem import Problem
 from replan.problem._risk import Risk, RiskLevel, risk_of
@@ -27,13 +29,12 @@ class Ensemble(Problem):
     - `problems`: the members, a list or a dict by name, such as problems with the starts of several
       seeds or with models of several similarities. They have the same tasks, duration, steps,
       objective, controls, limits and knobs.
-    - `weights`: (M,) how likely each member is, of sum 1; by default all are alike.
+    - `member_weights`: (M,) how likely each member is, of sum 1; by default all are alike.
     - `risk`: "mean", "worst", or the part of the weights whose worst members count (conditional
       value at risk): 1 is the mean, and towards 0 it becomes the worst.
     - `unseen`: further problems of the same kind, a list or a dict by name, on which plans can be
-      tested because they were not made for them.
-
-    names: of the members. unseen: an ensemble of the problems to test on, None without any.
+      tested because they were not made for them. Where members have different weights, an
+      `Ensemble` with weights of its own: only then do means over both compare.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -47,28 +48,27 @@ class Ensemble(Problem):
 
     _members: tuple[Problem, ...]
     _risk: Risk
-    names: tuple[str, ...]
-    unseen: Ensemble | None
+    _names: tuple[str, ...]
+    _unseen: Ensemble | None
 
     def __init__(
         self,
         problems: Sequence[Problem] | Mapping[str, Problem],
-        weights: ArrayLike | None = None,
+        member_weights: ArrayLike | None = None,
         risk: RiskLevel = "mean",
         *,
-        unseen: Sequence[Problem] | Mapping[str, Problem] = (),
+        unseen: Sequence[Problem] | Mapping[str, Problem] | Ensemble | None = None,
     ) -> None:
         names, members = _named(problems)
         first = members[0]
         for name, member in zip(names, members, strict=True):
             _check_same(first, member, name)
-        found = risk_of(risk, weights, len(members))
-        others = None
-        if len(unseen) > 0:
-            others = Ensemble(unseen)
+        found = risk_of(risk, member_weights, len(members))
+        others = _to_test_on(unseen, found)
+        if others is not None:
             _check_same(first, others.members[0], f"{others.names[0]} of `unseen`")
-        object.__setattr__(self, "unseen", others)
-        for key, value in (("_members", members), ("_risk", found), ("names", names)):
+        own = {"_members": members, "_risk": found, "_names": names, "_unseen": others}
+        for key, value in own.items():
             object.__setattr__(self, key, value)
         kind = DiscreteMembers if first.model.discrete else Members
         model = kind(
@@ -89,23 +89,34 @@ class Ensemble(Problem):
         """What the objectives of the members come to, with their weights."""
         return self._risk
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What people call the members."""
+        return self._names
+
+    @property
+    def unseen(self) -> Ensemble | None:
+        """The problems to test on, None without any."""
+        return self._unseen
+
     def changed(self, **changes: Any) -> Ensemble:
         """Return the same ensemble with some arguments of its members changed.
 
         `start` is a list of their starts.
         """
-        starts = changes.pop("start", [member.start for member in self.members])
+        starts = check.items("start", changes.pop("start", self.start), "a start for each member")
+        if len(starts) != len(self.members):
+            raise ValueError(
+                f"`start` expects {len(self.members)} starts, one for each member, "
+                f"got {len(starts)}"
+            )
         problems = [
             member.changed(start=start, **changes)
             for member, start in zip(self.members, starts, strict=True)
         ]
-        unseen = {} if self.unseen is None else self.unseen.changed(**changes).by_name
-        return Ensemble(
-            dict(zip(self.names, problems, strict=True)),
-            self.risk.weights,
-            self.risk.word,
-            unseen=unseen,
-        )
+        named_problems = dict(zip(self.names, problems, strict=True))
+        unseen = None if self.unseen is None else self.unseen.changed(**changes)
+        return Ensemble(named_problems, self.risk.weights, self.risk.word, unseen=unseen)
 
     @property
     def by_name(self) -> dict[str, Problem]:
@@ -122,6 +133,7 @@ class Ensemble(Problem):
         }
         if self.unseen is not None:
             section["test_members"] = self.unseen._members_to_dict()
+            section["test_weights"] = self.unseen.risk.weights.tolist()
         shared = {key: x for key, x in first.items() if key not in ("model", "start")}
         return {"ensemble": section} | shared
 
@@ -159,14 +171,28 @@ def _named(problems: Any) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
     return names, tuple(listed)
 
 
+def _to_test_on(unseen: Any, risk: Risk) -> Ensemble | None:
+    """Return the problems to test on as an ensemble; refuse equal weights beside others."""
+    if unseen is None or isinstance(unseen, Ensemble):
+        return unseen
+    with named({"problems": "unseen"}):
+        found = Ensemble(unseen)
+    if np.ptp(risk.weights) > 0:
+        raise ValueError(
+            "`unseen` expects an Ensemble with `member_weights` where the members have them, got "
+            f"{check.show(unseen)}"
+        )
+    return found
+
+
 def _check_same(first: Problem, other: Problem, name: str) -> None:
     """Refuse a member that differs from the first in more than its start and its model."""
     ours, theirs = first.model, other.model
     pairs: dict[str, tuple[Any, Any]] = {
         "tasks": (ours.tasks, theirs.tasks),
         "loss names": (ours.loss_names, theirs.loss_names),
-        "knobs": (list(ours.knobs), list(theirs.knobs)),
-        "end knobs": (list(ours.end_knobs), list(theirs.end_knobs)),
+        "knobs": _where_different(ours.knobs, theirs.knobs),
+        "end knobs": _where_different(ours.end_knobs, theirs.end_knobs),
         "discrete": (ours.discrete, theirs.discrete),
     }
     pairs |= {key: (getattr(first, key), getattr(other, key)) for key in _SHARED}
@@ -185,3 +211,16 @@ def _check_same(first: Problem, other: Problem, name: str) -> None:
                 f"`problems` expects members with the same {key}, got {check.show(one)} and, in "
                 f"{name}, {check.show(another)}"
             )
+
+
+def _where_different(ours: Sequence[Knob], theirs: Sequence[Knob]) -> tuple[list[str], list[str]]:
+    """Return the knobs that only one of two models has, in words."""
+
+    def words(some: Sequence[Knob], others: Sequence[Knob]) -> list[str]:
+        return [
+            f"{one.name} = {one.default:g} from {one.low:g} to {one.high:g}"
+            for one in some
+            if one not in others
+        ]
+
+    return words(ours, theirs), words(theirs, ours)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from replan._common import check
-from replan._common.naming import named
-from replan.dynamics._members import in_threads
+import numpy as np
 
-_OWN = ("risk", "weights", "test_seeds", "members", "test_members")  # others are keys of [model]
+from replan._common import check
+from replan._common.check import Floats
+from replan._common.naming import named
+from replan._common.sections import check_keys, toml
+from replan.dynamics._members import in_threads
+from replan.dynamics._registry import DEFAULT
+from replan.problem._risk import risk_of
+
+_SPANNED = ("risk", "weights", "test_seeds")  # beside keys of [model]
+_LISTED = ("risk", "weights", "members", "test_members", "test_weights")
+_OWN = {*_SPANNED, *_LISTED}
+_MEMBER = ("name", "model", "start")  # the keys of a member that is listed
 _MOST = 100_000  # members
 
 Make = Callable[[Mapping[str, Any]], Any]
@@ -23,34 +33,44 @@ class _Member(NamedTuple):
     content: dict[str, Any]
 
 
+class _Described(NamedTuple):
+    """What a file describes: members, those to test on, and the weights of these, if it has any.
+
+    test_weights: by the weights of the members.
+    """
+
+    members: list[_Member]
+    tests: list[_Member]
+    test_weights: Callable[[Floats], Any]
+
+
 def is_ensemble(content: Mapping[str, Any]) -> bool:
     """Return whether the sections of a problem file describe an ensemble."""
     return "ensemble" in content or bool(_seeded(content))
+
+
+def kinds(content: Mapping[str, Any]) -> set[str]:
+    """Return the kinds of all models that the sections of a problem file, checked, describe."""
+    section = content.get("ensemble", {})
+    models = [one["model"] for one in section.get("members", [])] or [content["model"]]
+    return {model.get("kind", DEFAULT) for model in models} | set(section.get("kind", ()))
 
 
 def ensemble_from(ensemble: Callable[..., Any], content: Mapping[str, Any], make: Make) -> Any:
     """Return the ensemble that the sections describe; `make` makes the problem of a member."""
     section = check.instance("ensemble", content.get("ensemble", {}), Mapping, "a table of keys")
     shared = {key: x for key, x in content.items() if key != "ensemble"}
-    members, unseen = _listed(shared, section, "members"), []
-    if "members" in section:
-        _refuse(section, [key for key in section if key not in (*_OWN[:2], *_OWN[3:])])
-        if "test_members" in section:
-            unseen = _listed(shared, section, "test_members")
-    else:
-        _refuse(section, [key for key in ("test_members",) if key in section])
-        axes = {key: _values(key, x) for key, x in section.items() if key not in _OWN}
-        seeds = _seeds_of(shared)
-        members = _product(shared, axes, seeds)
-        if "test_seeds" in section:
-            tests = _test_seeds(section["test_seeds"], seeds)
-            unseen = _product(shared, axes, tests)
-    names = {key: f"ensemble.{key}" for key in ("weights", "risk")}
-    made = _made(members, make, section), _made(unseen, make, section)
-    with named(names):
-        return ensemble(
-            made[0], section.get("weights"), section.get("risk", "mean"), unseen=made[1]
-        )
+    listed = "members" in section
+    described = _one_by_one(shared, section) if listed else _spanned(shared, section)
+    count = len(described.members)
+    with named({"member_weights": "ensemble.weights", "risk": "ensemble.risk"}):
+        risk = risk_of(section.get("risk", "mean"), section.get("weights"), count)
+    members, tests = (_made(some, make, section) for some in described[:2])
+    unseen = None
+    if tests:
+        with named({"member_weights": "ensemble.test_weights"}):
+            unseen = ensemble(tests, described.test_weights(risk.weights))
+    return ensemble(members, risk.weights, risk.word, unseen=unseen)
 
 
 def _made(members: Sequence[_Member], make: Make, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,32 +87,74 @@ def _made(members: Sequence[_Member], make: Make, section: Mapping[str, Any]) ->
     return dict(zip([member.name for member in members], problems, strict=True))
 
 
-def _refuse(section: Mapping[str, Any], keys: Sequence[str]) -> None:
-    for key in keys:
-        other = "members" if "members" in section else "test_seeds"
+# Members that are listed
+
+
+def _one_by_one(shared: Mapping[str, Any], section: Mapping[str, Any]) -> _Described:
+    """Return the members that a file lists."""
+    for key in section:
+        if key not in _LISTED:
+            raise ValueError(
+                f"`ensemble.{key}` does not go with `ensemble.members`, beside which only "
+                f"{', '.join(x for x in _LISTED if x != 'members')} are known"
+                f"{check.hint(key, _LISTED)}"
+            )
+    members = _listed(shared, section, "members")
+    if not members:
+        raise ValueError("`ensemble.members` expects at least one member, got none")
+    tests = _listed(shared, section, "test_members")
+    if tests and "weights" in section and "test_weights" not in section:
         raise ValueError(
-            f"`ensemble.{key}` does not go with `ensemble.{other}`, which names the members one by "
-            "one" if "members" in section
-            else f"`ensemble.{key}` only with `ensemble.members`, expects `ensemble.{other}`"
-        )  # fmt: skip
+            "`ensemble.test_weights` is missing: where members have `ensemble.weights`, those to "
+            "test on have theirs"
+        )
+    return _Described(members, tests, lambda _: section.get("test_weights"))
 
 
 def _listed(shared: Mapping[str, Any], section: Mapping[str, Any], key: str) -> list[_Member]:
-    """Return members that a file names one by one."""
+    """Return the members that a key lists."""
     found = []
     for i, one in enumerate(check.items(f"ensemble.{key}", section.get(key, []), "tables")):
         name = f"ensemble.{key}[{i}]"
         check.instance(name, one, Mapping, "a table with `model` and `start`")
+        check_keys(one, _MEMBER, name)
         for part in ("model", "start"):
             if part not in one:
                 raise ValueError(f"`{name}.{part}` is missing")
         own = {part: one[part] for part in ("model", "start")}
-        found.append(_Member(str(one.get("name", f"member {i + 1}")), {**shared, **own}))
+        word = check.word(f"{name}.name", one.get("name", f"member {i + 1}"))
+        found.append(_Member(word, {**shared, **own}))
+    _different(f"ensemble.{key}", "names", [member.name for member in found])
     return found
 
 
+# Members by seeds and by keys of the model
+
+
+def _spanned(shared: Mapping[str, Any], section: Mapping[str, Any]) -> _Described:
+    """Return the members that seeds and keys of the model span."""
+    for key in ("test_members", "test_weights"):
+        if key in section:
+            raise ValueError(
+                f"`ensemble.{key}` goes with `ensemble.members`, which is missing: members by "
+                "seeds are tested on `ensemble.test_seeds`"
+            )
+    axes = {key: _values(key, x) for key, x in section.items() if key not in _OWN}
+    seeds, tests = _seeds_of(shared), []
+    if "test_seeds" in section:
+        tests = _test_seeds(section["test_seeds"], seeds)
+    members = _product(shared, axes, seeds)
+
+    def test_weights(weights: Floats) -> Floats:
+        """Give members to test on the weight of their model, in equal parts."""
+        each = weights.reshape(-1, len(seeds or [0])).sum(axis=1)
+        return np.repeat(each / len(tests), len(tests))
+
+    return _Described(members, _product(shared, axes, tests) if tests else [], test_weights)
+
+
 def _product(
-    shared: Mapping[str, Any], axes: Mapping[str, list[Any]], seeds: Sequence[Any] | None
+    shared: Mapping[str, Any], axes: Mapping[str, list[Any]], seeds: Sequence[int] | None
 ) -> list[_Member]:
     """Return a member for each choice of keys of the model and each seed, these last."""
     starts = _starts(shared, seeds)
@@ -101,44 +163,27 @@ def _product(
         count *= len(choices)
     if count > _MOST:
         raise ValueError(f"`ensemble` expects at most {_MOST} members, got {count}")
-    given = isinstance(shared["start"], Mapping) and "members" in shared["start"]
+    fixed = check.instance("model", shared.get("model", {}), Mapping, "a table of keys")
     found = []
     for values in product(*axes.values()):
         own = dict(zip(axes, values, strict=True))
         words = [f"{key} {value}" for key, value in own.items()]
         for word, start in starts:
             name = ", ".join([*words, *([word] if word else [])]) or "member 1"
-            model = {**dict(shared.get("model", {})), **own}
-            found.append(_Member(name, {**shared, "model": model, "start": start}))
-    return _with_starts(found, shared["start"]["members"]) if given else found
+            content = {**shared, "model": {**fixed, **own}} | start
+            found.append(_Member(name, content))
+    return found
 
 
-def _with_starts(members: Sequence[_Member], starts: Any) -> list[_Member]:
-    """Return members with starts that are listed one by one, as results hold them."""
-    listed = check.items("start.members", starts, "starts, one for each member")
-    each = len(listed) // max(len(members), 1)
-    if not listed or each * len(members) != len(listed):
-        raise ValueError(
-            f"`start.members` expects as many starts for each of {len(members)} models, "
-            f"got {len(listed)}"
-        )
-    return [
-        _Member(
-            f"{members[i // each].name}, start {i % each + 1}" if each > 1 else f"member {i + 1}",
-            {**members[i // each].content, "start": start},
-        )
-        for i, start in enumerate(listed)
-    ]
-
-
-def _starts(shared: Mapping[str, Any], seeds: Sequence[Any] | None) -> list[tuple[str, Any]]:
-    """Return the names and sections of all starts."""
-    start = shared.get("start", {})
+def _starts(
+    shared: Mapping[str, Any], seeds: Sequence[int] | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names of all starts, and the section that each makes of `[start]`, if any."""
     if seeds is None:
-        return [("", start)]
-    [key] = _seeded(shared) or [key for key, x in start.items() if isinstance(x, Mapping)]
+        return [("", {})]
+    start, [key] = shared["start"], _seeded(shared)
     table = {name: x for name, x in start[key].items() if name != "seeds"}
-    return [(f"seed {seed}", {**start, key: {**table, "seed": seed}}) for seed in seeds]
+    return [(f"seed {seed}", {"start": {**start, key: {**table, "seed": seed}}}) for seed in seeds]
 
 
 def _seeded(content: Mapping[str, Any]) -> list[str]:
@@ -154,6 +199,8 @@ def _seeds_of(shared: Mapping[str, Any]) -> list[int] | None:
     tables = _seeded(shared)
     if not tables:
         return None
+    if len(tables) > 1:
+        raise ValueError(f"`start` expects `seeds` in one table, got {' and '.join(tables)}")
     [key] = tables
     if "seed" in shared["start"][key]:
         raise ValueError(f"`start.{key}` expects `seed` or `seeds`, got both")
@@ -179,18 +226,29 @@ def _test_seeds(given: Any, seeds: list[int] | None) -> list[int]:
 def _seeds(name: str, given: Any, first: int) -> list[int]:
     """Return seeds that are listed, or so many from `first` on."""
     if isinstance(given, list | tuple):
-        found = [check.integer(name, seed) for seed in given]
-        if not found or len(set(found)) < len(found):
-            raise ValueError(f"`{name}` expects different seeds, got {check.show(given)}")
-        return found
+        if not given:
+            raise ValueError(f"`{name}` expects at least one seed, got none")
+        return _different(name, "seeds", [check.integer(name, seed) for seed in given])
     return list(range(first, first + check.integer(name, given, at_least=1, at_most=_MOST)))
 
 
 def _values(key: str, given: Any) -> list[Any]:
     """Return the values of a key of the model, of which there is at least one."""
+    near = check.hint(key, _SPANNED)
     if not isinstance(given, list | tuple) or not given:
         raise ValueError(
-            f"`ensemble.{key}` expects a list of values for the key of [model], "
-            f"got {check.show(given)}"
+            f"`ensemble.{key}` expects a list of values for a key of [model], "
+            f"got {check.show(given)}{near}"
         )
-    return list(given)
+    return _different(f"ensemble.{key}", "values", given, near)
+
+
+def _different(name: str, what: str, given: Iterable[Any], near: str = "") -> list[Any]:
+    """Return what is given, each of which must be there once."""
+    seen, found = set(), list(given)
+    for one in found:
+        text = json.dumps(float(one) if type(one) is int else one, sort_keys=True, default=str)
+        if text in seen:
+            raise ValueError(f"`{name}` expects different {what}, got {toml(one)} twice{near}")
+        seen.add(text)
+    return found

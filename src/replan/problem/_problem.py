@@ -222,6 +222,16 @@ class Problem:
         return (self,)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What people call the members."""
+        return ("problem",)
+
+    @property
+    def unseen(self) -> Problem | None:
+        """Further members, to test on: none, unless it is an `Ensemble` that has some."""
+        return None
+
+    @property
     def risk(self) -> Risk:
         """What the objectives of all members come to."""
         return ONE

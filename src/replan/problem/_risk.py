@@ -45,7 +45,7 @@ class Risk:
         """What it makes of members, for people."""
         if self.level in (0.0, 1.0):
             return f"{self.word} of {self.weights.size} members"
-        return f"mean of the worst {self.level:.3g} of {self.weights.size} members"
+        return f"mean of the worst {100 * self.level:.3g} % of {self.weights.size} members"
 
     @cached_property
     def caps(self) -> Floats:
@@ -62,6 +62,12 @@ class Risk:
         if self.level == 0.0:
             return np.asarray(x.max(axis=0))
         return np.sum(_times(self.mixture(x), x), axis=0)
+
+    def quantile(self, x: Floats, level: float) -> float:
+        """Return the least of numbers (M,) that members of this part of the weights are within."""
+        order = np.argsort(x, kind="stable")
+        reached = np.cumsum(self.weights[order]) >= level - _SUM
+        return float(x[order[np.argmax(reached)]])
 
     def mixture(self, x: Floats) -> Floats:
         """Return how much each member (M, …) counts: as much as it may, the worst ones first."""
@@ -102,9 +108,9 @@ def _level(given: Any) -> float:
 def _weights(given: Any, count: int) -> Floats:
     if given is None:
         return np.full(count, 1 / count)
-    weights = check.array("weights", given, (count,))
+    weights = check.array("member_weights", given, (count,))
     if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
         raise ValueError(
-            f"`weights` expects numbers above 0 of sum 1, got {check.show(weights.tolist())}"
+            f"`member_weights` expects numbers above 0 of sum 1, got {check.show(weights.tolist())}"
         )
     return np.asarray(weights / weights.sum())

@@ -27,6 +27,8 @@ MOST = 100_000  # values of an axis, problems and results: more have no place in
 Path = tuple[str, ...]
 Content = Mapping[str, Any]
 
+BEGIN = ("model", "start", "ensemble")  # the sections that say where training begins
+
 _FORMS = {"from", "to", "values"}  # a table with one of these keys is an axis, a section is not
 _DIGITS = 12  # of the values of a range: 0.15 rather than 0.15000000000000002
 _UNNAMED = 3  # lists at most that a model refuses together without naming any of them
@@ -80,8 +82,8 @@ def find_axes(
     found = dict(_several(content, ()))
     axes = {path: _explicit(path, x) for path, x in found.items() if isinstance(x, Mapping)}
     lists = {path: x for path, x in found.items() if isinstance(x, list)}
-    parts = {name: content[name] for name in ("model", "start") if name in content}
-    if len(parts) == 2:  # in them, mistakes are told by code of the user's
+    parts = {name: content[name] for name in BEGIN if name in content}
+    if parts.keys() >= {"model", "start"}:  # in them, mistakes are told by code of the user's
         known, more = (
             {path: x for path, x in some.items() if path[0] in parts} for some in (axes, lists)
         )

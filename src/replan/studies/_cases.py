@@ -17,8 +17,8 @@ from replan._common.check import Floats
 from replan._common.interrupt import interrupted
 from replan.control import METHODS, Plan, solve
 from replan.dynamics import IntegrationError, find
-from replan.dynamics._registry import DEFAULT
-from replan.problem import Problem
+from replan.problem import Ensemble, Problem
+from replan.problem._ensemble_file import kinds
 from replan.protocol import Protocol
 from replan.simulation import Simulation, simulate
 from replan.strategies import STRATEGIES
@@ -64,34 +64,40 @@ def _told(compute: Callable[..., Content]) -> Callable[..., Content]:
 
 
 def _check_known(
-    model: Content | None = None,
+    begin: Content | None = None,
     problem: Content | None = None,
     run: Content | None = None,
     **_: Any,
 ) -> None:
     """Refuse names that this process does not know, such as those of a notebook in a worker."""
-    find((model or (problem or {}).get("model", {})).get("kind", DEFAULT))
+    for kind in kinds(problem or begin or {}):
+        find(kind)
     if run is not None:
         key = "strategy" if "strategy" in run else "method"
         check.one_of(key, run[key], STRATEGIES if key == "strategy" else METHODS)
 
 
 @_told
-def make_start(model: Content, start: Content, code: str) -> Content:
-    """Return a start, which may take long to make, as a state."""
-    sections = {"model": model, "start": start, "training": {"duration": 1.0}}
-    problem = Problem.from_dict(sections)
-    return {"status": "ok", "start": problem.model.start_to_dict(problem.start)}
+def make_start(begin: Content, code: str) -> Content:
+    """Return the section that holds a start, which may take long to make, as a state.
+
+    begin: the sections of a problem file that it depends on. That of an ensemble holds the starts
+    of all members.
+    """
+    problem = Problem.from_dict(begin | {"training": {"duration": 1.0}})
+    if isinstance(problem, Ensemble):
+        return {"status": "ok", "begin": {"ensemble": problem.to_dict()["ensemble"]}}
+    return {"status": "ok", "begin": {"start": problem.model.start_to_dict(problem.start)}}
 
 
 @_told
-def run_on(problem: Content, start: Content, run: Content, code: str) -> Content:
+def run_on(problem: Content, begin: Content, run: Content, code: str) -> Content:
     """Return what a row says about a run on a problem; for a plan also the text of its file.
 
-    start: as a state. run: { strategy = …, settings } or { method = …, settings }. code: of the
-    user's that this calls, a digest by which an edit is noticed.
+    begin: the section that holds its start. run: { strategy = …, settings } or { method = …,
+    settings }. code: of the user's that this calls, a digest by which an edit is noticed.
     """
-    made = Problem.from_dict(problem | {"start": start})
+    made = Problem.from_dict(problem | begin)
     if "strategy" in run:
         return _row(evaluate(made, _protocol(made, run), throw=False))
     settings = {key: x for key, x in run.items() if key not in ("method", "max_gradients")}
@@ -104,14 +110,14 @@ def run_on(problem: Content, start: Content, run: Content, code: str) -> Content
 @_told
 def simulate_on(
     problem: Content,
-    start: Content,
+    begin: Content,
     run: Content,
     protocol: Content | None,
     sgd: Content,
     code: str,
 ) -> Content:
     """Return what a row says about SGD with the protocol of a run, made anew for a strategy."""
-    made = Problem.from_dict(problem | {"start": start})
+    made = Problem.from_dict(problem | begin)
     if protocol is None:
         return _simulated(made, _protocol(made, run), sgd)
     return _simulated(made, Protocol.from_dict(protocol), sgd)

@@ -21,7 +21,7 @@ from replan.problem._file import problem_from, sections
 from replan.simulation._simulate import check_simulable
 from replan.strategies import STRATEGIES
 from replan.strategies._arguments import arguments
-from replan.studies._axes import MOST, count, find_axes, points, put, zipped
+from replan.studies._axes import BEGIN, MOST, count, find_axes, points, put, zipped
 from replan.studies._file import Run, read_sweep
 from replan.studies._study import RESERVED
 
@@ -131,8 +131,8 @@ class Design:
         seen: set[str] = set()
         for i, content in enumerate(self.problems):
             meter.advance()
-            begin = _text([content["model"], content["start"]])
-            rest = _text([content["model"], {**content, "start": None}])
+            begin = _text([content.get(key) for key in BEGIN])
+            rest = _text({**content, "start": None})
             if seen >= {begin, rest}:
                 continue
             try:

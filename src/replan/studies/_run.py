@@ -18,8 +18,10 @@ from replan._common.progress import Watch
 from replan._common.sources import reachable_sources
 from replan.control import METHODS
 from replan.dynamics import find
-from replan.dynamics._registry import DEFAULT, model_modules
+from replan.dynamics._registry import model_modules
+from replan.problem._ensemble_file import kinds
 from replan.strategies import STRATEGIES
+from replan.studies._axes import BEGIN
 from replan.studies._cases import Content, make_start, run_on, simulate_on
 from replan.studies._design import Design
 from replan.studies._study import Study
@@ -137,7 +139,7 @@ def write(
 def _starts(design: Design, sweep: Sweep, code: str) -> list[Content]:
     """Return the start of every problem, or why there is none; each is made once."""
     cases = [
-        {"model": problem["model"], "start": problem["start"], "code": code}
+        {"begin": {key: problem[key] for key in BEGIN if key in problem}, "code": code}
         for problem in design.problems
     ]
     texts = [json.dumps(case, sort_keys=True) for case in cases]
@@ -149,8 +151,8 @@ def _starts(design: Design, sweep: Sweep, code: str) -> list[Content]:
 def _results(design: Design, sweep: Sweep, code: str, starts: Sequence[Content]) -> list[Content]:
     """Return what each run gave, or why its problem has no start."""
     cases = [
-        {"problem": problem, "start": starts[i]["start"], "run": run.spec, "code": code}
-        if "start" in starts[i]
+        {"problem": problem, "begin": starts[i]["begin"], "run": run.spec, "code": code}
+        if "begin" in starts[i]
         else None
         for i, problem, run in ((i, design.problems[i], run) for i, run in design.cases)
     ]
@@ -174,7 +176,7 @@ def _simulated(
             continue
         plan = json.loads(result["file"]) if "file" in result else None
         protocol = plan and {key: plan[key] for key in ("duration", "edges", "shares", "knobs")}
-        case = {"problem": design.problems[i], "start": starts[i]["start"], "run": run.spec}
+        case = {"problem": design.problems[i], "begin": starts[i]["begin"], "run": run.spec}
         cases.append(case | {"protocol": protocol, "sgd": design.simulate, "code": code})
     left_out = {"status": "not run", "advice": "what it simulates has no value"}
     return _each(sweep, simulate_on, cases, [left_out] * len(cases))
@@ -199,8 +201,8 @@ def _code(design: Design) -> str:
     That of REPLAN_IMPORT every sweep sees by itself.
     """
     modules = model_modules()
-    kinds = {problem["model"].get("kind", DEFAULT) for problem in design.problems}
-    things: list[Any] = [find(kind) for kind in sorted(kinds)]
+    known = set().union(*(kinds(problem) for problem in design.problems))
+    things: list[Any] = [find(kind) for kind in sorted(known)]
     for run in design.runs:
         things.append(STRATEGIES[run.word].recipe if run.what == "strategy" else METHODS[run.word])
     found = [reachable_sources(thing) for thing in things if thing.__module__ not in modules]

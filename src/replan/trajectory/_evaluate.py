@@ -155,7 +155,7 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
     status: Status = "ok"
     advice = ""
     if bad:
-        names = [problem.model.names[m] for m in bad]  # type: ignore[attr-defined]
+        names = [problem.names[m] for m in bad]
         status, advice = members[bad[0]].status, f"{listed(names)}: {members[bad[0]].advice}"
     return Trajectory(
         problem,

@@ -262,7 +262,7 @@ class Trajectory:
         }
 
     def _members_to_dict(self) -> list[dict[str, Any]]:
-        names = self.problem.model.names  # type: ignore[attr-defined]
+        names = self.problem.names
         return [
             {
                 "name": name,
@@ -357,11 +357,12 @@ class Trajectory:
         """In a line, how the objectives of an ensemble's members are spread; else none."""
         if not self.members:
             return []
-        values, names = self.member_losses, self.problem.model.names  # type: ignore[attr-defined]
+        values, names = self.member_losses, self.problem.names
         best, worst = int(np.argmin(values)), int(np.argmax(values))
+        median = self.problem.risk.quantile(values, 0.5)
         return [
             f"members from {values[best]:.4g} ({names[best]}) to {values[worst]:.4g} "
-            f"({names[worst]}), median {np.median(values):.4g}"
+            f"({names[worst]}), median {median:.4g}"
         ]
 
     @property
