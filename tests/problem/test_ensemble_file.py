@@ -76,7 +76,7 @@ def test_members_to_test_on_have_the_weights_of_their_models():
         ({"ensemble": {"similarity": [0.3, 2.0]}}, "`ensemble.similarity` expects"),
         ({"ensemble": {"similarty": [0.3]}}, "similarty.*similarity"),
         ({"ensemble": {"risk": 2.0}}, "`ensemble.risk` expects"),
-        ({"ensemble": {"risk": "wurst"}}, "`ensemble.risk` expects one of mean, worst"),
+        ({"ensemble": {"risk": "wurst"}}, '`ensemble.risk` expects "mean", "worst" or a number'),
         ({"ensemble": {"weights": [0.5, 0.6]}}, "`ensemble.weights` expects numbers above 0 of"),
         ({"ensemble": {"weights": [1.0]}}, "`ensemble.weights` expects"),
         ({"ensemble": {"test_seeds": [4]}}, "`ensemble.test_seeds` expects seeds that are not in"),

@@ -306,8 +306,10 @@ def hint(word: Any, known: Iterable[str]) -> str:
     """Return ", did you mean …?" with the nearest of the known words, or nothing."""
     if not isinstance(word, str) or len(word) > _WIDEST:
         return ""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f", did you mean `{near[0]}`?" if near else ""
+    spelt = {one.lower(): one for one in known}
+    begun = [one for one in spelt if one.startswith(word.lower())]
+    near = begun if len(begun) == 1 else get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
+    return f", did you mean `{spelt[near[0]]}`?" if near else ""
 
 
 def _show_shape(shape: tuple[Any, ...]) -> str:

@@ -96,8 +96,9 @@ def risk_of(given: Any, weights: Any, count: int) -> Risk:
 
 
 def _level(given: Any) -> float:
-    if isinstance(given, str):
-        return {"mean": 1.0, "worst": 0.0}[check.one_of("risk", given, ["mean", "worst"])]
+    words = {"mean": 1.0, "worst": 0.0}
+    if isinstance(given, str) and given in words:
+        return words[given]
     expects = '`risk` expects "mean", "worst" or a number above 0, at most 1'
     try:
         return check.number("risk", given, above=0, at_most=1)
