@@ -222,7 +222,7 @@ def test_merged_steps_are_the_same_protocol(state):
 
 def test_how_far_the_optimum_is_ahead():
     assert "ahead by 75.0% of yours (4 times lower)" in ahead(0.4, 0.1)
-    assert "yours is ahead" in ahead(0.1, 0.4)
+    assert "yours is better" in ahead(0.1, 0.4)
     assert "by 3" in ahead(1.0, -2.0)
 
 
