@@ -26,18 +26,16 @@ class Card:
         self._title = pn.pane.HTML(sizing_mode="stretch_width", margin=(4, 8))
         self._bar = Bar(look, 30, x_range)
         self._lines = Lines(look, 210, log=log, label="loss", x_range=x_range, y_range=y_range)
-        self._knobs = Lines(look, 100, log=False, label="", x_range=x_range)
+        self._knobs = Lines(look, 130, log=False, label="", x_range=x_range)
         self._knobs_pane = pn.pane.Bokeh(
-            self._knobs.figure, sizing_mode="stretch_width", margin=0, visible=False,
-            css_classes=["knobs"],
-        )  # fmt: skip
+            self._knobs.figure, sizing_mode="stretch_width", margin=0, css_classes=["knobs"]
+        )
         self._note = ""
         self._run: Trajectory | None = None
         self.view = pn.Column(
             self._title,
             pn.pane.Bokeh(self._bar.figure, sizing_mode="stretch_width", margin=0),
             pn.pane.Bokeh(self._lines.figure, sizing_mode="stretch_width", margin=0),
-            self._knobs_pane,
             css_classes=["tile", f"card-{name}"],
             styles={"flex": "1 1 300px", "max-width": "560px"},
         )
@@ -46,8 +44,10 @@ class Card:
         """Show a run that is up to date."""
         self._bar.update(run.protocol)
         self._lines.losses(run)
-        self._knobs_pane.visible = bool(run.protocol.varied)
-        self._knobs.knobs(run.protocol)
+        varied = bool(run.protocol.varied)
+        if varied:
+            self._knobs.knobs(run.protocol)
+        self._show_knobs(varied)
         self._run, self._note = run, note
         self.fade(False)
 
@@ -64,11 +64,19 @@ class Card:
             f'<span class="note">{note}</span></div>'
         )
 
+    def _show_knobs(self, shown: bool) -> None:
+        """Put the curves of knobs on the card, or take them away: hidden ones would take room."""
+        there = self._knobs_pane in self.view.objects
+        if shown and not there:
+            self.view.append(self._knobs_pane)
+        elif there and not shown:
+            self.view.remove(self._knobs_pane)
+
     def empty(self, why: str) -> None:
         """Show nothing but the reason."""
         self._run = None
         self._lines.clear()
-        self._knobs_pane.visible = False
+        self._show_knobs(False)
         self.fade(True, why)
 
 

@@ -45,7 +45,7 @@ class Sidebar:
         self._shown = pn.widgets.MultiChoice(
             name="strategies side by side", options=showable(), css_classes=["shown"], **_WIDE
         )
-        self._free = pn.widgets.CheckBoxGroup(inline=True, css_classes=["free"], **_WIDE)
+        self._free = pn.widgets.CheckBoxGroup(css_classes=["free"], **_WIDE)
         self._main = pn.Column(sizing_mode="stretch_width", margin=0)
         self._more = pn.Column(sizing_mode="stretch_width", margin=0)
         self._sliders: dict[str, Any] = {}
