@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import panel as pn
+from tornado.ioloop import IOLoop
 
 from replan.control import Plan
 from replan.explorer import _files, _texts
@@ -54,8 +55,8 @@ class Page:
         self, state: State, theme: str, document: Any, workers: Workers, query: Mapping[str, str]
     ) -> None:
         look = LOOKS[theme]
-        self._document = document
-        self._jobs = Background(workers, document.add_next_tick_callback)
+        self._document, self._loop, self._closed = document, IOLoop.current(), False
+        self._jobs = Background(workers, self._deliver)
         self._state = state
         self._shown: Shown | None = None
         self._before: tuple[State, Shown] | None = None  # the state that was shown last
@@ -81,11 +82,26 @@ class Page:
             )
             for name, label in (("shell", "in the shell"), ("python", "in Python"))
         }
-        document.on_session_destroyed(lambda _: self._jobs.close())
+        document.on_session_destroyed(self._close)
         if query:
             self._load(lambda: State.from_query(query), "the link is not understood: ")
         else:
             self._compute()
+
+    def _deliver(self, act: Callable[[], None]) -> None:
+        """Call a function in the thread of the page, with the document's lock; from any thread.
+
+        By way of the loop: Bokeh forgets callbacks that another thread adds while changes are held.
+        """
+        self._loop.add_callback(self._call_locked, act)
+
+    def _call_locked(self, act: Callable[[], None]) -> None:
+        if not self._closed:
+            self._document.add_next_tick_callback(act)
+
+    def _close(self, _: Any) -> None:
+        self._closed = True
+        self._jobs.close()
 
     # What follows from what
 
