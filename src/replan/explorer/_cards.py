@@ -27,9 +27,8 @@ class Card:
         self._bar = Bar(look, 30, x_range)
         self._lines = Lines(look, 210, log=log, label="loss", x_range=x_range, y_range=y_range)
         self._knobs = Lines(look, 130, log=False, label="", x_range=x_range)
-        self._knobs_pane = pn.pane.Bokeh(
-            self._knobs.figure, sizing_mode="stretch_width", margin=0, css_classes=["knobs"]
-        )
+        self._knobs.figure.css_classes = ["knobs"]
+        self._knobs_pane = pn.pane.Bokeh(self._knobs.figure, sizing_mode="stretch_width", margin=0)
         self._note = ""
         self._run: Trajectory | None = None
         self.view = pn.Column(
