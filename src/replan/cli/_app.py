@@ -20,7 +20,6 @@ from replan.cli import (
     simulate,
     solve,
     sweep,
-    test,
     train,
     tune,
 )
@@ -78,7 +77,6 @@ for command in (
     simulate.command,
     solve.command,
     sweep.command,
-    test.command,
     train.command,
     tune.command,
 ):

@@ -44,9 +44,9 @@ def command(
     """Recompute a figure of the paper and check its claims.
 
     `all` makes the figures of the theory, in a quarter of an hour on two cores, but not `stream`,
-    which takes longer; `images` those on real images (see `replan data`); `networks`, also on
-    images, takes hours. Writes NAME.png, NAME.pdf and NAME.csv, claims.json and claims.md. What is
-    finished is kept in OUT/cache: the same command continues from there.
+    which takes longer; `images` those on real images (see `replan data`). Writes NAME.png, NAME.pdf
+    and NAME.csv, claims.json and claims.md. What is finished is kept in OUT/cache: the same command
+    continues from there.
 
     \b
     Examples:

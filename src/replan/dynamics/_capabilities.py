@@ -118,16 +118,8 @@ class Realised(ABC):
     """A model whose losses are means over random realisations, known by their numbers.
 
     Examples:
-        >>> rng = np.random.default_rng(0)
-        >>> pixels = rng.integers(0, 256, (200, 8, 8), dtype=np.uint8)  # noise in place of pictures
-        >>> labels = np.arange(200, dtype=np.uint8) % 10
-        >>> images = replan.networks.Images(pixels, labels, pixels, labels)
-        >>> tasks = replan.networks.mixed_tasks(images, similarity=0.5, test_samples=20)
-        >>> model = replan.networks.ImageNetwork(tasks, hidden=2, realisations=3)
-        >>> isinstance(model, replan.dynamics.Realised)
-        True
-        >>> model.realisations, model.unseen(2).realisations
-        ([0, 1, 2], [3, 4])
+        >>> isinstance(replan.TeacherStudent.similar(0.3), replan.dynamics.Realised)
+        False
     """
 
     realisations: list[int]

@@ -14,7 +14,6 @@ from replan._common import check
 from replan.dynamics._dynamics import Dynamics
 
 DEFAULT = "teacher-student"  # for a problem file that names no kind
-_ELSEWHERE = {"network": "replan.networks"}  # kinds of layers above, imported when asked for
 IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with the user's own models
 
 _D = TypeVar("_D", bound=type[Dynamics])
@@ -69,8 +68,8 @@ def find(kind: str) -> type[Dynamics]:
 
 
 def kinds() -> list[str]:
-    """Return the words of all kinds that are registered, and those of replan's own that will be."""
-    return sorted({*_KINDS, *_ELSEWHERE})
+    """Return the words of all kinds that are registered."""
+    return sorted(_KINDS)
 
 
 def known(kind: str) -> bool:
@@ -81,8 +80,6 @@ def known(kind: str) -> bool:
     entry points `replan.models` of installed packages.
     """
     import_named()
-    if kind in _ELSEWHERE:
-        importlib.import_module(_ELSEWHERE[kind])
     if kind not in _KINDS:
         for entry in _entry_points():
             if entry.name == kind:

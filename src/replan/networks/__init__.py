@@ -5,7 +5,6 @@ from replan.networks._datasets import Images, cifar10, fashion_mnist
 from replan.networks._download import fetch
 from replan.networks._driver import POLICIES
 from replan.networks._experiment import Experiment
-from replan.networks._model import ImageNetwork, NetworkStart, NetworkWeights
 from replan.networks._tasks import (
     ImageTasks,
     class_tasks,
@@ -13,17 +12,12 @@ from replan.networks._tasks import (
     mixed_tasks,
     parity_tasks,
 )
-from replan.networks._testing import Tested, test
 
 __all__ = [
     "POLICIES",
     "Experiment",
-    "ImageNetwork",
     "ImageTasks",
     "Images",
-    "NetworkStart",
-    "NetworkWeights",
-    "Tested",
     "Training",
     "cifar10",
     "class_tasks",
@@ -33,5 +27,4 @@ __all__ = [
     "image_tasks",
     "mixed_tasks",
     "parity_tasks",
-    "test",
 ]

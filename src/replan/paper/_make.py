@@ -48,12 +48,12 @@ Examples:
     >>> replan.paper.IMAGE_FIGURES
     ('fashion-dynamics', 'fashion-similarity', 'cifar-dynamics')
 """
-LONG_FIGURES = ("networks", "robust", "stream")
+LONG_FIGURES = ("robust", "stream")
 """The figures that take half an hour and more: each is made by its name alone.
 
 Examples:
     >>> replan.paper.LONG_FIGURES
-    ('networks', 'robust', 'stream')
+    ('robust', 'stream')
 """
 _ALL = (*FIGURES, *IMAGE_FIGURES, *LONG_FIGURES)
 _MOST_SEEDS = 100_000  # which all have a place in one table
