@@ -17,8 +17,8 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan.control._objective import Controls, Objective
-from replan.dynamics import _members
+from replan.control.objective import Controls, Objective
+from replan.models import _members
 from streams import together, with_exponents
 
 
@@ -35,7 +35,7 @@ def ensemble(count: int, risk: str | float = "mean") -> replan.Ensemble:
 def gradient(count: int):
     """Return a function that computes a value and gradient on the plan's own grid."""
     objective = Objective(ensemble(count), 250)
-    knobs = objective.model.panel.rows(objective.problem.knob_values, 250)
+    knobs = objective.model.layout.rows(objective.problem.knob_values, 250)
     controls = Controls(np.full((250, 2), 0.5), knobs)
     objective.gradient(controls)
     return lambda: objective.gradient(controls)

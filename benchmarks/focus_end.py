@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from common import save
 from replan import networks
-from replan._common.statistics import mean_interval
+from replan.statistics import mean_interval
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import FocusThenReplay
 from replan.sweeps import sweep

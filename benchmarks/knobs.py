@@ -142,9 +142,9 @@ def denoising(problem: replan.Problem, shoot):
         mixed = (1 - b * kappa) * kappa * variance - b * noise
         pull = kappa * lam - e * seen
         square = lam - 2 * kappa * e * lam + e**2 * seen
-        heard = kappa**2 * signal + noise * m
+        run_interruptibly = kappa**2 * signal + noise * m
         return ca.vertcat(
-            lr * (2 * kappa * signal - (b + e) * heard - m * seen),
+            lr * (2 * kappa * signal - (b + e) * run_interruptibly - m * seen),
             4 * lr * pull + lr**2 * (seen * rest + 2 * pull * mixed + square * power),
             lr * mixed,
         )

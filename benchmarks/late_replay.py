@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from common import save
-from replan._common.statistics import mean_interval
+from replan.statistics import mean_interval
 from replan.networks import mixed_tasks, test
 from replan.paper import _contenders as contenders
 from replan.paper._contenders import BATCH, SINGLE

@@ -11,7 +11,7 @@ import numpy as np
 
 from common import best_times, save
 from replan import networks
-from replan.dynamics import Pieces
+from replan.models import Schedule
 from replan.networks._network import mean_loss, train
 
 SETTINGS = networks.Training()
@@ -96,9 +96,9 @@ PIECES = 20
 WEIGHTS = np.array([0.5, 0.5])
 
 
-def pieces_of(shares: list[float], steps: int) -> Pieces:
+def pieces_of(shares: list[float], steps: int) -> Schedule:
     knobs = np.tile([SETTINGS.lr, SETTINGS.lr, 1.0, 1.0, 1.0, 1.0], (PIECES, 1))
-    return Pieces.whole(np.tile(shares, (PIECES, 1)), knobs, np.full(PIECES, steps / PIECES))
+    return Schedule.single_steps(np.tile(shares, (PIECES, 1)), knobs, np.full(PIECES, steps / PIECES))
 
 
 def network(tasks: networks.ImageTasks, realisations: int, threads: int) -> tuple:
@@ -106,12 +106,12 @@ def network(tasks: networks.ImageTasks, realisations: int, threads: int) -> tupl
     return model, model.pack(model.pretrain(5000))
 
 
-def value_and_gradient(model: networks.ImageNetwork, start: np.ndarray, pieces: Pieces) -> tuple:
+def value_and_gradient(model: networks.ImageNetwork, start: np.ndarray, pieces: Schedule) -> tuple:
     states, record = model.record(start, pieces)
     value = model.losses(states[-1]) @ WEIGHTS
     cotangents = np.zeros_like(states)
-    cotangents[-1] = model.pull_losses(states[-1], WEIGHTS)
-    return value, model.pull_back(states, cotangents, pieces, *record)
+    cotangents[-1] = model.losses_vjp(states[-1], WEIGHTS)
+    return value, model.roll_out_vjp(states, cotangents, pieces, *record)
 
 
 def gradient_row(tasks: networks.ImageTasks, shares: list[float], steps: int) -> dict:

@@ -10,7 +10,7 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan.dynamics import Chain
+from replan.models import Chain
 
 STEPS = 200_000
 

@@ -21,7 +21,7 @@ import casadi_peer
 import replan
 import sweep_peer
 from common import HERE, best_times, compile_peer, pointers, save
-from replan.control._objective import Controls, Objective
+from replan.control.objective import Controls, Objective
 
 REPEATS = 3  # of what is slow
 

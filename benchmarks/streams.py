@@ -17,10 +17,10 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan._common.progress import Meter
-from replan.control._objective import Controls, Objective
-from replan.control._search import Search
-from replan.control._starts import descend_from
+from replan.progress import Meter
+from replan.control.objective import Controls, Objective
+from replan.control.search import Search
+from replan.control.multistart import descend_from
 from replan.control.relax import TOLERANCE, Relax
 
 RANDOM = 8  # starts
@@ -77,7 +77,7 @@ def gradient_cost(tasks: int, hidden: int, steps: int, repeats: int) -> tuple[fl
     problem = replan.Problem(model, model.fresh(seed=0), duration=0.1 * steps, steps=steps)
     objective = Objective(problem, steps, accuracy=1.0)
     assert objective.substeps == 1
-    knobs = model.panel.rows(problem.knob_values, steps)
+    knobs = model.layout.rows(problem.knob_values, steps)
     controls = Controls(np.full((steps, tasks), 1 / tasks), knobs)
     objective.gradient(controls)
     [seconds] = best_times(

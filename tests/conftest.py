@@ -9,7 +9,7 @@ import pytest
 
 import replan
 from replan import networks
-from replan.dynamics import _registry
+from replan.models import _registry
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]

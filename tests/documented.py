@@ -38,8 +38,8 @@ def public_names():
 def find(name):
     """Return what a public name stands for."""
     module, _, last = name.rpartition(".")
-    if name == "replan.AutoDynamics":  # a stand-in where there is no JAX
-        module = "replan.dynamics.auto"
+    if name == "replan.AutoModel":  # a stand-in where there is no JAX
+        module = "replan.models.auto"
     return getattr(import_module(module), last)
 
 
@@ -47,7 +47,7 @@ def docstring(name):
     """Return the docstring of a public name; that of data follows its assignment in the source."""
     thing, last = find(name), name.rpartition(".")[2]
     home = thing.__name__ if inspect.ismodule(thing) else getattr(thing, "__module__", "")
-    if home.startswith("replan") and not isinstance(thing, replan.dynamics.Knob):
+    if home.startswith("replan") and not isinstance(thing, replan.models.Knob):
         return inspect.getdoc(thing) or ""
     for path in sorted((SOURCE / "replan").rglob("*.py")):
         found = _after_assignment(ast.parse(path.read_text(encoding="utf-8")), last)

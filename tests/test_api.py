@@ -6,7 +6,7 @@ Those that need PyTorch, Lightning or Avalanche: tests/integrations/test_example
 import pytest
 
 from documented import ENTRIES, docstring, find, public_names, run_example
-from replan.dynamics import _registry
+from replan.models import _registry
 from replan.strategies import STRATEGIES
 
 HERE = [name for name in ENTRIES if not name.startswith("replan.integrations")]

@@ -42,8 +42,8 @@ LAYERS = [
     "cli",
 ]
 
-MODEL = "replan.dynamics.teacher_student"
-FACES = {"replan", "replan.dynamics"}  # re-export the models
+MODEL = "replan.models.teacher_student"
+FACES = {"replan", "replan.models"}  # re-export the models
 FRAMEWORKS = {"torch", "lightning", "avalanche", "panel", "bokeh"}  # that may not be installed
 
 
@@ -120,10 +120,10 @@ def names_in(module):
 
 def test_the_graph_is_read():
     assert len(IMPORTS) > 80
-    assert "replan.problem._file" in IMPORTS["replan.problem._problem"]  # inside a function
-    assert "replan.control._search" not in IMPORTS["replan.control._solver"]  # for types only
+    assert "replan.problem.file" in IMPORTS["replan.problem.problem"]  # inside a function
+    assert "replan.control.search" not in IMPORTS["replan.control.solver"]  # for types only
     assert "replan.control.relax" in IMPORTS["replan.control"]  # lazily
-    assert "replan.dynamics" in IMPORTS["replan.problem._problem"]
+    assert "replan.models" in IMPORTS["replan.problem.problem"]
 
 
 def test_no_cycles():
@@ -162,9 +162,9 @@ def test_what_uses_a_protocol_knows_nothing_of_the_rest():
 def test_control_knows_no_model():
     for module in PATHS:
         if layer(module) == "control":
-            assert names_in(module).isdisjoint({"TeacherStudent", "Overlaps", "AutoDynamics"})
+            assert names_in(module).isdisjoint({"TeacherStudent", "Overlaps", "AutoModel"})
             for name in imported(module):
-                assert not name.startswith((MODEL, "replan.dynamics.auto")), f"{module}: {name}"
+                assert not name.startswith((MODEL, "replan.models.auto")), f"{module}: {name}"
 
 
 def test_only_its_own_folder_names_a_model():
@@ -193,7 +193,7 @@ def concrete_classes():
         bases = [ast.unparse(base) for base in classes[name][1].bases]
         return {*bases}.union(*(ancestors(base) for base in bases if base in classes))
 
-    kinds = {"Dynamics", "Policy", "Solver", "Descent", "Chain"}
+    kinds = {"Model", "Policy", "Solver", "Descent", "Chain"}
     return {
         name: module
         for name, (module, node) in classes.items()
@@ -204,8 +204,8 @@ def concrete_classes():
 def test_nobody_asks_for_a_concrete_class():
     """No `isinstance` of a policy, model or solver outside its own file."""
     concrete = concrete_classes()
-    assert {"TeacherStudent", "AutoDynamics", "FocusThenReplay", "Relax"} <= set(concrete)
-    assert {"CompiledDynamics", "Policy", "Solver"}.isdisjoint(concrete)
+    assert {"TeacherStudent", "AutoModel", "FocusThenReplay", "Relax"} <= set(concrete)
+    assert {"CompiledModel", "Policy", "Solver"}.isdisjoint(concrete)
     asked = []
     for module, tree in TREES.items():
         for node in ast.walk(tree):
@@ -274,10 +274,10 @@ def test_numba_has_one_door():
         module: {name for name in imported(module) if name.split(".")[0] == "numba"}
         for module in PATHS
     }
-    door = "replan._common.compiled"
+    door = "replan.core.compiled"
     assert users.pop(door)
     assert {module: names for module, names in users.items() if names} == {
-        "replan.dynamics._loops": {"numba.extending.overload"}
+        "replan.core.rk4": {"numba.extending.overload"}
     }
     assert [module for module in PATHS if "njit" in names_in(module)] == [door]
 

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from replan._common.statistics import mean_interval
+from replan.statistics import mean_interval
 from replan.curves import Curves
 
 TIMES = [0.0, 1.0, 2.0]

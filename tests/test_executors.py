@@ -17,7 +17,7 @@ import pytest
 import swept
 from replan import sweep, sweeps
 from replan._common.executors import Borrowed
-from replan._common.progress import Progress
+from replan.progress import Progress
 from swept import square, wait
 
 

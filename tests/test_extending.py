@@ -19,9 +19,9 @@ import pytest
 
 import replan
 from documented import assert_alike
-from replan._common import compiled
+from replan.core import compiled
 from replan.control import METHODS, Objective
-from replan.dynamics import Dynamics, Pieces, _registry, find, register
+from replan.models import Model, Schedule, _registry, find, register
 from replan.policies import Policy
 from replan.strategies import STRATEGIES, strategy
 
@@ -117,13 +117,13 @@ def by_automatic_differentiation_it_is_the_same(names):
     one, other, part = names["plan"], names["whole"], names["part"]
     rng = np.random.default_rng(0)
     shares, lr = rng.dirichlet([1, 1], size=3), rng.uniform(0.1, 0.9, size=(3, 2))
-    pieces = Pieces.whole(shares, lr, np.array([1.0, 2.0, 0.5]))
+    pieces = Schedule.single_steps(shares, lr, np.array([1.0, 2.0, 0.5]))
     found = []
     for problem in (one.problem, other.problem):
         model = problem.model
         states = model.roll_out(problem.state, pieces)
         losses = model.losses(states)
-        back = model.pull_back(states, model.pull_losses(states, losses), pieces)
+        back = model.roll_out_vjp(states, model.losses_vjp(states, losses), pieces)
         found.append(np.hstack([losses[1:], back.by_shares, back.by_knobs]))
     np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(part.trajectory.losses, names["found"].trajectory.losses)
@@ -225,7 +225,7 @@ def test_two_models_of_the_same_kind(files, write):
     ):
         importlib.import_module("other")
     with pytest.raises(ValueError, match=r"`kind` expects a word for files, got None in Nameless"):
-        register(type("Nameless", (Dynamics,), {}))
+        register(type("Nameless", (Model,), {}))
 
 
 def change(name, old, new):
@@ -261,7 +261,7 @@ MISTAKES = {
     file("linear.py").replace("return Parameters(", "return Parameters(object() if True else "): (
         r"`parameters` expects numbers and arrays, got: .* type of <class 'linear.Parameters'>"
     ),
-    file("linear.py").replace("pull_losses)", "pull_losses, compiled(lambda p: p))"): (
+    file("linear.py").replace("losses_vjp)", "losses_vjp, compiled(lambda p: p))"): (
         r"`make_work` expects an annotation with the NamedTuple class that it returns, got None"
     ),
     file("linear.py").replace("np.array([start.Q, *start.M])", "[[start.Q, *start.M]]"): (
@@ -323,7 +323,7 @@ def test_modules_beside_an_imported_file_are_found(files, write, monkeypatch):
     write("own/helper.py", "KIND = 'beside'\n")
     write(
         "own/beside.py",
-        "from helper import KIND\nfrom linear import Linear\nfrom replan.dynamics import register\n"
+        "from helper import KIND\nfrom linear import Linear\nfrom replan.models import register\n"
         "@register\nclass Beside(Linear):\n    kind = KIND\n",
     )
     path = files / "problem.toml"

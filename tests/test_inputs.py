@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 import replan
 from replan import networks, paper, policies, strategies
-from replan._common import check
+from replan import check
 from replan.control import Relax
-from replan.dynamics import find, register
+from replan.models import find, register
 from replan.problem import example
 
 ROOT = Path(__file__).parents[1]
@@ -825,7 +825,7 @@ def test_a_start_from_which_nothing_can_be_computed_is_refused_in_one_line():
 
 
 def test_a_start_of_infinite_loss_is_refused_for_every_kind_of_model():
-    model = replan.AutoDynamics(
+    model = replan.AutoModel(
         lambda x, task, lr: -lr * x, lambda x: x**2 * np.ones(2), tasks=2, like=1.0
     )
     with pytest.raises(ValueError, match="`start` expects one at which all losses"):
@@ -839,7 +839,7 @@ def test_a_start_of_infinite_loss_is_refused_for_every_kind_of_model():
 @pytest.mark.parametrize("like", [None, "1", 1j, [], {"a": "b"}, [[1.0], "x"]])
 def test_a_state_of_anything_but_numbers_is_refused(like):
     with pytest.raises(ValueError, match="`like` expects"):
-        replan.AutoDynamics(lambda x, t, lr: x, lambda x: x, tasks=1, like=like)
+        replan.AutoModel(lambda x, t, lr: x, lambda x: x, tasks=1, like=like)
 
 
 def test_sweeps_over_generators():

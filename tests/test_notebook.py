@@ -15,7 +15,7 @@ import pytest
 import replan
 from replan import Protocol, strategies
 from replan._common import html
-from replan._common.progress import Meter
+from replan.progress import Meter
 
 NAMES = ["protocol", "rates", "trajectory", "comparison", "simulation", "plan"]
 
@@ -223,7 +223,7 @@ def notebook(monkeypatch):
     ipython.get_ipython = lambda: shell
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    monkeypatch.setattr("replan._common.progress.find_spec", sys.modules.get)
+    monkeypatch.setattr("replan.progress.find_spec", sys.modules.get)
     return shell
 
 

@@ -10,7 +10,7 @@ import replan
 
 def test_every_public_name_is_there():
     assert set(replan.__all__) <= set(replan._HOMES)
-    for name in set(replan._HOMES) - {"AutoDynamics"}:
+    for name in set(replan._HOMES) - {"AutoModel"}:
         assert getattr(replan, name) is not None
     assert dir(replan) == replan.__all__
     assert replan.strategies.interleaved is not None
@@ -32,14 +32,14 @@ def test_using_replan_is_light():
 
 def test_auto_dynamics_is_there_where_jax_is():
     pytest.importorskip("jax")
-    from replan.dynamics.auto import AutoDynamics
+    from replan.models.auto import AutoModel
 
-    assert replan.AutoDynamics is AutoDynamics
+    assert replan.AutoModel is AutoModel
 
 
 def test_without_jax_auto_dynamics_says_what_to_install():
     program = "import sys; sys.modules['jax'] = None; import replan; "
-    program += "replan.AutoDynamics(None, None, tasks=1, like=0.0)"
+    program += "replan.AutoModel(None, None, tasks=1, like=0.0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert last == "ImportError: AutoDynamics needs JAX: pip install 'replan[jax]'"
+    assert last == "ImportError: AutoModel needs JAX: pip install 'replan[jax]'"

@@ -5,7 +5,7 @@ import pytest
 
 import replan
 from problems import after_task_one
-from replan import Control, Dynamics, Ensemble, Problem, evaluate, strategies, tune
+from replan import Control, Model, Ensemble, Problem, evaluate, strategies, tune
 from replan.policies import RULES, FocusThenReplay
 from replan.tuning import _follow, _largest_rate, _substeps
 
@@ -206,7 +206,7 @@ def test_what_is_not_better_is_said_not_to_be():
 
 
 def test_models_without_a_loss_for_each_task_are_refused():
-    class Distance(Dynamics):
+    class Distance(Model):
         """One loss of two tasks."""
 
         kind, tasks, loss_names = "distance", 2, ("distance",)

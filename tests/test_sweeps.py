@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import swept
 from mounted import can_mount, with_mounts
 from replan import sweep
-from replan._common.progress import Progress
+from replan.progress import Progress
 from replan.sweeps import Sweep
 from stressed import SIZES, TRIGGERS, disturbed, kept, started
 from swept import Machine, echo, square, wait

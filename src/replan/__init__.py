@@ -1,7 +1,7 @@
 """replan: plan how to train on several tasks without forgetting.
 
 A name is imported when it is first used: `import replan` costs next to nothing, and JAX is loaded
-only for `AutoDynamics`.
+only for `AutoModel`.
 """
 
 TYPE_CHECKING = False  # as in typing, which is slow to import, and Ctrl-C is not yet handled here
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         solve,
     )
     from replan.curves import Curves
-    from replan.dynamics import (
-        AutoDynamics,
-        Dynamics,
+    from replan.models import (
+        AutoModel,
+        Model,
         IntegrationError,
         Overlaps,
         TeacherStudent,
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     """
 
 __all__ = [
-    "AutoDynamics",
+    "AutoModel",
     "Comparison",
     "Control",
     "Curves",
-    "Dynamics",
+    "Model",
     "Ensemble",
     "Exhaustive",
     "Flips",
@@ -102,19 +102,19 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name at all to be in the module
     _HOMES = {
-        "AutoDynamics": "replan.dynamics:AutoDynamics",
+        "AutoModel": "replan.models:AutoModel",
         "Comparison": "replan.comparison:Comparison",
         "Control": "replan.problem:Control",
         "Curves": "replan.curves:Curves",
-        "Dynamics": "replan.dynamics:Dynamics",
+        "Model": "replan.models:Model",
         "Ensemble": "replan.problem:Ensemble",
         "Exhaustive": "replan.control:Exhaustive",
         "Flips": "replan.control:Flips",
         "ForwardBackward": "replan.control:ForwardBackward",
-        "IntegrationError": "replan.dynamics:IntegrationError",
+        "IntegrationError": "replan.models:IntegrationError",
         "Levers": "replan.control:Levers",
         "Limits": "replan.problem:Limits",
-        "Overlaps": "replan.dynamics:Overlaps",
+        "Overlaps": "replan.models:Overlaps",
         "Plan": "replan.control:Plan",
         "Problem": "replan.problem:Problem",
         "Protocol": "replan.protocol:Protocol",
@@ -123,10 +123,10 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "Simulation": "replan.simulation:Simulation",
         "SolveError": "replan.control:SolveError",
         "Study": "replan.studies:Study",
-        "TeacherStudent": "replan.dynamics:TeacherStudent",
+        "TeacherStudent": "replan.models:TeacherStudent",
         "Trajectory": "replan.trajectory:Trajectory",
         "Tuned": "replan.tuning:Tuned",
-        "__version__": "replan._common.files:VERSION",
+        "__version__": "replan.files:VERSION",
         "compare": "replan.comparison:compare",
         "evaluate": "replan.trajectory:evaluate",
         "levers": "replan.control:levers",

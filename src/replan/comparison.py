@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.interrupt import interrupted
+from replan import check, files
+from replan.core.interrupt import interrupted
 from replan._common.naming import knob_label
-from replan._common.progress import Meter, Progress, Watch
-from replan.dynamics import IntegrationError
+from replan.progress import Meter, Progress, Watch
+from replan.models import IntegrationError
 from replan.problem import Problem
 from replan.strategies import STRATEGIES, Strategy, UnfitError
 from replan.trajectory import Trajectory, evaluate

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, files, statistics
-from replan._common.check import Floats
+from replan import check, files, statistics
+from replan.check import Floats
 
 if TYPE_CHECKING:
     import pandas as pd

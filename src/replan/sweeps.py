@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check, files, sources
+from replan import check, files
+from replan._common import sources
 from replan._common.executors import Borrowed
 from replan._common.processes import Processes
-from replan._common.progress import Meter, Watch
-from replan.dynamics._registry import IMPORTS, model_modules
+from replan.progress import Meter, Watch
+from replan.models.registry import IMPORTS, model_modules
 
 Case = dict[str, Any]
 Result = dict[str, Any]

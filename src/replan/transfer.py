@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replan._common import files
-from replan._common.check import Floats
+from replan import files
+from replan.check import Floats
 from replan.problem import Problem
 
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
@@ -63,7 +63,7 @@ def transfer(problem: Problem, times: Floats, losses: Floats) -> Transfer | None
 
     None where all tasks are there throughout, or losses are not those of the tasks.
     """
-    presence, model = problem.presence, problem.model
+    presence, model = problem.availability, problem.model
     if presence.always or model.loss_names != model.task_names:
         return None
     arrivals, end = presence.arrivals, problem.duration

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan._common.progress import Meter, Watch
-from replan.dynamics import IntegrationError, Pieces
-from replan.dynamics._dynamics import with_ends
-from replan.dynamics._members import in_threads
+from replan import check, files
+from replan.check import Floats
+from replan.progress import Meter, Watch
+from replan.models import IntegrationError, Schedule
+from replan.models.base import with_ends
+from replan.models.stacked import in_threads
 from replan.policies import RULES, Policy, Rule, Span
 from replan.problem import Problem
-from replan.problem._risk import Risk
+from replan.problem.risk import Risk
 from replan.protocol import Protocol
 from replan.strategies import interleaved
 from replan.strategies._strategy import main_rate
@@ -351,7 +351,7 @@ def _search(
 
 def _policy(problem: Problem, rule: Rule, settings: Mapping[str, Any]) -> Policy:
     """Return the policy at the beginning of a training on the problem."""
-    presence = problem.presence
+    presence = problem.availability
     there = np.flatnonzero(presence.arrivals == 0).tolist()
     newest = int(presence.newest(problem.edges[:2])[0])
     old = [task for task in there if task != newest]
@@ -367,11 +367,11 @@ def _follow(problem: Problem, policy: Policy, every: int, substeps: int) -> Foll
     model, steps, edges = problem.model, problem.steps, problem.edges
     policy.epoch_steps = steps
     ends = [knob.default for knob in model.end_knobs]
-    first = np.rint(problem.presence.arrivals / problem.duration * steps).astype(np.int64)
+    first = np.rint(problem.availability.arrivals / problem.duration * steps).astype(np.int64)
     rate = main_rate(problem)
     low, high = problem.control.ranges.get(rate or "", (-np.inf, np.inf))
     shares, factors = np.empty((steps, model.tasks)), np.ones((steps, model.tasks))
-    knobs = model.panel.rows(problem.knob_values, steps)
+    knobs = model.layout.rows(problem.knob_values, steps)
     state, at = problem.state, 0
     stops = sorted({*range(every, steps, every), *first[first > 0].tolist(), steps})
     for stop in stops:
@@ -380,14 +380,14 @@ def _follow(problem: Problem, policy: Policy, every: int, substeps: int) -> Foll
         count = stop - at
         some = slice(at, stop)
         planned = policy.shares(count)
-        shares[some] = problem.presence.among(planned, edges[at : stop + 1])
+        shares[some] = problem.availability.among(planned, edges[at : stop + 1])
         if rate is not None and policy.plans_lr:
             own = problem.knob_values[rate]
             factors[some] = np.clip(policy.lr(count) * own, low, high) / (own or 1.0)
-            knobs[some, model.panel.columns[rate]] = own * factors[some]
+            knobs[some, model.layout.columns[rate]] = own * factors[some]
         policy.next_steps(count)
         lengths = np.diff(edges[at : stop + 1])
-        pieces = Pieces(shares[some], knobs[some], lengths, np.full(count, substeps))
+        pieces = Schedule(shares[some], knobs[some], lengths, np.full(count, substeps))
         states = model.roll_out(state, pieces)
         if len(states) <= count:
             raise IntegrationError(f"the training diverged after time {edges[at]:g}")

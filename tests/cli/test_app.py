@@ -155,7 +155,7 @@ main()
         ("numpy", "compare fresh.toml"),
         ("pydantic", "compare fresh.toml"),
         ("numba", "evaluate fresh.toml --strategy no-replay"),
-        ("replan.control._search", "solve fresh.toml"),
+        ("replan.control.search", "solve fresh.toml"),
         ("scipy", "solve fresh.toml"),
         ("matplotlib", "evaluate fresh.toml --strategy no-replay --plot o.png"),
     ],

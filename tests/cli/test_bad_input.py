@@ -9,7 +9,8 @@ import pytest
 
 import replan
 from replan import cli
-from replan._common import files, memory
+from replan import files
+from replan.core import memory
 from replan.cli import _time
 
 DEEP = "[" * 100_000

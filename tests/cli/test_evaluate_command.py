@@ -46,7 +46,7 @@ def test_a_task_that_stays_for_ever_is_kept_in_results(run, tmp_path):
     content = json.loads((tmp_path / "o.json").read_text())["settings"]["file"]
     again = Problem.from_dict(content)
     assert again.to_dict() == Problem.load("problem.toml").to_dict()
-    assert again.presence.arrivals.tolist() == [0, 10]
+    assert again.availability.arrivals.tolist() == [0, 10]
 
 
 def test_a_problem_file_may_begin_with_a_byte_order_mark(run, tmp_path):

@@ -7,7 +7,7 @@ def test_without_panel_it_says_what_to_install(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program, "explore"], capture_output=True, text=True, cwd=tmp_path
     )
-    expected = "replan: the explorer needs Panel: pip install 'replan[explore]'\n"
+    expected = "replan: the explorer needs KnobLayout: pip install 'replan[explore]'\n"
     assert (done.returncode, done.stderr) == (2, expected)
 
 

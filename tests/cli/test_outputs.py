@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 import replan
-from replan._common import files
+from replan import files
 
 
 def full(*_, **__):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replan._common import check
+from replan import check
 
 
 @pytest.mark.parametrize(

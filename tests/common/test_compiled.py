@@ -18,8 +18,9 @@ from llvmlite.binding.ffi import register_lock_callback, unregister_lock_callbac
 
 import replan
 from mounted import can_mount, with_mounts
-from replan._common import compiled, sources
-from replan.dynamics import moments
+from replan.core import compiled
+from replan._common import sources
+from replan.models import moments
 
 LOSS = (
     "import replan; m = replan.TeacherStudent([[1.0]], hidden=1); "
@@ -144,7 +145,7 @@ def test_code_is_known_by_every_module_that_it_was_given(write):
     def folder():
         import_module("near")
         compiled._versions.pop("near", None)  # as in a process of its own
-        return compiled._folder_of(["near", "replan.dynamics", "far"])
+        return compiled._folder_of(["near", "replan.models", "far"])
 
     first = folder()
     assert first == folder()
@@ -162,7 +163,7 @@ def test_code_that_depends_on_what_cannot_be_seen_is_compiled_anew(write):
 
 SMALL = """
 import numpy as np
-from replan.protocol._rounding import follow
+from replan.core.rounding import follow
 {between}
 there = np.ones((4, 2), bool)
 print(follow(np.full((4, 2), 0.5), np.ones(4), 0.0, there, np.zeros(2)).tolist())
@@ -172,7 +173,7 @@ FOLLOWED = "[0, 1, 0, 1]"
 
 def test_a_disk_that_takes_no_byte_leaves_code_in_memory_and_workers_silent(checkout, tmp_path):
     (checkout / "jobs.py").write_text(
-        "import replan.protocol._rounding\n\ndef job(x):\n    return {'x': x}\n"
+        "import replan.core.rounding\n\ndef job(x):\n    return {'x': x}\n"
     )
     program = "import jobs, replan; print(replan.sweep(jobs.job, [{'x': 1}, {'x': 2}], workers=2))"
     done = start(checkout, program, size=0, HOME=str(tmp_path))
@@ -258,7 +259,7 @@ def test_read_only_and_full_disks(checkout, tmp_path, home, private, told):
 def test_a_function_that_numba_compiles_can_call_ours():
     """It holds the compiler's lock meanwhile; another thread would wait for it for ever."""
     program = (
-        "import numba; from replan.dynamics.moments import norm\n"
+        "import numba; from replan.core.moments import norm\n"
         "print(numba.njit(lambda x: 2.0 * norm(x))(3.0))"
     )
     done = subprocess.run(

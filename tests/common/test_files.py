@@ -21,7 +21,7 @@ from shutil import which
 
 import pytest
 
-from replan._common import files
+from replan import files
 
 KILLS = int(os.environ.get("REPLAN_FUZZ", "10"))
 
@@ -81,7 +81,7 @@ def test_threads_that_save_one_file_do_not_meet_and_readers_see_whole_files(tmp_
 WRITER = """
 import os, sys
 from pathlib import Path
-from replan._common import files
+from replan import files
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 if "container" in sys.argv:
@@ -135,7 +135,7 @@ def test_nothing_is_lost_under_a_lock(tmp_path):
 
 STUCK = """
 import os, sys, time
-from replan._common import files
+from replan import files
 
 def stuck(file):
     print("ready", flush=True)
@@ -326,7 +326,7 @@ def test_a_full_disk_is_refused_before_the_work(tmp_path, monkeypatch):
 
 REFUSED = """
 import sys
-from replan._common import files
+from replan import files
 
 for path in sys.argv[1:]:
     for check in (files.output, files.folder):

@@ -1,4 +1,4 @@
-"""Compiled loops in short calls, and Ctrl-C heard between and during them."""
+"""Compiled loops in short calls, and Ctrl-C run_interruptibly between and during them."""
 
 import signal
 import threading
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from replan import TeacherStudent, evaluate, simulate, solve, strategies
-from replan._common import interrupt
-from replan._common.interrupt import Pace, heard
+from replan.core import interrupt
+from replan.core.interrupt import ChunkedLoop, run_interruptibly
 from replan.control import _quasi_newton
-from replan.control._projection import Domain
-from replan.dynamics import AutoDynamics, Pieces, auto
-from replan.dynamics.teacher_student._reduced import Reduced
+from replan.core.projection import Domain
+from replan.models import AutoModel, Schedule, auto
+from replan.core.teacher_student.sgd_reduced import Reduced
 from replan.networks import Training, _compiled, experiment, mixed_tasks
 from replan.problem import Limits, _discrete
 from replan.simulation import _simulate
@@ -46,7 +46,7 @@ def counting(*arguments):
 
 @pytest.mark.parametrize("each", [1e-6, 1e-3, 0.05, 3.0])
 def test_calls_last_a_tenth_of_a_second(monkeypatch, each):
-    clock, pace = Clock(monkeypatch, each), Pace()
+    clock, pace = Clock(monkeypatch, each), ChunkedLoop()
     loop = clock.watch(counting, lambda _, before, after: after[0] - before[0])
     end = 10**6 if each < 0.01 else 50
     assert pace.run(loop, end) >= end
@@ -55,7 +55,7 @@ def test_calls_last_a_tenth_of_a_second(monkeypatch, each):
 
 
 def test_a_loop_that_becomes_slower_is_cut_again(monkeypatch):
-    clock, pace = Clock(monkeypatch, 1e-6), Pace()
+    clock, pace = Clock(monkeypatch, 1e-6), ChunkedLoop()
     loop = clock.watch(counting, lambda _, before, after: after[0] - before[0])
     pace.run(loop, 10**6)
     clock.each, clock.calls = 1e-3, []
@@ -64,13 +64,13 @@ def test_a_loop_that_becomes_slower_is_cut_again(monkeypatch):
 
 
 def test_a_loop_that_cannot_go_on_ends(monkeypatch):
-    assert Pace().run(lambda position, part, most: (3, -1), 10) == 3
+    assert ChunkedLoop().run(lambda position, part, most: (3, -1), 10) == 3
 
 
 def test_the_same_states_and_gradients_in_one_call_and_in_many(problem):
     """Bit by bit: pieces are cut in their middle, gradients at their edges."""
     model, rows = problem.model, np.tile([0.3, 0.7], (7, 1))
-    pieces = Pieces(rows, np.ones((7, 6)), np.linspace(0.1, 0.4, 7), np.arange(1, 8))
+    pieces = Schedule(rows, np.ones((7, 6)), np.linspace(0.1, 0.4, 7), np.arange(1, 8))
     weights = np.ones((8, 2))
     found = []
     for most in (10**6, 1, 3):
@@ -78,8 +78,8 @@ def test_the_same_states_and_gradients_in_one_call_and_in_many(problem):
             pace.most, pace._alone = most, False
             pace._learn = lambda *_: None
         states = model.roll_out(problem.state, pieces)
-        back = model.pull_back(states, np.ones_like(states), pieces)
-        found.append([states, *back, model.losses(states), model.pull_losses(states, weights)])
+        back = model.roll_out_vjp(states, np.ones_like(states), pieces)
+        found.append([states, *back, model.losses(states), model.losses_vjp(states, weights)])
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(one, another)
@@ -93,13 +93,13 @@ def test_no_call_of_a_solve_does_much(problem, monkeypatch):
         del model.__dict__[name]
 
     def steps(arguments, before, after):
-        pieces = next(x for x in arguments if isinstance(x, Pieces))
+        pieces = next(x for x in arguments if isinstance(x, Schedule))
         if after[1] < 0:
             return 1
         done = np.concatenate([[0], np.cumsum(pieces.substeps)])
         return int(done[after[0]] + after[1] - done[before[0]] - before[1])
 
-    for name in ("roll_out", "pull_back"):
+    for name in ("roll_out", "roll_out_vjp"):
         watched = clock.watch(getattr(model._loops, name), steps)
         model.__dict__["_loops"] = model._loops._replace(**{name: watched})
     evaluate(problem, strategies.interleaved(problem))
@@ -119,7 +119,7 @@ def test_tables_of_limits_are_filled_in_short_calls(monkeypatch):
     layer = 9 * 31 * 43  # changes of task × counts of two tasks
     loop = clock.watch(_discrete._fill, lambda _, before, after: (after[0] - before[0]) * layer)
     monkeypatch.setattr(_discrete, "_fill", loop)
-    monkeypatch.setattr(_discrete, "_PACE", Pace())
+    monkeypatch.setattr(_discrete, "_PACE", ChunkedLoop())
     np.testing.assert_array_equal(_discrete.cheapest(costs, limits), expected)
     assert max(clock.calls) <= 4 * layer  # the first layers are those before any stay can end
     assert len(clock.calls) > steps / 2
@@ -151,14 +151,14 @@ def test_a_model_is_minimised_in_short_calls(monkeypatch):
 
 
 def test_calls_of_uneven_steps_have_threads_of_their_own(monkeypatch):
-    """However long one of them lasts, Ctrl-C is heard."""
+    """However long one of them lasts, Ctrl-C is run_interruptibly."""
     threads = []
 
     def loop(position, part, most):
         threads.append(threading.current_thread())
         return position + 1, 0
 
-    Pace(uneven=True).run(loop, 5)
+    ChunkedLoop(uneven=True).run(loop, 5)
     assert len(set(threads)) == 5
     assert threading.main_thread() not in threads
     for tasks, uneven in ((5, False), (6, True)):
@@ -167,13 +167,13 @@ def test_calls_of_uneven_steps_have_threads_of_their_own(monkeypatch):
 
 
 def test_what_is_heard_gives_its_result_or_its_error():
-    assert heard(divmod, 7, 2) == (3, 1)
+    assert run_interruptibly(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        heard(divmod, 7, 0)
+        run_interruptibly(divmod, 7, 0)
 
 
 def test_ctrl_c_is_heard_while_a_call_goes_on():
-    """The call ends only after the main thread has heard of it."""
+    """The call ends only after the main thread has run_interruptibly of it."""
     begun, over = threading.Event(), threading.Event()
 
     def call():
@@ -188,7 +188,7 @@ def test_ctrl_c_is_heard_while_a_call_goes_on():
     presser.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            heard(call)
+            run_interruptibly(call)
     finally:
         over.set()
         presser.join()
@@ -196,7 +196,7 @@ def test_ctrl_c_is_heard_while_a_call_goes_on():
 
 def test_other_threads_call_directly():
     found = []
-    thread = threading.Thread(target=lambda: found.append(heard(threading.current_thread)))
+    thread = threading.Thread(target=lambda: found.append(run_interruptibly(threading.current_thread)))
     thread.start()
     thread.join()
     assert found == [thread]
@@ -224,9 +224,9 @@ def test_automatic_models_run_in_short_calls(monkeypatch):
     def rate(x, task, lr):
         return lr * (1.0 + task - x)
 
-    model = AutoDynamics(rate, lambda x: x**2, tasks=2, like=np.zeros(2))
+    model = AutoModel(rate, lambda x: x**2, tasks=2, like=np.zeros(2))
     rows = np.tile([0.3, 0.7], (5, 1))
-    pieces = Pieces(rows, np.ones_like(rows), np.full(5, 0.3), np.array([1, 4, 2, 3, 1]))
+    pieces = Schedule(rows, np.ones_like(rows), np.full(5, 0.3), np.array([1, 4, 2, 3, 1]))
     start, sizes, found = np.array([0.5, 0.2]), [], []
     compiled = model._program.compiled
     forward = compiled["forward"]
@@ -234,7 +234,7 @@ def test_automatic_models_run_in_short_calls(monkeypatch):
     for most in (4096, 4):
         monkeypatch.setattr(auto, "_AT_ONCE", most)
         states = model.roll_out(start, pieces)
-        found.append([states, *model.pull_back(states, np.ones_like(states), pieces)])
+        found.append([states, *model.roll_out_vjp(states, np.ones_like(states), pieces)])
     for one, another in zip(*found, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-13)
     assert sizes == [11, 11, 4, 4, 3, 4, 4, 3]

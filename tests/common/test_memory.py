@@ -7,7 +7,7 @@ import pytest
 
 import replan
 from replan import Control, Problem, Protocol, TeacherStudent, evaluate, simulate, solve
-from replan._common import memory
+from replan.core import memory
 
 
 @pytest.fixture

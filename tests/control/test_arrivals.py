@@ -21,11 +21,11 @@ from replan import (
     solve,
     strategies,
 )
-from replan.control._objective import Controls, Objective
-from replan.control._projection import Domain, project
-from replan.control._search import on_grid
-from replan.control._space import Space
-from replan.problem._discrete import allows, cheapest, nearest
+from replan.control.objective import Controls, Objective
+from replan.core.projection import Domain, project
+from replan.control.search import on_grid
+from replan.control.relaxed_controls import RelaxedControls
+from replan.problem.discrete import allows, cheapest, nearest
 
 
 def stream(steps=60, **settings):
@@ -111,8 +111,8 @@ def test_gradients_and_what_is_left_to_gain(limits):
     problem = stream(steps=20, limits=limits)
     objective = Objective(problem, 20)
     rng = np.random.default_rng(0)
-    fixed = Controls(rng.dirichlet(np.ones(3), 20), np.ones((20, problem.model.panel.size)))
-    space = Space(problem, fixed, free_tasks=True, free_knobs=False)
+    fixed = Controls(rng.dirichlet(np.ones(3), 20), np.ones((20, problem.model.layout.size)))
+    space = RelaxedControls(problem, fixed, free_tasks=True, free_knobs=False)
     x = np.asarray(project(space.join(fixed), space.domain))
     slopes = space.slopes(objective.gradient(space.split(x)))
     best = np.inf
@@ -280,7 +280,7 @@ def test_protocols_that_train_what_is_away_are_refused(protocol, message):
 
 def test_a_task_that_never_arrives():
     problem = stream(arrivals=[0.0, 0.0, np.inf], departures=None)
-    assert not problem.presence.always
+    assert not problem.availability.always
     plan = solve(problem, starts=0)
     assert np.all(plan.protocol.shares[:, 2] == 0)
     assert plan.trajectory.final_losses[2] > 0  # it counts all the same

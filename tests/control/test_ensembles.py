@@ -26,10 +26,10 @@ from replan import (
     solve,
     strategies,
 )
-from replan.control._objective import Controls, Objective
-from replan.control._smoothing import Smoothing
-from replan.dynamics import Dynamics, Pieces, _members
-from replan.problem._risk import Risk
+from replan.control.objective import Controls, Objective
+from replan.control.smoothing import Smoothing
+from replan.models import Model, Schedule, _members
+from replan.problem.risk import Risk
 
 RISKS = ["mean", 0.5, "worst"]
 
@@ -52,10 +52,10 @@ def some(count, **settings):
 def random_controls(posed, seed=0):
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.ones(posed.model.tasks), posed.steps)
-    return Controls(shares, rng.uniform(0.5, 1.5, (posed.steps, posed.model.panel.size)))
+    return Controls(shares, rng.uniform(0.5, 1.5, (posed.steps, posed.model.layout.size)))
 
 
-class Growing(Dynamics):
+class Growing(Model):
     """x′ = rate × x², which is infinite at 1 / (rate × x₀)."""
 
     kind = "growing"
@@ -332,7 +332,7 @@ def test_the_sweep_works_on_ensembles():
 
 
 def test_end_knobs_are_one_for_all_members():
-    model = replan.dynamics.Dropout([[1.0]], hidden=2, noise=0.3)
+    model = replan.models.Dropout([[1.0]], hidden=2, noise=0.3)
     starts = [(np.eye(2) * size, [[0.01], [0.02]]) for size in (0.1, 0.5)]
     problems = [Problem(model, start, duration=2.0, steps=4) for start in starts]
     run = evaluate(Ensemble(problems), strategies.one_task(Ensemble(problems)))
@@ -371,7 +371,7 @@ def test_members_that_diverge_are_named():
     with pytest.raises(IntegrationError, match="wild and also wild: the trajectory diverged"):
         evaluate(posed, strategies.interleaved(posed))
     assert [one["status"] for one in run.to_dict()["members"]] == ["ok", "diverged", "diverged"]
-    piece = Pieces.whole(np.ones((1, 1)), np.ones((1, 1)), np.array([1.0]))
+    piece = Schedule.single_steps(np.ones((1, 1)), np.ones((1, 1)), np.array([1.0]))
     assert posed.model.diverging(posed.state, piece) == "wild and also wild"
 
 

@@ -11,7 +11,7 @@ import pytest
 from problems import after_task_one, best_of_all, keeps, small, there
 from problems.models import Averaging
 from replan import (
-    AutoDynamics,
+    AutoModel,
     Control,
     Exhaustive,
     Flips,
@@ -29,14 +29,14 @@ from replan import (
     solve,
     strategies,
 )
-from replan.control._objective import Controls, Objective
-from replan.control._projection import project
-from replan.control._search import on_grid
-from replan.control._smoothing import Smoothing
-from replan.control._space import Space
-from replan.dynamics import Knob
-from replan.dynamics._dynamics import with_ends
-from replan.problem._discrete import nearest
+from replan.control.objective import Controls, Objective
+from replan.core.projection import project
+from replan.control.search import on_grid
+from replan.control.smoothing import Smoothing
+from replan.control.relaxed_controls import RelaxedControls
+from replan.models import Knob
+from replan.models.base import with_ends
+from replan.problem.discrete import nearest
 
 ARRIVALS = [0.0, 7.5, 15.0]
 
@@ -142,7 +142,7 @@ def test_gradients_against_differences(settings, steps):
     problem = stream(20, control=Control(lr=(0.0, 2.0)), **settings)
     objective = Objective(problem, steps)
     rng = np.random.default_rng(0)
-    size = problem.model.panel.size
+    size = problem.model.layout.size
     controls = Controls(rng.dirichlet(np.ones(3), steps), rng.uniform(0.5, 1.5, (steps, size)))
     soft = Smoothing(0.01, np.array([[0.2, 0.0, 0.8]])) if settings["goal"] == "worst" else None
     found = objective.gradient(controls, soft)
@@ -181,7 +181,7 @@ def test_what_is_left_to_gain_bounds_the_largest_loss_itself(steps):
     relaxed = on_grid(problem, solve(problem, starts=0).relaxed, steps)
     for shares in (rng.dirichlet(np.ones(3), steps), relaxed.shares):
         controls = Controls(shares, relaxed.knobs)
-        space = Space(problem, controls, free_tasks=True, free_knobs=False)
+        space = RelaxedControls(problem, controls, free_tasks=True, free_knobs=False)
         x, found = space.join(controls), objective.gradient(controls)
         residual = space.residual(x, space.slopes(found)) + found.slack
         final = problem.model.losses(found.states[-1])
@@ -198,7 +198,7 @@ def test_what_is_left_to_gain_bounds_the_largest_loss_itself(steps):
 @cache
 def graded(knobs):
     """Two tasks whose losses depend on end knobs, in opposite ways."""
-    return AutoDynamics(
+    return AutoModel(
         lambda x, task, lr: lr * jnp.where(jnp.arange(2) == task, 1.0 - x, -0.1 * x),
         lambda x, *ends: (ends[0] + jnp.array([-1.0, 1.0]) * x - jnp.array([0.0, 1.5])) ** 2
         + jnp.array([0.1 * ends[-1], (ends[-1] - 1.0) ** 2]),
@@ -213,7 +213,7 @@ def test_end_knobs_suit_the_goal(goal, knobs):
     settings = {"duration": 2.0, "steps": 4, "arrivals": [0.0, 1.0], "goal": goal}
     problem = Problem(graded(knobs), np.array([0.1, 0.4]), **settings)
     objective, rng = Objective(problem, 4), np.random.default_rng(0)
-    controls = Controls(rng.dirichlet(np.ones(2), 4), np.ones((4, problem.model.panel.size)))
+    controls = Controls(rng.dirichlet(np.ones(2), 4), np.ones((4, problem.model.layout.size)))
     states = objective.roll_out(controls)
 
     def plainly(ends):
@@ -420,7 +420,7 @@ def test_the_worst_task_on_any_scale(scale):
         speeds = jnp.array([0.5, 1.0, 2.0])
         return -state * lr * jnp.where(jnp.arange(3) == task, speeds, -0.1)
 
-    model = AutoDynamics(rate, lambda state: scale * state**2, tasks=3, like=np.ones(3))
+    model = AutoModel(rate, lambda state: scale * state**2, tasks=3, like=np.ones(3))
     problem = Problem(model, np.ones(3), duration=3.0, lr=1.0, steps=12, goal="worst")
     assert solve(problem, Flips()).loss == pytest.approx(0.30119421 * scale, rel=1e-6)
 
@@ -434,7 +434,7 @@ def test_tasks_that_do_the_same(solver):
     def losses(state):
         return jnp.array([(1 - state[0]) ** 2, (1 - state[0]) ** 2, 50 * state[1] ** 2])
 
-    model = AutoDynamics(rate, losses, tasks=3, like=np.ones(2))
+    model = AutoModel(rate, losses, tasks=3, like=np.ones(2))
     limits = Limits(max_share=(1, 1, 0.75))
     problem = Problem(model, np.ones(2), duration=1.0, lr=1.0, steps=8, limits=limits)
     assert solve(problem, solver).loss == pytest.approx(solve(problem, Exhaustive()).loss, rel=1e-9)

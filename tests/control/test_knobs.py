@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from problems import after_task_one
 from replan import (
-    AutoDynamics,
+    AutoModel,
     Control,
     Exhaustive,
     ForwardBackward,
@@ -20,10 +20,10 @@ from replan import (
     evaluate,
     solve,
 )
-from replan.control._objective import Controls, Objective
-from replan.dynamics import LR, Curriculum, Denoising, Dropout, Knob, Pieces
-from replan.dynamics._dynamics import with_ends
-from replan.problem._ends import best_ends
+from replan.control.objective import Controls, Objective
+from replan.models import LR, Curriculum, Denoising, Dropout, Knob, Schedule
+from replan.models.base import with_ends
+from replan.problem.ends import best_ends
 
 
 def practise(state, task, lr, effort, *, fading):
@@ -33,7 +33,7 @@ def practise(state, task, lr, effort, *, fading):
 @cache
 def skills():
     """A model by automatic differentiation, with a cost, an end knob and a parameter."""
-    return AutoDynamics(
+    return AutoModel(
         practise,
         lambda x, grade, *, fading: jnp.array([jnp.sum((1 - grade * x) ** 2), fading * grade]),
         tasks=2, like=np.zeros(2), knobs=[LR, Knob("effort", 0.0, 1.0, default=0.5)],
@@ -66,9 +66,9 @@ def test_gradients_of_the_objective_match_finite_differences(kind, running):
     )  # fmt: skip
     objective, rng = Objective(problem, 4), np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(model.tasks), size=4)
-    controls = Controls(shares, rng.uniform(0.3, 0.7, (4, model.panel.size)))
+    controls = Controls(shares, rng.uniform(0.3, 0.7, (4, model.layout.size)))
     found = objective.gradient(controls)
-    for name, columns in model.panel.columns.items():
+    for name, columns in model.layout.columns.items():
         assert np.abs(found.by_knobs[:, columns]).max() > 1e-5, name
     ends = objective.ends(objective.roll_out(controls))
     for knob, value in zip(model.end_knobs, ends, strict=True):
@@ -91,12 +91,12 @@ def test_gradients_by_end_knobs_match_finite_differences(kind):
     step = 1e-6 * np.eye(x.size)[-1]
     slope = (model.losses(x + step) - model.losses(x - step)) @ cotangent / 2e-6
     assert abs(slope) > 1e-3
-    assert model.pull_losses(x, cotangent)[-1] == pytest.approx(slope, rel=1e-7)
+    assert model.losses_vjp(x, cotangent)[-1] == pytest.approx(slope, rel=1e-7)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-7])
 def test_two_end_knobs_are_found_however_small_the_loss(size):
-    model = AutoDynamics(
+    model = AutoModel(
         lambda x, task, lr: -x,
         lambda x, a, b: size * jnp.array([(a - 0.777) ** 2 + (b - 1.234) ** 2 + 0.3 * a * b]),
         tasks=1, like=np.ones(1),
@@ -108,7 +108,7 @@ def test_two_end_knobs_are_found_however_small_the_loss(size):
 
 
 def test_plans_of_a_model_with_end_knobs_are_read_without_it(tmp_path):
-    model = AutoDynamics(
+    model = AutoModel(
         lambda x, task, lr: -lr * x, lambda x, factor: (factor * x - 1.0) ** 2,
         tasks=1, like=np.ones(1), end_knobs=[Knob("factor", 0.0, 9.0, default=1.0)],
     )  # fmt: skip
@@ -143,7 +143,7 @@ def best_on_a_grid(problem, tasks, values):
     model, steps = problem.model, len(tasks)
     substeps = np.array([8])
     rows = [
-        model.panel.rows(problem.knob_values | dict(zip(values, row, strict=True)), 1)
+        model.layout.rows(problem.knob_values | dict(zip(values, row, strict=True)), 1)
         for row in product(*values.values())
     ]
     states = problem.state[None]
@@ -151,7 +151,7 @@ def best_on_a_grid(problem, tasks, values):
         length, share = np.array([problem.duration / steps]), np.eye(model.tasks)[[task]]
         states = np.array(
             [
-                model.roll_out(x, Pieces(share, row, length, substeps))[-1]
+                model.roll_out(x, Schedule(share, row, length, substeps))[-1]
                 for x in states
                 for row in rows
             ]
@@ -167,9 +167,9 @@ def polished(problem, shares, knobs):
     """Return the value from a grid's best on, by a general minimiser without our gradients."""
     names = list(knobs)
     low, high = np.array([problem.control.ranges[name] for name in names]).T
-    columns = [problem.model.panel.columns[name] for name in names]
+    columns = [problem.model.layout.columns[name] for name in names]
     objective, rows = Objective(problem, len(shares)), problem.knob_values | knobs
-    rows = problem.model.panel.rows(rows, len(shares))
+    rows = problem.model.layout.rows(rows, len(shares))
 
     def value(x):
         for column, numbers in zip(columns, x.reshape(len(names), -1), strict=True):
@@ -223,11 +223,11 @@ def noisy(x, lr, keep):
 
 def test_two_knobs_against_pseudo_tasks():
     lr, keep = (np.array(part) for part in zip(*product([0.1, 0.4, 0.9], [0.3, 1.0]), strict=True))
-    pseudo = AutoDynamics(
+    pseudo = AutoModel(
         lambda x, task, unused: noisy(x, jnp.asarray(lr)[task], jnp.asarray(keep)[task]),
         lambda x: x, tasks=6, like=np.ones(1), loss_names=["loss"],
     )  # fmt: skip
-    model = AutoDynamics(
+    model = AutoModel(
         lambda x, task, lr, keep: noisy(x, lr, keep), lambda x: x, tasks=1, like=np.ones(1),
         knobs=[LR, Knob("keep", 0.0, 1.0, default=1.0)],
     )  # fmt: skip

@@ -28,10 +28,10 @@ from replan import (
     strategies,
 )
 from replan.control import _levers
-from replan.control._objective import Controls, Objective
-from replan.control._space import Space
-from replan.dynamics import Curriculum, Dropout, Knob
-from replan.dynamics.auto import AutoDynamics
+from replan.control.objective import Controls, Objective
+from replan.control.relaxed_controls import RelaxedControls
+from replan.models import Curriculum, Dropout, Knob
+from replan.models.auto import AutoModel
 
 
 def dropout(**settings):
@@ -87,8 +87,8 @@ def test_gradients_by_tied_controls_match_finite_differences(control):
     objective = Objective(problem, 4)
     rng = np.random.default_rng(0)
     rows = np.tile(rng.dirichlet([1, 1]), (4, 1))
-    space = Space(
-        problem, Controls(rows, np.full((4, problem.model.panel.size), 1.0)),
+    space = RelaxedControls(
+        problem, Controls(rows, np.full((4, problem.model.layout.size), 1.0)),
         free_tasks=True, free_knobs=control.lr is not None,
     )  # fmt: skip
     x = space.join(space.fixed) + 0.0
@@ -278,7 +278,7 @@ def test_a_single_task_has_no_shares():
 
 
 def test_knobs_without_a_range_are_left_out_unless_it_is_given():
-    model = AutoDynamics(
+    model = AutoModel(
         lambda x, task, rate, effort: rate * (task - effort - x),
         lambda x: x**2,
         tasks=2, like=np.zeros(1), loss_names=["x"],

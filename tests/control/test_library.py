@@ -6,7 +6,7 @@ import pytest
 from problems import LIBRARY, SOLVERS, fishing, keeps, small, there
 from problems.models import Shifted
 from replan import Problem, Relax, evaluate, solve, strategies
-from replan.control._objective import Objective
+from replan.control.objective import Objective
 
 STATUSES = {
     "flips": {"converged", "inaccurate"},

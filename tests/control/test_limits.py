@@ -7,9 +7,9 @@ import pytest
 
 from problems import after_task_one, keeps
 from replan import Control, Flips, ForwardBackward, Limits, Problem, Protocol, solve
-from replan.control._projection import Domain, project
-from replan.dynamics import Dropout
-from replan.problem._discrete import allows, cheapest, nearest
+from replan.core.projection import Domain, project
+from replan.models import Dropout
+from replan.problem.discrete import allows, cheapest, nearest
 
 
 @pytest.fixture(scope="module")

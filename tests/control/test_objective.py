@@ -17,7 +17,7 @@ from replan import (
     solve,
     strategies,
 )
-from replan.control._objective import Controls, Objective
+from replan.control.objective import Controls, Objective
 
 
 @pytest.fixture(scope="module")

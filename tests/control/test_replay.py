@@ -7,12 +7,12 @@ import pytest
 
 from problems import after_task_one, best_of_all, keeps, little_replay, small, there
 from replan import Exhaustive, Flips, Limits, Problem, Protocol, Relax, evaluate, solve, strategies
-from replan.control._objective import Controls, Objective
-from replan.control._projection import Domain, project
-from replan.control._search import on_grid
-from replan.control._space import Space
-from replan.problem._discrete import allows, cheapest, nearest
-from replan.problem._limits import replay_on
+from replan.control.objective import Controls, Objective
+from replan.core.projection import Domain, project
+from replan.control.search import on_grid
+from replan.control.relaxed_controls import RelaxedControls
+from replan.problem.discrete import allows, cheapest, nearest
+from replan.problem.limits import replay_on
 
 
 def stream(steps=60, **settings):
@@ -119,8 +119,8 @@ def test_what_is_left_to_gain(more, steps):
     problem = stream(20, limits=Limits(max_replay=0.4, **more), departures=[30.0, 27.0, 30.0])
     objective = Objective(problem, steps)
     rng = np.random.default_rng(0)
-    fixed = Controls(rng.dirichlet(np.ones(3), steps), np.ones((steps, problem.model.panel.size)))
-    space = Space(problem, fixed, free_tasks=True, free_knobs=False)
+    fixed = Controls(rng.dirichlet(np.ones(3), steps), np.ones((steps, problem.model.layout.size)))
+    space = RelaxedControls(problem, fixed, free_tasks=True, free_knobs=False)
     x = np.asarray(project(space.join(fixed), space.domain))
     slopes = space.slopes(objective.gradient(space.split(x)))
     others = [np.asarray(project(rng.normal(size=x.size), space.domain)) for _ in range(50)]

@@ -22,14 +22,14 @@ from replan import (
     evaluate,
     solve,
 )
-from replan.control._flip_descent import FlipDescent
-from replan.control._forward_backward_descent import ForwardBackwardDescent
-from replan.control._objective import Controls, Counts, Objective
-from replan.control._projection import Domain, project
-from replan.control._relaxed import RelaxedDescent
-from replan.control._search import on_grid
-from replan.control._solver import Solver
-from replan.problem._discrete import nearest
+from replan.control.flip_descent import FlipDescent
+from replan.control.forward_backward_descent import ForwardBackwardDescent
+from replan.control.objective import Controls, Counts, Objective
+from replan.core.projection import Domain, project
+from replan.control.relaxed_descent import RelaxedDescent
+from replan.control.search import on_grid
+from replan.control.solver import Solver
+from replan.problem.discrete import nearest
 
 
 @pytest.mark.parametrize("seed", range(8))

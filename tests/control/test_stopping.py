@@ -36,7 +36,7 @@ def test_the_integrator_follows_a_learning_rate_that_is_too_large_for_it(learnt)
 
 
 def test_a_plan_that_the_integrator_limits_says_so(learnt, monkeypatch):
-    monkeypatch.setattr("replan.control._objective._MOST_SUBSTEPS", 1)
+    monkeypatch.setattr("replan.control.objective._MOST_SUBSTEPS", 1)
     problem = Problem(*learnt, duration=5.0, steps=10, lr=10.0)
     plan = solve(problem)
     assert plan.status == "inaccurate"
@@ -49,7 +49,7 @@ def test_a_plan_that_the_integrator_limits_says_so(learnt, monkeypatch):
 def test_a_plan_is_kept_where_the_integrator_cannot_reach_its_accuracy(
     learnt, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("replan.control._certify.evaluate", partial(evaluate, max_steps=300))
+    monkeypatch.setattr("replan.control.certificate.evaluate", partial(evaluate, max_steps=300))
     problem = Problem(*learnt, duration=5.0, steps=10)
     plan = solve(problem)
     assert plan.trajectory.rtol == 1e-5

@@ -70,7 +70,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("in a step")
 
-    monkeypatch.setattr("replan.control._relaxed.RelaxedDescent.step", fail)
+    monkeypatch.setattr("replan.control.relaxed_descent.RelaxedDescent.step", fail)
     with pytest.raises(ZeroDivisionError, match="in a step"):
         solve(problem, workers=2)
 

@@ -3,11 +3,11 @@
 import numpy as np
 
 from replan import strategies
-from replan.dynamics import Dynamics, from_keys, register
+from replan.models import Model, from_keys, register
 
 
 @register
-class Decay(Dynamics):
+class Decay(Model):
     """The loss of a task decays at `speed` × lr while it is trained."""
 
     kind = "decay"

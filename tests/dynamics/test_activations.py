@@ -10,8 +10,8 @@ from test_teacher_student import SHAPES, as_tuple, random_model
 
 import replan
 from replan import Overlaps, TeacherStudent
-from replan.dynamics import Pieces
-from replan.dynamics.moments import linear, relu
+from replan.models import Schedule
+from replan.core.moments import linear, relu
 
 jax.config.update("jax_enable_x64", True)
 
@@ -49,7 +49,7 @@ def test_mixed_shares_add_up_the_tasks(shape, activation):
     shares, lr = rng.dirichlet(np.ones(model.tasks)), rng.random(model.tasks) * 2
     kernels, state = model.kernels(), model.pack(x)
     mixed = np.empty_like(state)
-    [knobs] = model.panel.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
+    [knobs] = model.layout.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
     kernels.rate(kernels.make_work(model.parameters), state, shares, knobs, mixed)
     parts = [np.concatenate([part.ravel() for part in as_tuple(model.rate(x, t, lr[t]))])
              for t in range(model.tasks)]  # fmt: skip
@@ -100,11 +100,11 @@ def test_gradients_match_differences(shape, activation):
     x, K = model.pack(start), model.hidden
 
     def value(x, shares, knobs):
-        return np.sum(model.roll_out(x, Pieces(shares, knobs, *grid)) * cotangents)
+        return np.sum(model.roll_out(x, Schedule(shares, knobs, *grid)) * cotangents)
 
-    states = model.roll_out(x, Pieces(shares, knobs, *grid))
-    by_state, by_shares, by_knobs = model.pull_back(
-        states, cotangents, Pieces(shares, knobs, *grid)
+    states = model.roll_out(x, Schedule(shares, knobs, *grid))
+    by_state, by_shares, by_knobs = model.roll_out_vjp(
+        states, cotangents, Schedule(shares, knobs, *grid)
     )
     rng = np.random.default_rng(0)
     symmetric = np.arange(K * K).reshape(K, K).T.ravel()  # Q stays symmetric
@@ -120,7 +120,7 @@ def test_gradients_match_differences(shape, activation):
         found = by_state[0] @ dx + np.sum(by_shares * dshares) + np.sum(by_knobs * dknobs)
         assert found == pytest.approx(expected, rel=1e-7)
     weights = rng.random((5, model.tasks))
-    pulled = model.pull_losses(states, weights)
+    pulled = model.losses_vjp(states, weights)
     direction = rng.normal(size=states.shape)
     direction[:, : K * K] += direction[:, symmetric]
     ends = [model.losses(states + sign * 1e-6 * direction) for sign in (-1, 1)]
@@ -184,7 +184,7 @@ def test_the_integrator_keeps_order_four(activation):
 
     def end(steps):
         shares, knobs = np.full((steps, 2), 0.5), np.full((steps, 6), 0.4)
-        return model.roll_out(x, Pieces.whole(shares, knobs, np.full(steps, 0.8 / steps)))[-1]
+        return model.roll_out(x, Schedule.single_steps(shares, knobs, np.full(steps, 0.8 / steps)))[-1]
 
     exact = end(512)
     errors = [np.abs(end(steps) - exact).max() for steps in (8, 16, 32, 64)]
@@ -244,9 +244,9 @@ def test_a_unit_without_weights_stays_as_it_is_and_the_others_go_on():
     assert rate.Q[0, 0] != 0
     for part in (rate.Q[1], rate.Q[:, 1], rate.M[1], rate.V[:, 1]):
         assert np.all(part == 0)
-    pieces = Pieces.whole(np.full((3, 2), 0.5), np.ones((3, 6)), np.full(3, 0.1))
+    pieces = Schedule.single_steps(np.full((3, 2), 0.5), np.ones((3, 6)), np.full(3, 0.1))
     states = model.roll_out(model.pack(dead), pieces)
-    gradients = model.pull_back(states, np.ones_like(states), pieces)
+    gradients = model.roll_out_vjp(states, np.ones_like(states), pieces)
     assert all(np.all(np.isfinite(part)) for part in gradients)
     problem = replan.Problem(model, dead, duration=1.0)
     protocol = replan.strategies.interleaved(problem)
@@ -282,9 +282,9 @@ def test_rates_and_gradients_where_units_align_with_each_other_and_with_a_teache
     assert np.all((losses > -1e-15) & (losses < gap**2 + 1e-15))
     rate = model.rate(x, 0)
     assert all(np.abs(part).max() < 2 * gap + 1e-6 for part in as_tuple(rate))
-    pieces = Pieces.whole(np.full((3, 2), 0.5), np.ones((3, 6)), np.full(3, 0.1))
+    pieces = Schedule.single_steps(np.full((3, 2), 0.5), np.ones((3, 6)), np.full(3, 0.1))
     states = model.roll_out(model.pack(x), pieces)
-    gradients = model.pull_back(states, np.ones_like(states), pieces)
+    gradients = model.roll_out_vjp(states, np.ones_like(states), pieces)
     assert all(np.all(np.isfinite(part)) for part in gradients)
 
 
@@ -310,8 +310,8 @@ def test_gradients_of_the_rate_near_alignment_match_differences(hidden, tasks, b
     for gap, bound in zip((1e-1, 1e-2, 1e-3, 1e-4), bounds, strict=True):
         w = B[np.arange(hidden) % tasks] + gap * away
         x, by_state = model.pack(model.from_weights(w, V, B)), np.empty_like(cotangent)
-        work = kernels.make_pull_work(model.parameters)
-        kernels.pull_rate(work, x, cotangent, shares, knobs, 1.0, by_state, 0 * shares, 0 * knobs)
+        work = kernels.make_vjp_work(model.parameters)
+        kernels.rate_vjp(work, x, cotangent, shares, knobs, 1.0, by_state, 0 * shares, 0 * knobs)
         by = model.unpack(by_state)
         exact = ((by.Q + by.Q.T) @ w + by.M @ B) / N
         for _ in range(4):

@@ -9,7 +9,7 @@ import pytest
 from test_teacher_student import random_model
 
 from replan import Overlaps, TeacherStudent
-from replan.dynamics import AutoDynamics, Pieces
+from replan.models import AutoModel, Schedule
 
 SHAPES = [(1, 1, 1), (2, 2, 2), (3, 2, 1), (2, 4, 3), (3, 3, 3), (4, 3, 4)]  # K, P, T
 
@@ -71,7 +71,7 @@ def oracle():
     parameters = {
         "S": np.eye(P_MAX), "A": np.ones((T_MAX, P_MAX)), "noise": 0.0, "trained": np.ones(T_MAX),
     }  # fmt: skip
-    return AutoDynamics(
+    return AutoModel(
         rate, losses, tasks=T_MAX, like=like, knobs=knobs, parameters=parameters
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def instance(shape, **settings):
     shares[1] = np.eye(T)[T - 1]
     knobs = 0.3 + rng.random((4, 3 * T))  # rates, factors of the features and of the heads
     lengths, substeps = 0.05 + 0.3 * rng.random(4), np.array([1, 2, 3, 1])
-    controls = Pieces(shares, knobs, lengths, substeps)
+    controls = Schedule(shares, knobs, lengths, substeps)
     cotangents = rng.normal(size=(5, K * K + K * P + T * K))
     symmetric = cotangents[:, : K * K].reshape(5, K, K)
     symmetric += np.swapaxes(symmetric, 1, 2).copy()
@@ -130,8 +130,8 @@ def test_hand_written_gradients_match_autodiff(shape, oracle):
     states = model.roll_out(x, controls)
     auto_states = auto.roll_out(to_auto(x), whole)
     np.testing.assert_allclose(to_auto(states), auto_states, rtol=1e-11, atol=1e-13)
-    ours = model.pull_back(states, cotangents, controls)
-    theirs = auto.pull_back(auto_states, to_auto(cotangents), whole)
+    ours = model.roll_out_vjp(states, cotangents, controls)
+    theirs = auto.roll_out_vjp(auto_states, to_auto(cotangents), whole)
     scale = max(np.abs(part).max() for part in theirs)
     for mine, other in (
         (to_auto(ours.adjoints)[:, there], theirs.adjoints[:, there]),
@@ -141,8 +141,8 @@ def test_hand_written_gradients_match_autodiff(shape, oracle):
         np.testing.assert_allclose(mine, other, atol=1e-10 * scale)
     weights = np.random.default_rng(0).random((5, T))
     np.testing.assert_allclose(model.losses(states), auto.losses(auto_states)[:, :T], rtol=1e-10)
-    pulled = to_auto(model.pull_losses(states, weights))[:, there]
-    expected = auto.pull_losses(auto_states, padded(weights, T_MAX))[:, there]
+    pulled = to_auto(model.losses_vjp(states, weights))[:, there]
+    expected = auto.losses_vjp(auto_states, padded(weights, T_MAX))[:, there]
     np.testing.assert_allclose(pulled, expected, atol=1e-11)
 
 
@@ -154,10 +154,10 @@ def test_hand_written_gradients_match_finite_differences(shape):
     K = model.hidden
 
     def value(x, shares, knobs):
-        return np.sum(model.roll_out(x, Pieces(shares, knobs, *grid)) * cotangents)
+        return np.sum(model.roll_out(x, Schedule(shares, knobs, *grid)) * cotangents)
 
     states = model.roll_out(x, controls)
-    by_state, by_shares, by_knobs = model.pull_back(states, cotangents, controls)
+    by_state, by_shares, by_knobs = model.roll_out_vjp(states, cotangents, controls)
     step = 1e-6
 
     def difference(dx, dshares, dknobs):
@@ -194,7 +194,7 @@ def test_batch_and_momentum_scale_the_rate_and_its_gradient():
     states = model.roll_out(x, slow)
     np.testing.assert_allclose(states, plain.roll_out(x, controls), rtol=1e-12)
     ours, theirs = (
-        one.pull_back(states, cotangents, pieces)
+        one.roll_out_vjp(states, cotangents, pieces)
         for one, pieces in ((model, slow), (plain, controls))
     )
     np.testing.assert_allclose(2 * ours.by_knobs[:, :3], theirs.by_knobs[:, :3], atol=1e-10)
@@ -206,7 +206,7 @@ def test_a_head_of_exactly_zero_has_a_derivative():
     model, _, controls, cotangents = instance((2, 2, 2))
     _, start = random_model(2, 2, 2)
     x = model.pack(dataclasses.replace(start, V=np.eye(2)))
-    adjoint = model.pull_back(model.roll_out(x, controls), cotangents, controls).adjoints[0]
+    adjoint = model.roll_out_vjp(model.roll_out(x, controls), cotangents, controls).adjoints[0]
 
     def value(x):
         return np.sum(model.roll_out(x, controls) * cotangents)
@@ -220,8 +220,8 @@ def test_a_head_of_exactly_zero_has_a_derivative():
 def test_the_adjoint_of_a_later_edge_is_the_gradient_by_its_state():
     model, start, pieces, cotangents = instance((2, 2, 2))
     states = model.roll_out(model.pack(start), pieces)
-    whole = model.pull_back(states, cotangents, pieces).adjoints
-    tail = model.pull_back(states[2:], cotangents[2:], pieces.only(2, 4)).adjoints
+    whole = model.roll_out_vjp(states, cotangents, pieces).adjoints
+    tail = model.roll_out_vjp(states[2:], cotangents[2:], pieces.only(2, 4)).adjoints
     np.testing.assert_allclose(whole[2:], tail, rtol=1e-13)
 
 
@@ -230,20 +230,20 @@ def test_auto_dynamics_refuses_what_does_not_fit():
         return -lr * state
 
     with pytest.raises(ValueError, match=r"`losses` expects .* of shape \(2,\), got \(1,\)"):
-        AutoDynamics(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
-    auto = AutoDynamics(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
+        AutoModel(rate, lambda state: state[:1], tasks=2, like=np.ones(3))
+    auto = AutoModel(rate, lambda state: state[:2], tasks=2, like=np.ones(3))
     with pytest.raises(ValueError, match="`start` expects arrays with the structure"):
         auto.pack(Overlaps(np.eye(2), np.eye(2), np.eye(2)).Q.tolist())
     with pytest.raises(ValueError, match="`start` expects finite numbers"):
         auto.pack(np.array([1.0, np.nan, 0.0]))
     with pytest.raises(ValueError, match="`tasks` expects an integer"):
-        AutoDynamics(rate, lambda state: state, tasks=0, like=np.ones(3))
+        AutoModel(rate, lambda state: state, tasks=0, like=np.ones(3))
 
 
 def test_auto_dynamics_stops_where_it_diverges():
-    auto = AutoDynamics(lambda x, task, lr: lr * x * x, lambda x: x, tasks=1, like=np.ones(1))
+    auto = AutoModel(lambda x, task, lr: lr * x * x, lambda x: x, tasks=1, like=np.ones(1))
     ones = np.ones((20, 1))
-    states = auto.roll_out(np.ones(1), Pieces.whole(ones, ones, np.full(20, 1.0)))
+    states = auto.roll_out(np.ones(1), Schedule.single_steps(ones, ones, np.full(20, 1.0)))
     assert 1 < len(states) < 21
     assert np.all(np.isfinite(states))
     assert auto.unpack(states).shape == (len(states), 1)
@@ -264,10 +264,10 @@ LIKE = {"M": np.ones((2, 1)), "Q": np.eye(2)}
 )
 def test_the_structure_and_shapes_of_a_rate_are_checked_when_the_model_is_made(rate, got):
     with pytest.raises(ValueError, match=rf"`rate` expects .*'M': \(2, 1\).*{got}"):
-        AutoDynamics(rate, lambda x: x["M"][:, 0], tasks=2, like=LIKE)
+        AutoModel(rate, lambda x: x["M"][:, 0], tasks=2, like=LIKE)
 
 
 def test_losses_that_broadcast_are_refused():
     for losses in (lambda x: 0.0, lambda x: x["M"], lambda x: (x["M"][0, 0], x["M"][1, 0])):
         with pytest.raises(ValueError, match=r"`losses` expects .* of shape \(2,\), got"):
-            AutoDynamics(lambda x, task, lr: x, losses, tasks=2, like=LIKE)
+            AutoModel(lambda x, task, lr: x, losses, tasks=2, like=LIKE)

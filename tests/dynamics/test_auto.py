@@ -1,11 +1,11 @@
-"""AutoDynamics: mistakes in what it is made of are told in one line that names the argument."""
+"""AutoModel: mistakes in what it is made of are told in one line that names the argument."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replan import AutoDynamics, Control, IntegrationError, Problem, evaluate, solve, strategies
-from replan.dynamics import Dynamics, Knob
+from replan import AutoModel, Control, IntegrationError, Problem, evaluate, solve, strategies
+from replan.models import Model, Knob
 
 pytest.importorskip("jax")
 
@@ -20,7 +20,7 @@ def losses(state):
 
 def make(**changes):
     settings = {"rate": rate, "losses": losses, "tasks": 2, "like": np.ones(2)} | changes
-    return AutoDynamics(settings.pop("rate"), settings.pop("losses"), **settings)
+    return AutoModel(settings.pop("rate"), settings.pop("losses"), **settings)
 
 
 CODE = "in JAX code, with functions of `jax.numpy` and no `if` that depends on the state, got "
@@ -123,7 +123,7 @@ def test_parameters_cannot_change_the_number_of_losses():
         model.with_parameters(a=np.ones(3))
 
 
-class Shrinking(Dynamics):
+class Shrinking(Model):
     """Its losses are fewer once the state is small."""
 
     kind, tasks = "shrinking", 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import erf
 
-from replan.dynamics import moments
+from replan.models import moments
 
 jax.config.update("jax_enable_x64", True)
 

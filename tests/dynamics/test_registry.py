@@ -8,7 +8,7 @@ import pytest
 
 import replan
 from replan import (
-    AutoDynamics,
+    AutoModel,
     Plan,
     Problem,
     Protocol,
@@ -17,7 +17,7 @@ from replan import (
     solve,
     strategies,
 )
-from replan.dynamics import Dynamics, _registry, find, register
+from replan.models import Model, _registry, find, register
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def decay():
     def rate(state, task, lr):
         return {"x": state["x"].at[task].set(-lr * state["x"][task])}
 
-    model = AutoDynamics(rate, lambda s: s["x"] ** 2, tasks=2, like={"x": np.ones(2)})
+    model = AutoModel(rate, lambda s: s["x"] ** 2, tasks=2, like={"x": np.ones(2)})
     return Problem(model, {"x": np.array([2.0, 1.0])}, duration=1.0, steps=8)
 
 
@@ -82,13 +82,13 @@ def doubled(state, task, lr):
         (lambda model: "auto", r"`model` expects the plan's model itself, got 'auto'"),
         (lambda model: TeacherStudent.similar(0.3), r"`model` .* with kind = 'auto', got .* 'teac"),
         (
-            lambda model: AutoDynamics(
+            lambda model: AutoModel(
                 doubled, model._program.losses, tasks=2, like={"x": np.ones(2)}
             ),
             r"`model` expects the plan's model, with rate = 'rate', got one with rate = 'doubled'",
         ),
         (
-            lambda model: AutoDynamics(
+            lambda model: AutoModel(
                 model._program.rate,
                 lambda s: 2 * model._program.losses(s),
                 tasks=2,
@@ -134,7 +134,7 @@ def test_what_other_models_cannot_do_is_refused_clearly(decay):
         replan.simulate(decay, protocol)
 
 
-class Rolls(Dynamics):
+class Rolls(Model):
     """A dynamics that only rolls out, in closed form."""
 
     kind = "rolls"
@@ -221,7 +221,7 @@ def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
     monkeypatch.setattr(_registry, "_KINDS", kinds)
     path = tmp_path / "own_models.py"
     path.write_text(
-        "from replan.dynamics import register\n"
+        "from replan.models import register\n"
         "from test_registry import Rolls\n"
         "@register\nclass Found(Rolls):\n    kind = 'found-in-a-file'\n"
         "    from_dict = classmethod(lambda cls, content: cls())\n"

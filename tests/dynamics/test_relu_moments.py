@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from replan.dynamics import auto_moments
-from replan.dynamics.moments import erf, linear, relu
+from replan.models import auto_moments
+from replan.core.moments import erf, linear, relu
 
 UNITS = range(4)
 QUADRUPLES = list(itertools.product(UNITS, repeat=4))

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replan import AutoDynamics, Limits, Problem, Protocol, evaluate, simulate, solve, strategies
-from replan.dynamics import Curriculum, Denoising, Dropout, Pieces
-from replan.dynamics.auto_moments import i2, i3, i4
+from replan import AutoModel, Limits, Problem, Protocol, evaluate, simulate, solve, strategies
+from replan.models import Curriculum, Denoising, Dropout, Schedule
+from replan.models.auto_moments import i2, i3, i4
 from replan.problem import example
 
 START = {
@@ -53,7 +53,7 @@ def curriculum_losses(x, *, difficulties, teacher):
 
 
 def auto_curriculum(model):
-    return AutoDynamics(
+    return AutoModel(
         curriculum_rate, curriculum_losses, tasks=model.tasks, like=np.zeros(3),
         parameters={"difficulties": model.difficulties, "teacher": model.teacher},
     )  # fmt: skip
@@ -89,7 +89,7 @@ def auto_dropout(model):
         scaled = jnp.concatenate([rescale * w[:K], w[K:]])
         return jnp.array([0.5 * scaled @ i2(joint(x)) @ scaled])
 
-    return AutoDynamics(
+    return AutoModel(
         rate, losses, tasks=["teacher"], like=np.zeros(K * U), knobs=model.knobs,
         loss_names=["error"], end_knobs=model.end_knobs,
     )  # fmt: skip
@@ -133,7 +133,7 @@ def auto_denoising(model):
         total = a * (1 - b * kappa) ** 2 - 2 * cn[0, 0] + (2 * b + q) * nn[0, 0]
         return jnp.array([skip(b, model.test_noise)[0], total])
 
-    return AutoDynamics(
+    return AutoModel(
         rate, losses, tasks=1, like=np.zeros(3), knobs=model.knobs, loss_names=model.loss_names
     )
 
@@ -142,11 +142,11 @@ AUTO = {"curriculum": auto_curriculum, "dropout": auto_dropout, "denoising": aut
 
 
 def pieces_of(model, rng):
-    knobs = rng.uniform(0.2, 0.8, size=(4, model.panel.size))
+    knobs = rng.uniform(0.2, 0.8, size=(4, model.layout.size))
     shares = rng.dirichlet(np.ones(model.tasks), size=4)
     if model.tasks > 1:
         shares[1] = np.eye(model.tasks)[0]
-    return Pieces(shares, knobs, rng.uniform(0.1, 0.4, 4), np.array([1, 2, 3, 1]))
+    return Schedule(shares, knobs, rng.uniform(0.1, 0.4, 4), np.array([1, 2, 3, 1]))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -159,14 +159,14 @@ def test_gradients_match_autodiff(kind):
     if kind == "dropout":  # Q is symmetric
         square = cotangents[:, :4].reshape(5, 2, 2)
         square += np.swapaxes(square, 1, 2).copy()
-    mine, other = (one.pull_back(states, cotangents, pieces) for one in (model, auto))
+    mine, other = (one.roll_out_vjp(states, cotangents, pieces) for one in (model, auto))
     for ours, theirs in zip(mine, other, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
     ends = np.tile(rng.uniform(0.3, 0.9, len(model.end_knobs)), (5, 1))
     whole = np.hstack([states, ends])
     np.testing.assert_allclose(model.losses(whole), auto.losses(whole), rtol=1e-11)
     weights = rng.normal(size=(5, len(model.loss_names)))
-    mine, other = (one.pull_losses(whole, weights) for one in (model, auto))
+    mine, other = (one.losses_vjp(whole, weights) for one in (model, auto))
     np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-11)
 
 
@@ -176,7 +176,7 @@ def test_gradients_match_finite_differences(kind):
     x, pieces = model.pack(START[kind]), pieces_of(model, rng)
     states = model.roll_out(x, pieces)
     cotangents = rng.normal(size=states.shape)
-    _, by_shares, by_knobs = model.pull_back(states, cotangents, pieces)
+    _, by_shares, by_knobs = model.roll_out_vjp(states, cotangents, pieces)
 
     def value(shares, knobs):
         changed = pieces._replace(shares=shares, knobs=knobs)
@@ -196,7 +196,7 @@ def test_gradients_match_finite_differences(kind):
 
 @pytest.mark.parametrize(("order", "known"), [((0, 1), 0.1555469343), ((1, 0), 0.1624795304)])
 def test_orders_of_a_curriculum_under_euler(order, known):
-    from replan.dynamics.curriculum._kernels import rate
+    from replan.models.curriculum._kernels import rate
 
     model, x, out = Curriculum(), np.array([1.0, 1.0, 0.0]), np.empty(3)
     for step in range(240):

@@ -9,8 +9,8 @@ from scipy.special import erf
 
 import replan
 from replan import Overlaps, TeacherStudent
-from replan.dynamics.teacher_student._kernels import rate
-from replan.dynamics.teacher_student._work import make_work
+from replan.core.teacher_student.erf import rate
+from replan.core.teacher_student.work import make_work
 
 jax.config.update("jax_enable_x64", True)
 
@@ -56,7 +56,7 @@ def test_mixed_shares_add_up_the_tasks(shape):
     shares, lr = rng.dirichlet(np.ones(model.tasks)), rng.random(model.tasks) * 2
     state = model.pack(x)
     mixed = np.empty_like(state)
-    [knobs] = model.panel.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
+    [knobs] = model.layout.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
     rate(make_work(model.parameters), state, shares, knobs, mixed)
     parts = [model.rate(x, t, lr[t]) for t in range(model.tasks)]
     total = sum(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from replan import IntegrationError, Protocol
-from replan._common.statistics import mean_interval
+from replan.statistics import mean_interval
 from replan.networks import Training, experiment, mixed_tasks, parity_tasks
 from replan.networks._compiled import CompiledNetwork
 from replan.networks._network import mean_loss, train

@@ -77,7 +77,7 @@ def test_a_stream_of_two_tasks_is_the_papers_problem():
     ours = stream(2, interval=25.0, steps=10)
     papers = Problem.from_dict(continual(0.6, 0, steps=10))
     share = contenders.fixed_share(ours, 0.4)
-    assert ours.presence.always
+    assert ours.availability.always
     assert evaluate(ours, share).loss == evaluate(papers, share).loss
 
 

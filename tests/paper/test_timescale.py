@@ -5,8 +5,8 @@ import pytest
 
 import replan
 from replan import TeacherStudent, measure_readout_timescale, readout_timescale
-from replan.dynamics.teacher_student import _kernels
-from replan.dynamics.teacher_student._work import make_work
+from replan.models.teacher_student import _kernels
+from replan.core.teacher_student.work import make_work
 
 
 @pytest.mark.parametrize("similarity", [0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95])
@@ -21,7 +21,7 @@ def slowest_mode(similarity):
     S = model.teacher_overlaps
     x = np.concatenate([S.ravel(), S.ravel(), np.eye(2).ravel()])
     work = make_work(model.parameters)
-    ones, shares = np.ones(model.panel.size), np.array([1.0, 0.0])
+    ones, shares = np.ones(model.layout.size), np.array([1.0, 0.0])
 
     def rate(x):
         out = np.empty_like(x)

@@ -6,7 +6,7 @@ import pytest
 from problems import after_task_one, small
 from problems.models import Averaging
 from replan import Control, Ensemble, Problem, TeacherStudent
-from replan.problem._risk import Risk
+from replan.problem.risk import Risk
 
 
 def members(*similarities, **settings):

@@ -414,9 +414,9 @@ def test_mistakes_in_streams_are_one_line(tmp_path, keys, message):
 def test_arrivals_from_a_file_and_back(tmp_path):
     more = "arrivals = [0.0, 5.0]\ndepartures = [20.0, inf]\n"
     problem = load(tmp_path, MODEL + START + TRAINING + more)
-    assert problem.presence.arrivals.tolist() == [0, 5]
-    assert problem.presence.departures.tolist() == [20, 25]
-    assert problem.presence.changes.tolist() == [5, 20]
+    assert problem.availability.arrivals.tolist() == [0, 5]
+    assert problem.availability.departures.tolist() == [20, 25]
+    assert problem.availability.changes.tolist() == [5, 20]
     content = problem.to_dict()
     assert content["training"]["arrivals"] == [0, 5]
     assert content["training"]["departures"] == [20, 25]  # JSON has no inf

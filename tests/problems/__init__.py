@@ -25,7 +25,7 @@ from replan import (
     TeacherStudent,
     evaluate,
 )
-from replan.dynamics import Pieces
+from replan.models import Schedule
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -99,11 +99,11 @@ def small(similarity: float, tasks: int = 2, steps: int = 12, **settings) -> Pro
 def _curves(model, start: bytes, duration: float, steps: int):
     """Return every sequence of tasks (n, steps), its mean losses in steps and its final losses."""
     tasks, parts = model.tasks, 2
-    knobs = np.ones((steps, model.panel.size))
+    knobs = np.ones((steps, model.layout.size))
     sequences = np.array(list(product(range(tasks), repeat=steps)))
     means, finals = [], []
     for sequence in sequences:
-        whole = Pieces.whole(np.eye(tasks)[sequence], knobs, np.full(steps, duration / steps))
+        whole = Schedule.single_steps(np.eye(tasks)[sequence], knobs, np.full(steps, duration / steps))
         losses = model.losses(model.roll_out(np.frombuffer(start), whole.cut(parts)))
         means.append((losses[:-2:2] + 4 * losses[1:-1:2] + losses[2::2]) / 6)
         finals.append(losses[-1])

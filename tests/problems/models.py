@@ -6,11 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from replan._common import check
-from replan.dynamics import (
-    AutoDynamics,
-    CompiledDynamics,
-    DifferentiableDynamics,
+from replan import check
+from replan.models import (
+    AutoModel,
+    CompiledModel,
+    DifferentiableModel,
     Kernels,
     compiled,
 )
@@ -67,7 +67,7 @@ def _pull_fishing_losses(p, state, cotangent, out):
     out[0], out[1], out[2] = 0.0, 0.0, cotangent[0]
 
 
-class Fishing(Vectors, CompiledDynamics):
+class Fishing(Vectors, CompiledModel):
     """x′ = x − xy − 0.4xw, y′ = −y + xy − 0.2yw; the loss is ∫ (x − 1)² + (y − 1)²."""
 
     kind = "fishing"
@@ -96,7 +96,7 @@ def auto_fishing():
             ]
         )
 
-    return AutoDynamics(
+    return AutoModel(
         rate, lambda state: jnp.array([state[2], 0.0]), tasks=2, like=np.array([0.5, 0.7, 0.0])
     )
 
@@ -134,7 +134,7 @@ def _pull_averaging_losses(p, state, cotangent, out):
     out[:] = cotangent
 
 
-class Averaging(Vectors, CompiledDynamics):
+class Averaging(Vectors, CompiledModel):
     """v_t′ = −2 lr_t v_t + σ² lr_t² while task t is trained; its loss is v_t.
 
     lr_t = v_t / σ² lowers v_t most at any time: v′ = −v²/σ², so 1/v grows by S/σ² in a time S on
@@ -163,7 +163,7 @@ def auto_averaging(tasks):
     def rate(state, task, lr):
         return jnp.zeros(tasks).at[task].set(lr**2 - 2 * lr * state[task])
 
-    return AutoDynamics(rate, lambda state: state, tasks=tasks, like=np.ones(tasks))
+    return AutoModel(rate, lambda state: state, tasks=tasks, like=np.ones(tasks))
 
 
 # On a line: x′ = ±1
@@ -172,7 +172,7 @@ def auto_averaging(tasks):
 @cache
 def turnpike():
     """Return x′ = −1 or 1, with the losses ∫ x² and (x(T) − ½)²."""
-    return AutoDynamics(
+    return AutoModel(
         lambda state, task, lr: jnp.array([2.0 * task - 1.0, state[0] ** 2]),
         lambda state: jnp.array([state[1], (state[0] - 0.5) ** 2]),
         tasks=2,
@@ -183,7 +183,7 @@ def turnpike():
 @cache
 def below_zero():
     """Return x′ = −1 or 1, with the losses (x(T) − 0.35)² − 1 and 0."""
-    return AutoDynamics(
+    return AutoModel(
         lambda state, task, lr: jnp.array([2.0 * task - 1.0]),
         lambda state: jnp.array([(state[0] - 0.35) ** 2 - 1.0, 0.0]),
         tasks=2,
@@ -191,7 +191,7 @@ def below_zero():
     )
 
 
-class Shifted(Vectors, DifferentiableDynamics):
+class Shifted(Vectors, DifferentiableModel):
     """Another model with a constant added to every loss."""
 
     kind = "shifted"
@@ -212,8 +212,8 @@ class Shifted(Vectors, DifferentiableDynamics):
     def roll_out(self, start, pieces):
         return self.model.roll_out(start, pieces)
 
-    def pull_losses(self, states, cotangents):
-        return self.model.pull_losses(states, cotangents)
+    def losses_vjp(self, states, cotangents):
+        return self.model.losses_vjp(states, cotangents)
 
-    def pull_back(self, states, cotangents, pieces):
-        return self.model.pull_back(states, cotangents, pieces)
+    def roll_out_vjp(self, states, cotangents, pieces):
+        return self.model.roll_out_vjp(states, cotangents, pieces)

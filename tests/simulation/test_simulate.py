@@ -16,8 +16,8 @@ import pytest
 
 import replan
 from replan import Problem, Protocol, TeacherStudent, simulate, strategies
-from replan.dynamics.teacher_student import _reduced as reduced
-from replan.protocol._samples import Samples
+from replan.models.teacher_student import _reduced as reduced
+from replan.samples import Samples
 
 # A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
 FALSE_ALARM = 1e-4
@@ -438,10 +438,10 @@ def test_the_papers_statement_for_its_figure_2():
 
 def test_ctrl_c_keeps_finished_runs():
     problem = make(duration=1.0)
-    heard = threading.Event()
+    run_interruptibly = threading.Event()
 
     def interrupt(*_):
-        heard.set()
+        run_interruptibly.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
@@ -449,7 +449,7 @@ def test_ctrl_c_keeps_finished_runs():
     def stop_in_the_third_run(progress):
         if progress.done == 250:
             os.kill(os.getpid(), signal.SIGINT)
-            assert heard.wait(600)
+            assert run_interruptibly.wait(600)
             time.sleep(2)  # until the main thread has passed it on
 
     try:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import replan
-from replan.dynamics import _registry
+from replan.models import _registry
 from replan.strategies import STRATEGIES
 from replan.studies import _cases, _run
 from replan.studies._design import Design

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 import replan
 from replan import Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
-from replan.dynamics import Curriculum, Pieces
+from replan.models import Curriculum, Schedule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "dynamics"))
 import plain
@@ -76,7 +76,7 @@ def test_the_integrator_has_order_four(reference):
 
     def final(substeps):
         counts = np.full(3, substeps)
-        pieces = Pieces(rough.shares, problem.knob_rows(rough), rough.lengths, counts)
+        pieces = Schedule(rough.shares, problem.knob_rows(rough), rough.lengths, counts)
         return problem.model.roll_out(problem.state, pieces)[-1]
 
     counts = np.array([8, 12, 16, 24, 32])

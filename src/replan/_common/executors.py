@@ -16,8 +16,8 @@ from concurrent.futures import (
 from typing import Any
 from uuid import uuid4
 
-from replan._common import check
-from replan._common.files import VERSION
+from replan import check
+from replan.files import VERSION
 from replan._common.processes import outcome, received
 
 

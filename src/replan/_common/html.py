@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common.check import Floats
+from replan.check import Floats
 from replan._common.plotting import task_colour
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from replan._common import check, files
-from replan._common.check import Floats, Ints
+from replan import check, files
+from replan.check import Floats, Ints
 from replan._common.naming import knob_label
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from replan._common import check
+from replan import check
 
 T = TypeVar("T")
 

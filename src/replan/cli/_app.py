@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import click
 
-from replan._common.interrupt import interrupted
+from replan.core.interrupt import interrupted
 from replan.cli import (
     compare,
     data,
@@ -59,7 +59,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         before = os.environ.get("REPLAN_IMPORT")
         os.environ["REPLAN_IMPORT"] = os.pathsep.join([*([before] if before else []), *imports])
     if os.environ.get("REPLAN_IMPORT"):  # mistakes in them are found before anything is read
-        from replan.dynamics._registry import import_named
+        from replan.models.registry import import_named
 
         import_named()
     if context.invoked_subcommand is None:
@@ -123,7 +123,7 @@ def run() -> int:
 
 def _is_failed_integration(error: Exception) -> bool:
     with suppress(ImportError):  # which may be the very error
-        from replan.dynamics import IntegrationError
+        from replan.models import IntegrationError
 
         return isinstance(error, IntegrationError)
     return False

@@ -65,7 +65,7 @@ def output(name: str, endings: Sequence[str], text: str) -> Callable[[_C], _C]:
     """Return an option for a file to write; refuse, before any work, one that cannot be written."""
 
     def checked(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
-        from replan._common import files
+        from replan import files
 
         return None if value is None else files.output(name, value, endings)
 
@@ -79,14 +79,14 @@ plot_output = output("--plot", PICTURES, "Draw the curves.")
 
 def load_problem(file: Path) -> tuple[replan.Problem, dict[str, Any]]:
     """Return the problem in a file, and the file's sections, before anybody changes them."""
-    from replan.problem._file import sections
+    from replan.problem.file import sections
 
     return replan.Problem.load(file), sections(file)
 
 
 def write_json(path: Path, result: dict[str, Any], file: dict[str, Any], **given: Any) -> None:
     """Write a result with its settings: the sections of the problem file and other options."""
-    from replan._common import files
+    from replan import files
 
     files.write_json(path, result | {"settings": {"file": file} | given})
 
@@ -167,7 +167,7 @@ def chosen_protocol(
     problem: replan.Problem, strategy: str | None, settings: Sequence[str], protocol: str | None
 ) -> replan.Protocol:
     """Return the protocol that the options ask for."""
-    from replan._common import check
+    from replan import check
     from replan.strategies._arguments import arguments, settings_of
 
     given = None if protocol is None else load_protocol(protocol)

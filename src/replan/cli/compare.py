@@ -54,7 +54,7 @@ def command(
       replan compare problem.toml --plot compare.pdf --csv compare.csv
       replan compare problem.toml --strategy interleaved --strategy no-replay
     """
-    from replan._common import files
+    from replan import files
 
     problem, sections = load_problem(file)
     picture = plot or files.output("--plot", f"{file.stem}-compare.png")

@@ -75,7 +75,7 @@ def command(
 
 
 def _times(text: str, duration: float) -> list[float]:
-    from replan._common import check
+    from replan import check
 
     try:
         times = [float(part) for part in text.split(",")]

@@ -57,7 +57,7 @@ def command(
     """
     from tqdm import tqdm
 
-    from replan._common import check
+    from replan import check
     from replan.paper import FIGURES, IMAGE_FIGURES, LONG_FIGURES
     from replan.paper._make import make_each
 

@@ -65,7 +65,7 @@ def command(
       replan levers problem.toml --json levers.json
       replan levers problem.toml --seeds 10 --plot levers.pdf --csv levers.csv
     """
-    from replan._common import check, files
+    from replan import check, files
 
     check.integer("seeds", seeds, at_least=1)
     problem, sections = load_problem(file)

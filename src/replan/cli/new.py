@@ -12,7 +12,7 @@ from replan.cli._options import Command, OneOf
 
 @click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-@click.option("--kind", cls=OneOf, words="replan.dynamics._registry:kinds")
+@click.option("--kind", cls=OneOf, words="replan.models.registry:kinds")
 def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 
@@ -23,7 +23,7 @@ def command(file: Path, kind: str | None) -> None:
       replan new problem.toml
       replan --import linear.py new linear.toml --kind linear
     """
-    from replan._common import files
+    from replan import files
 
     if not file.parent.is_dir():
         raise ValueError(f"`FILE` expects a file in a folder that exists, got '{file}'")

@@ -34,7 +34,7 @@ from replan.cli._time import tell_if_simulation_is_long
     default="spread",
     show_default=True,
     cls=OneOf,
-    words="replan.protocol._samples:ORDERS",
+    words="replan.samples:ORDERS",
 )
 @click.option(
     "--engine", metavar="NAME", help="How to simulate, where the model knows several ways."

@@ -116,7 +116,7 @@ def command(
 
 def _solver(method: str, settings: dict[str, int | float | None]) -> replan.control.Solver:
     """Return the solver that a word stands for, with the settings that are given."""
-    from replan._common import check
+    from replan import check
 
     solver = replan.control.METHODS[check.one_of("method", method, replan.control.METHODS)]
     given = {name: value for name, value in settings.items() if value is not None}

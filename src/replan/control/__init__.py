@@ -6,11 +6,11 @@ from replan.control.plan import Certificate, Plan, SolveError
 
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
-    from replan.control._objective import Controls, Objective
+    from replan.control.objective import Controls, Objective
     from replan.control._regret import Regret, regret
-    from replan.control._search import Found, Search
+    from replan.control.search import Found, Search
     from replan.control._solve import solve
-    from replan.control._solver import Descent, Solver
+    from replan.control.solver import Descent, Solver
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward

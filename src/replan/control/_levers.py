@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan._common.progress import Meter, Progress, Watch
-from replan.control._ladder import Freedoms, Ladder
+from replan import check, files
+from replan.check import Floats
+from replan.progress import Meter, Progress, Watch
+from replan.control.ablation import Freedoms, Ladder
 from replan.control._solve import solve
 from replan.control.plan import Certificate, Plan
 from replan.control.relax import TOLERANCE, Relax
-from replan.dynamics import Dynamics
+from replan.models import Model
 from replan.problem import Problem
-from replan.problem._control import Range
+from replan.problem.control import Range
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
@@ -222,7 +222,7 @@ class Levers:
         return files.write_frame(path, self.to_frame())
 
     @classmethod
-    def load(cls, path: files.FilePath, *, model: Dynamics | None = None) -> Levers:
+    def load(cls, path: files.FilePath, *, model: Model | None = None) -> Levers:
         """Read a saved result; `model`: the one it was made with, where no file describes it."""
         content = files.read_json(path)
         try:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan._common.progress import Meter, Watch
+from replan import check, files
+from replan.check import Floats
+from replan.progress import Meter, Watch
 from replan.control._solve import solve
-from replan.control._solver import Solver
+from replan.control.solver import Solver
 from replan.problem import Ensemble, Problem
-from replan.problem._risk import Risk
+from replan.problem.risk import Risk
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
 

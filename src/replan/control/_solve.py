@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from replan._common import check
-from replan._common.cores import free_cores
-from replan._common.interrupt import interrupted
-from replan._common.progress import Meter, Watch
-from replan.control._certify import certified
-from replan.control._objective import LimitError, check_differentiable
-from replan.control._search import Search
-from replan.control._solver import Solver
+from replan import check
+from replan.core.threads import free_cores
+from replan.core.interrupt import interrupted
+from replan.progress import Meter, Watch
+from replan.control.certificate import certified
+from replan.control.objective import LimitError, check_differentiable
+from replan.control.search import Search
+from replan.control.solver import Solver
 from replan.control.exhaustive import Exhaustive
 from replan.control.flips import Flips
 from replan.control.forward_backward import ForwardBackward

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from replan.control._enumeration import Enumeration
-from replan.control._search import Search
-from replan.control._solver import Solver
+from replan.control.enumeration import Enumeration
+from replan.control.search import Search
+from replan.control.solver import Solver
 from replan.control.plan import Status
 
 

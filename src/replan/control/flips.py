@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from replan._common import check
-from replan.control._flip_descent import FlipDescent
-from replan.control._search import Search
-from replan.control._solver import Solver
+from replan import check
+from replan.control.flip_descent import FlipDescent
+from replan.control.search import Search
+from replan.control.solver import Solver
 from replan.control.plan import Status
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan.dynamics import Dynamics
-from replan.dynamics._absent import Absent
-from replan.dynamics._knobs import Knob
-from replan.dynamics._registry import DEFAULT, known
+from replan import check, files
+from replan.check import Floats
+from replan.models import Model
+from replan.models._absent import Absent
+from replan.models.knobs import Knob
+from replan.models.registry import DEFAULT, known
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -143,7 +143,7 @@ class Plan:
         """The plan in words: long stays on one task, and what is mixed between them."""
         shares, edges = self.protocol.shares, self.protocol.edges
         names, begins = self.problem.model.task_names, self._phase_begins()
-        chosen = len(begins) > 1 and self.problem.presence.on(edges)[0].sum() > 1
+        chosen = len(begins) > 1 and self.problem.availability.on(edges)[0].sum() > 1
         words = []
         for first, last in pairwise([*begins, len(shares)]):
             rows, length = shares[first:last], edges[last] - edges[first]
@@ -167,7 +167,7 @@ class Plan:
         stays = np.append(0, changes)
         lengths = np.diff(edges[np.append(stays, len(shares))])
         long = np.flatnonzero(lengths >= _LONG * self.protocol.duration)
-        there = np.searchsorted(edges, self.problem.presence.changes * (1 - 1e-9))
+        there = np.searchsorted(edges, self.problem.availability.changes * (1 - 1e-9))
         ends = {0, int(changes[0]), int(changes[-1])}
         found = ends | {*stays[long].tolist(), *stays[1:][long[long < changes.size]].tolist()}
         found |= set(there.tolist())
@@ -214,7 +214,7 @@ class Plan:
         files.write_json(path, self.to_dict())
 
     @classmethod
-    def load(cls, path: files.FilePath, *, model: Dynamics | None = None) -> Plan:
+    def load(cls, path: files.FilePath, *, model: Model | None = None) -> Plan:
         """Read a saved plan.
 
         Its learning curves are computed again with `model`, the one that it was made with, or with
@@ -340,9 +340,9 @@ class _Saved(Trajectory):
         return self.content
 
 
-def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics) -> None:
+def _check_model(path: files.FilePath, content: dict[str, Any], model: Model) -> None:
     """Refuse a model that is not the one of a saved plan, as far as the file describes that."""
-    if not isinstance(model, Dynamics):
+    if not isinstance(model, Model):
         raise ValueError(
             f"{path}: `model` expects the plan's model itself, got {check.show(model)}"
         )
@@ -360,7 +360,7 @@ def _check_model(path: files.FilePath, content: dict[str, Any], model: Dynamics)
             )
 
 
-def _trajectory(content: dict[str, Any], protocol: Protocol, model: Dynamics | None) -> Trajectory:
+def _trajectory(content: dict[str, Any], protocol: Protocol, model: Model | None) -> Trajectory:
     """Return the trajectory of a saved plan, computed again if there is a model for it."""
     posed = content["problem"]
     many = posed.get("ensemble", {}).get("members", [])

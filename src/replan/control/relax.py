@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from replan._common import check
-from replan.control._flip_descent import FlipDescent
-from replan.control._objective import Controls, Objective
-from replan.control._relaxed import RelaxedDescent
-from replan.control._search import Found, Search, fewer_steps, on_grid
-from replan.control._solver import Solver
-from replan.control._space import interpolated
-from replan.control._starts import descend_from
+from replan import check
+from replan.control.flip_descent import FlipDescent
+from replan.control.objective import Controls, Objective
+from replan.control.relaxed_descent import RelaxedDescent
+from replan.control.search import Found, Search, fewer_steps, on_grid
+from replan.control.solver import Solver
+from replan.control.relaxed_controls import interpolated
+from replan.control.multistart import descend_from
 from replan.control.plan import Status
 from replan.problem import Problem
 
@@ -235,7 +235,7 @@ def _fill_knobs(problem: Problem, controls: Controls) -> Controls:
     """Give tasks without a share at a step the knobs of their nearest steps with one."""
     knobs = controls.knobs.copy()
     steps = np.arange(len(knobs))
-    for name, columns in problem.model.panel.columns.items():
+    for name, columns in problem.model.layout.columns.items():
         if columns.stop - columns.start == 1 or name in problem.control.shared:
             continue
         for t in range(problem.model.tasks):

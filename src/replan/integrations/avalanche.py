@@ -25,7 +25,7 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
-from replan._common import check
+from replan import check
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Decision, Policy
 

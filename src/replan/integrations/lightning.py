@@ -18,7 +18,7 @@ except ImportError as error:
         "replan.integrations.lightning needs Lightning: pip install 'replan[lightning]'"
     ) from error
 
-from replan._common import check
+from replan import check
 from replan._common.state import Entries, Stateful
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.policies import Log

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
-from replan._common.check import Ints
+from replan import check
+from replan.check import Ints
 from replan._common.state import Entries, Stateful
 from replan.policies import Policy
 

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check, memory
-from replan._common.progress import Meter, Watch
+from replan import check
+from replan.core import memory
+from replan.progress import Meter, Watch
 from replan.networks._driver import (
     POLICIES,
     Network,

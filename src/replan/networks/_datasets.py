@@ -19,8 +19,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check
-from replan._common.files import FilePath
+from replan import check
+from replan.files import FilePath
 
 Bytes = NDArray[np.uint8]
 

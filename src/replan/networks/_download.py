@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check, files
-from replan._common.files import FilePath
+from replan import check, files
+from replan.files import FilePath
 from replan.networks._datasets import DATASETS, FOLDERS, at_most, checked, data_folder, unzip
 
 _KERAS = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check
-from replan.dynamics import IntegrationError
+from replan import check
+from replan.models import IntegrationError
 from replan.policies import FocusThenReplay, Policy
 
 Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name

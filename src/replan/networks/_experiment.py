@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from replan._common import check, files, plotting
-from replan._common.check import Floats, Ints
-from replan._common.statistics import Interval, mean_interval
+from replan import check, files
+from replan._common import plotting
+from replan.check import Floats, Ints
+from replan.statistics import Interval, mean_interval
 from replan.curves import Curves
 from replan.networks._driver import Record
 

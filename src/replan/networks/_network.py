@@ -11,8 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common.check import Ints
-from replan._common.compiled import compiled
+from replan.check import Ints
+from replan.core.compiled import compiled
 
 Singles = NDArray[np.float32]
 Pixels = NDArray[np.uint8]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan._common.progress import Watch
-from replan.dynamics import IntegrationError
+from replan import check, files
+from replan.check import Floats
+from replan.progress import Watch
+from replan.models import IntegrationError
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _tuning
 from replan.networks._driver import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check
+from replan import check
 from replan.networks._tasks import ImageTasks
 
 Order = NDArray[np.int32]

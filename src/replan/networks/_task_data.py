@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check
-from replan._common.check import Ints
-from replan._common.files import FilePath
+from replan import check
+from replan.check import Ints
+from replan.files import FilePath
 from replan.networks import _datasets
 
 PAIRS = ("01", "23", "45", "67", "89")

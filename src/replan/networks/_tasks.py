@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replan._common import check
-from replan._common.check import Ints
+from replan import check
+from replan.check import Ints
 from replan.networks._datasets import Images, read_images
 
 Singles = NDArray[np.float32]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from replan._common.check import Floats
+from replan.check import Floats
 
 DECAYS = ("constant", "cosine")
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from replan._common import check, plotting
-from replan._common.statistics import mean_interval
+from replan import check
+from replan._common import plotting
+from replan.statistics import mean_interval
 from replan.networks import (
     Images,
     Training,

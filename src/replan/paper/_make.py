@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from replan._common import check, files
+from replan import check, files
 from replan.paper.claims import Claim, page
 from replan.sweeps import Sweep
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from replan import strategies
 from replan._common import plotting
-from replan._common.check import Floats
+from replan.check import Floats
 from replan.control import Plan, solve
 from replan.paper._parts import LOOKS, Run, Tables, minimiser
 from replan.problem import Problem

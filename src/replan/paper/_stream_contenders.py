@@ -89,7 +89,7 @@ def case(problem: dict[str, Any], switches: int | None) -> dict[str, Any]:
 
 def fixed_share(problem: Problem, share: float) -> Protocol:
     """Return the newest task with a share of replay, which all older tasks divide equally."""
-    there, newest = problem.step_limits.there, problem.presence.newest(problem.edges)
+    there, newest = problem.step_limits.there, problem.availability.newest(problem.edges)
     old = there.copy()
     old[np.arange(problem.steps), newest] = False
     shares = share * old / np.maximum(old.sum(axis=1, keepdims=True), 1)

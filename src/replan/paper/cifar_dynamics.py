@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replan._common import plotting
-from replan._common.statistics import mean_interval
+from replan.statistics import mean_interval
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from replan._common import plotting
-from replan._common.check import Floats
-from replan._common.statistics import Interval, mean_interval
+from replan.check import Floats
+from replan.statistics import Interval, mean_interval
 from replan.paper._parts import Run, Tables, protocol_of, protocol_rows, typical
 from replan.paper._stream_contenders import (
     CONTENDERS,

@@ -7,8 +7,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
-from replan._common.check import Floats
+from replan import check
+from replan.check import Floats
 from replan.policies._policy import OpenLoop
 
 

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from replan._common import check
-from replan._common.check import Floats
+from replan import check
+from replan.check import Floats
 from replan._common.state import Entries
 from replan.policies._policy import Decision, Policy, old_tasks_of
 

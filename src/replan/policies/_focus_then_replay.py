@@ -11,8 +11,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
-from replan._common.check import Floats
+from replan import check
+from replan.check import Floats
 from replan._common.state import Entries
 from replan.policies._policy import Decision, Policy, losses_by_task, old_tasks_of
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check
-from replan._common.check import Floats, Ints
+from replan import check
+from replan.check import Floats, Ints
 from replan._common.state import Entries, Stateful, generator
-from replan.protocol._samples import ORDERS, pick
+from replan.samples import ORDERS, pick
 
 Log = Callable[[dict[str, float], int], object]
 """What is called with shares and losses by name, and the step, after each observation.

@@ -1,9 +1,9 @@
 """Problem: what to train, from where, for how long, and what may be controlled."""
 
-from replan.problem._control import Control
-from replan.problem._ensemble import Ensemble
-from replan.problem._example import example
-from replan.problem._limits import Limits
-from replan.problem._problem import Problem
+from replan.problem.control import Control
+from replan.problem.ensemble import Ensemble
+from replan.problem.example_file import example
+from replan.problem.limits import Limits
+from replan.problem.problem import Problem
 
 __all__ = ["Control", "Ensemble", "Limits", "Problem", "example"]

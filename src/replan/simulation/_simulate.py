@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, memory
-from replan._common.check import Floats, Ints
-from replan._common.progress import Meter, Watch
-from replan.dynamics import Chain, IntegrationError, Simulable, require
+from replan import check
+from replan.core import memory
+from replan.check import Floats, Ints
+from replan.progress import Meter, Watch
+from replan.models import Chain, IntegrationError, Simulable, require
 from replan.problem import Ensemble, Problem
 from replan.protocol import Protocol
-from replan.protocol._samples import ORDERS, Samples, sample_count
+from replan.samples import ORDERS, Samples, sample_count
 from replan.simulation._simulation import Simulation
 
 _POINTS = 101  # times at which runs are recorded
@@ -83,7 +84,7 @@ def simulate(
         True
     """
     check.instance("problem", problem, Problem, "a Problem")
-    presence = problem.presence
+    presence = problem.availability
     protocol = problem.accept(protocol).split(presence.changes)
     there = None if presence.always else presence.on(protocol.edges)
     model, engine = check_simulable(
@@ -207,7 +208,7 @@ def _run(
                 return _Run(states, None, "stopped")
             last = min(look, done + at_once)
             tasks, steps = samples.take(last - done)
-            made = chain.advance(tasks, problem.model.panel.of_task(rows[steps], tasks))
+            made = chain.advance(tasks, problem.model.layout.of_task(rows[steps], tasks))
             meter.advance(made)
             if made < last - done:
                 return _Run(states, None, _diverged(done + made + 1))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common import files
-from replan._common.check import Floats
+from replan import files
+from replan.check import Floats
 from replan.curves import Curves
-from replan.dynamics import HasOverlaps, require
-from replan.dynamics._dynamics import with_ends
+from replan.models import HasOverlaps, require
+from replan.models.base import with_ends
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate

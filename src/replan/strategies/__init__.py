@@ -10,7 +10,7 @@ Examples:
          9.464 to 20       0.5 task 1 + 0.5 task 2
 """
 
-from replan._common.check import Task
+from replan.check import Task
 from replan.strategies._strategies import (
     GridSearch,
     alternating,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from replan._common import check
-from replan._common.sections import task_from_one
+from replan import check
+from replan.problem.sections import task_from_one
 from replan.strategies._strategy import Strategy
 
 _OTHERS = ("problem", "protocol", "progress")  # arguments that are no settings

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
-from replan._common.check import Bools, Floats, Ints, Task
-from replan._common.progress import Meter, Watch
-from replan.dynamics import IntegrationError
+from replan import check
+from replan.check import Bools, Floats, Ints, Task
+from replan.progress import Meter, Watch
+from replan.models import IntegrationError
 from replan.problem import Control, Limits, Problem
 from replan.protocol import Protocol
 from replan.strategies._strategy import Strategy, UnfitError, main_rate, strategy
@@ -40,7 +40,7 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
         array([1., 0.])
     """
     chosen = _task(problem, "task", task)
-    presence = problem.presence
+    presence = problem.availability
     if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
         raise UnfitError(
             f"`task` expects one that is there throughout, got {problem.model.task_names[chosen]}"
@@ -62,7 +62,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     """
     if new_task is not None:
         return one_task(problem, task=_task(problem, "new_task", new_task))
-    return _sequence(problem, problem.presence.newest(problem.edges))
+    return _sequence(problem, problem.availability.newest(problem.edges))
 
 
 @strategy
@@ -134,7 +134,7 @@ def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Prot
         return _segments(problem, [(problem.duration / len(blocks), task) for task in blocks])
     segments = []
     for begin, end in pairwise(_arrivals(problem)):
-        new = np.flatnonzero(problem.presence.arrivals == begin).tolist()
+        new = np.flatnonzero(problem.availability.arrivals == begin).tolist()
         segments += [((end - begin) / len(new), task) for task in new]
     return _segments(problem, segments)
 
@@ -162,7 +162,7 @@ def focus_then_replay(
                  2 to 20       0.5 task 1 + 0.5 task 2
     """
     arrivals = np.searchsorted(problem.edges, _arrivals(problem)[:-1])
-    new = problem.presence.newest(problem.edges)[arrivals].tolist()
+    new = problem.availability.newest(problem.edges)[arrivals].tolist()
     if new_task is not None:
         if len(new) > 1:
             raise ValueError(
@@ -202,7 +202,7 @@ def shuffled(
         True
     """
     base = focus_then_replay(problem) if protocol is None else problem.accept(protocol)
-    changes = problem.presence.changes
+    changes = problem.availability.changes
     base = base.split(changes)
     after = check.number("after", after, at_least=0, at_most=base.duration)
     first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
@@ -388,7 +388,7 @@ def grid_search(
 
 def _among(problem: Problem, shares: Floats) -> Protocol:
     """Return shares (steps, T) as a protocol; tasks that are away leave theirs to the others."""
-    rows = problem.presence.among(shares, problem.edges)
+    rows = problem.availability.among(shares, problem.edges)
     return Protocol(rows, problem.duration, knobs=problem.settings)
 
 
@@ -408,7 +408,7 @@ def _segments(
     whole = Protocol.from_segments(segments, problem.model.tasks, knobs=problem.settings)
     edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
     cut = Protocol(whole.shares, knobs=whole.knobs, edges=edges).split(problem.edges)
-    shares = problem.presence.among(cut.shares, cut.edges)
+    shares = problem.availability.among(cut.shares, cut.edges)
     return Protocol(shares, knobs=cut.knobs, edges=cut.edges)
 
 
@@ -449,7 +449,7 @@ def _lr_grid(problem: Problem) -> Floats:
 
 def _arrivals(problem: Problem) -> list[float]:
     """Return the times at which tasks arrive, 0 among them, and the end."""
-    return np.unique([0.0, *problem.presence.arrivals, problem.duration]).tolist()
+    return np.unique([0.0, *problem.availability.arrivals, problem.duration]).tolist()
 
 
 def _focused(

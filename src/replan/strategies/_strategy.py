@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, overload
 
-from replan._common import check
+from replan import check
 from replan.problem import Problem
 from replan.protocol import Protocol
 

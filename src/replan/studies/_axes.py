@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, create_model
 
-from replan._common import check
-from replan._common.interrupt import interrupted
-from replan._common.sections import Section, read, toml
+from replan import check
+from replan.core.interrupt import interrupted
+from replan.problem.sections import Section, read, toml
 
 MOST = 100_000  # values of an axis, problems and results: more have no place in one table
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check, files
-from replan._common.check import Floats
-from replan._common.interrupt import interrupted
+from replan import check, files
+from replan.check import Floats
+from replan.core.interrupt import interrupted
 from replan.control import METHODS, Plan, solve
-from replan.dynamics import IntegrationError, find
+from replan.models import IntegrationError, find
 from replan.problem import Ensemble, Problem
-from replan.problem._ensemble_file import kinds
+from replan.problem.ensemble_file import kinds
 from replan.protocol import Protocol
 from replan.simulation import Simulation, simulate
 from replan.strategies import STRATEGIES

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check, files, memory
+from replan import check, files
+from replan.core import memory
 from replan._common.naming import named
-from replan._common.progress import Meter, Watch
+from replan.progress import Meter, Watch
 from replan.control._solve import check_solvable
-from replan.dynamics._absent import Absent, AbsentError
-from replan.dynamics._registry import import_named
+from replan.models._absent import Absent, AbsentError
+from replan.models.registry import import_named
 from replan.problem import Problem
-from replan.problem._file import problem_from, sections
+from replan.problem.file import problem_from, sections
 from replan.simulation._simulate import check_simulable
 from replan.strategies import STRATEGIES
 from replan.strategies._arguments import arguments

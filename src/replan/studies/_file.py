@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from replan._common import check
+from replan import check
 from replan._common.naming import named
-from replan._common.sections import Section, check_keys, from_keys, read, toml
+from replan.problem.sections import Section, check_keys, from_keys, read, toml
 from replan.control import METHODS
-from replan.protocol._samples import ORDERS
+from replan.samples import ORDERS
 from replan.simulation import simulate
 from replan.strategies import STRATEGIES
 from replan.strategies._arguments import settings_of

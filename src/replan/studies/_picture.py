@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 
-from replan._common import files, plotting
-from replan._common.statistics import quantile
+from replan import files
+from replan._common import plotting
+from replan.statistics import quantile
 from replan.studies._axes import Axis
 
 _FACETS = 4  # values of a second axis that have a panel each; more make a map

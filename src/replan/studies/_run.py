@@ -13,13 +13,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from replan._common import files
-from replan._common.progress import Watch
+from replan import files
+from replan.progress import Watch
 from replan._common.sources import reachable_sources
 from replan.control import METHODS
-from replan.dynamics import find
-from replan.dynamics._registry import model_modules
-from replan.problem._ensemble_file import kinds
+from replan.models import find
+from replan.models.registry import model_modules
+from replan.problem.ensemble_file import kinds
 from replan.strategies import STRATEGIES
 from replan.studies._axes import BEGIN
 from replan.studies._cases import Content, make_start, run_on, simulate_on

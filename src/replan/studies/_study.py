@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan._common import files
-from replan._common.statistics import quantile
+from replan import files
+from replan.statistics import quantile
 from replan.studies._axes import Axis, check_chosen
 from replan.studies._cases import CERTIFICATE
 

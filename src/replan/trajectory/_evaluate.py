@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from replan._common import check, memory
-from replan._common.check import Floats
-from replan._common.means import averages, simpson_weights
-from replan.dynamics import Integration, IntegrationError, Pieces, integrate
-from replan.dynamics._integrate import MAX_STEPS, RTOL, Status
-from replan.dynamics._members import in_threads, listed
+from replan import check
+from replan.core import memory
+from replan.check import Floats
+from replan.problem.averages import averages, simpson_weights
+from replan.models import Integration, IntegrationError, Schedule, integrate
+from replan.models.integrator import MAX_STEPS, RTOL, Status
+from replan.models.stacked import in_threads, listed
 from replan.problem import Problem
-from replan.problem._ends import best_ends
+from replan.problem.ends import best_ends
 from replan.protocol import Protocol
 from replan.trajectory._trajectory import Trajectory
 
@@ -57,7 +58,7 @@ def evaluate(
         f"{steps.steps} steps and a state of {size} numbers",
         memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
     )
-    pieces = Pieces.whole(steps.shares, problem.knob_rows(steps), steps.lengths).cut(parts)
+    pieces = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths).cut(parts)
     accuracy = {"rtol": rtol, "max_steps": max_steps}
     runs = _integrated(problem, [pieces] * len(problem.members), None, **accuracy)
     ends = np.array([knob.default for knob in problem.model.end_knobs])
@@ -76,7 +77,7 @@ def evaluate(
 
 
 def _integrated(
-    problem: Problem, pieces: Sequence[Pieces], ends: Floats | None, **accuracy: Any
+    problem: Problem, pieces: Sequence[Schedule], ends: Floats | None, **accuracy: Any
 ) -> list[Integration]:
     """Return the runs of all members, each over its own pieces; those of several in threads."""
     members = problem.members

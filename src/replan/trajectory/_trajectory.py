@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check, files
-from replan._common.check import Floats, Ints
+from replan import check, files
+from replan.check import Floats, Ints
 from replan._common.naming import knob_label
 from replan.curves import Curves
-from replan.dynamics import HasOverlaps, IntegrationError, Pieces, require
-from replan.dynamics._dynamics import with_ends
-from replan.dynamics._integrate import Status
+from replan.models import HasOverlaps, IntegrationError, Schedule, require
+from replan.models.base import with_ends
+from replan.models.integrator import Status
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.transfer import Transfer, transfer
@@ -187,7 +187,7 @@ class Trajectory:
         if self.times[i] == time:
             return self.losses[i]
         step = self.protocol.step_at([(time + self.times[i]) / 2])
-        piece = Pieces(
+        piece = Schedule(
             self.protocol.shares[step],
             self.problem.knob_rows(self.protocol)[step],
             np.array([time - self.times[i]]),
@@ -219,7 +219,7 @@ class Trajectory:
         within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         times = np.append(first + within * np.repeat(lengths / parts, parts), self.times[-1])
         step = self.protocol.step_at((times[1:] + times[:-1]) / 2)
-        pieces = Pieces(
+        pieces = Schedule(
             self.protocol.shares[step],
             self.problem.knob_rows(self.protocol)[step],
             np.diff(times),

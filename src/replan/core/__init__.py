@@ -1,0 +1,1 @@
+"""The compiled numerics: kernels, RK4 and its exact reverse, simulators, projections."""

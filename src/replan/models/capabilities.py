@@ -1,0 +1,165 @@
+"""What only some models can do, and a clear refusal for the others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replan import check
+from replan.check import Floats, Ints
+from replan.models.base import Model, Schedule
+
+
+class HasOverlaps(ABC):
+    """A model whose states are overlaps of hidden units and teachers.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> isinstance(model, replan.models.HasOverlaps)
+        True
+        >>> replan.evaluate(problem, replan.strategies.interleaved(problem)).overlaps.Q.shape
+        (51, 2, 2)
+    """
+
+    @abstractmethod
+    def overlaps(self, states: Floats) -> Any:
+        """Return states (…, n) as overlaps, with the same leading axes."""
+
+    @abstractmethod
+    def cosines(self, overlaps: Any) -> Floats:
+        """Return how well each hidden unit aligns with each teacher (…, K, P), from 0 to 1."""
+
+
+class Chain(ABC):
+    """One run of SGD at finite size.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> chain = model.begin_chain("reduced", model.pack(model.fresh(seed=1)), 1000, None)
+        >>> run = chain.resume(np.random.default_rng(0))
+        >>> run.advance(np.zeros(500, dtype=np.int64), np.ones((500, 3)))  # 500 samples of task 1
+        500
+    """
+
+    @abstractmethod
+    def resume(self, rng: np.random.Generator) -> Chain:
+        """Return a copy that continues from here with its own random numbers."""
+
+    @abstractmethod
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, number); return how many were done.
+
+        A row of `knobs` holds the value of each of the model's knobs for the sample's task.
+
+        These are fewer than all where the run diverged.
+        """
+
+    @abstractmethod
+    def state(self) -> Floats:
+        """Return the state (n,) now."""
+
+
+class Simulable(ABC):
+    """A model that can be trained by SGD in any number of input dimensions.
+
+    engines: the names of the ways to do so, the usual one first.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> isinstance(model, replan.models.Simulable), model.engines, model.least_dimension
+        (True, ('reduced', 'full'), 4)
+    """
+
+    engines: ClassVar[tuple[str, ...]]
+
+    @property
+    @abstractmethod
+    def least_dimension(self) -> int:
+        """The smallest input dimension that has room for the network."""
+
+    def choose_engine(self, engine: str | None) -> str:
+        """Return an engine if it can simulate this model, or the usual one where None is given."""
+        return check.one_of("engine", self.engines[0] if engine is None else engine, self.engines)
+
+    def chain_size(self, engine: str, dimension: int) -> int:
+        """Return how many numbers a run holds, besides its state, such as N-dimensional weights."""
+        return 0
+
+    @abstractmethod
+    def begin_chain(
+        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
+    ) -> Chain:
+        """Return a run at its start; `weights`: the initial ones, if the engine has any."""
+
+
+class Outcomes(NamedTuple):
+    """How realisations of a training end.
+
+    losses: (R, L), infinite where they diverged. diverged, dead: (R,), whether each did, or has
+    become a constant that nothing can change any more.
+
+    Examples:
+        >>> losses, no, yes = np.array([[0.1], [np.inf]]), False, True
+        >>> ends = replan.models.Outcomes(losses, np.array([no, yes]), np.array([no, no]))
+        >>> ends.losses[~ends.diverged]
+        array([[0.1]])
+    """
+
+    losses: Floats
+    diverged: NDArray[np.bool_]
+    dead: NDArray[np.bool_]
+
+
+class Realised(ABC):
+    """A model whose losses are means over random realisations, known by their numbers.
+
+    Examples:
+        >>> isinstance(replan.TeacherStudent.similar(0.3), replan.models.Realised)
+        False
+    """
+
+    realisations: list[int]
+
+    @abstractmethod
+    def unseen(self, count: int) -> Realised:
+        """Return the same model with further realisations, its losses on samples kept for tests."""
+
+    @abstractmethod
+    def pack(self, start: Any) -> Floats:
+        """Return a start as a state (n,) of all realisations."""
+
+    @abstractmethod
+    def train_each(self, start: Floats, pieces: Schedule) -> Outcomes:
+        """Return how each realisation ends after some pieces."""
+
+
+class CapabilityError(AttributeError, ValueError):
+    """The model cannot do this. An AttributeError too: `hasattr(run, "overlaps")` is then False."""
+
+
+_C = TypeVar("_C", HasOverlaps, Realised, Simulable)
+
+_NEEDS: dict[type, str] = {
+    HasOverlaps: "a model with overlaps",
+    Realised: "a model with realisations",
+    Simulable: "a model that can be simulated at finite size",
+}
+
+
+def require(model: Model, capability: type[_C], what: str) -> _C:
+    """Return the model if it has a capability; else refuse it, naming `what` needs one.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> replan.models.require(model, replan.models.Simulable, "simulate") is model
+        True
+    """
+    if not isinstance(model, capability):
+        raise CapabilityError(
+            f"`{what}` needs {_NEEDS[capability]}, got one of kind {check.show(model.kind)}"
+        )
+    return model

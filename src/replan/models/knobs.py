@@ -1,0 +1,148 @@
+"""Knobs: the numbers that training may turn over time, and where they stand in arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replan import check
+from replan.check import Floats
+
+# What else a protocol, a result or a section of a file says under its name.
+_TAKEN = {
+    "tasks", "shares", "duration", "edges", "steps", "start", "end", "weighted", "knobs", "time",
+    "loss", "given", "construct", "copy", "dict", "json", "schema", "validate",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A number that training may turn over time, such as the learning rate.
+
+    - `name`: in files, tables and protocols.
+    - `low`, `high`: the values that make sense; both may be infinite.
+    - `default`: its value where a problem does not set it.
+    - `per_task`: whether every task can have its own value at the same time.
+    - `rate`: whether it is a learning rate, which can be annealed.
+
+    Examples:
+        >>> replan.models.Knob("keep", 0.0, 1.0, default=1.0)
+        Knob(name='keep', low=0.0, high=1.0, default=1.0, per_task=False, rate=False)
+    """
+
+    name: str
+    low: float
+    high: float
+    default: float
+    per_task: bool = False
+    rate: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
+            raise ValueError(f"`name` expects a word of a knob, got {check.show(self.name)}")
+        if self.name in _TAKEN or re.search(r"^model_|_\d+$", self.name):
+            raise ValueError(
+                "`name` expects a word that means nothing else in files, without a number at its "
+                f"end, got {check.show(self.name)}"
+            )
+        for end in ("low", "high"):
+            value = getattr(self, end)
+            if not (isinstance(value, float) and value == (np.inf if end == "high" else -np.inf)):
+                object.__setattr__(self, end, check.number(f"{end} of {self.name}", value))
+        if not self.low < self.high:
+            raise ValueError(
+                f"`low` and `high` of {self.name} expect a range, got {self.low:g} to {self.high:g}"
+            )
+        object.__setattr__(self, "default", self.check("default", self.default))
+        for flag in ("per_task", "rate"):
+            check.boolean(f"{flag} of {self.name}", getattr(self, flag))
+
+    def check(self, name: str, value: Any) -> float:
+        """Return a value that makes sense for the knob; `name` is the argument it was given as."""
+        low = None if self.low == -np.inf else self.low
+        high = None if self.high == np.inf else self.high
+        return check.number(name, value, at_least=low, at_most=high)
+
+
+LR = Knob("lr", 0.0, np.inf, 1.0, per_task=True, rate=True)
+"""The learning rate: the knob that every model has unless it says otherwise.
+
+Examples:
+    >>> replan.models.LR.name, replan.models.LR.rate
+    ('lr', True)
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> [knob.name for knob in model.knobs]
+    ['lr', 'feature_lr', 'head_lr']
+"""
+
+
+class KnobLayout:
+    """The knobs of a model of T tasks as columns of one array.
+
+    A knob with a value for each task has T columns, any other has one.
+
+    knobs: by name. columns: the place of each knob, by name. size: the number of columns C.
+    """
+
+    def __init__(self, knobs: Sequence[Knob], tasks: int) -> None:
+        self.knobs = {knob.name: knob for knob in knobs}
+        if len(self.knobs) < len(knobs):
+            raise ValueError(
+                f"`knobs` expects different names, got {check.show([k.name for k in knobs])}"
+            )
+        self.tasks = tasks
+        self.columns: dict[str, slice] = {}
+        self.size = 0
+        for knob in knobs:
+            width = tasks if knob.per_task else 1
+            self.columns[knob.name] = slice(self.size, self.size + width)
+            self.size += width
+
+    def rows(self, values: Mapping[str, Any], steps: int) -> Floats:
+        """Return values of all knobs, numbers or (steps,) or (steps, T) each, as (steps, C)."""
+        found = np.empty((steps, self.size))
+        for name, columns in self.columns.items():
+            value = np.asarray(values[name], dtype=np.float64)
+            found[:, columns] = value if value.ndim != 1 else value[:, None]
+        return found
+
+    def by_name(self, rows: Floats, shares: Floats | None = None) -> dict[str, Floats]:
+        """Return rows (steps, C) by the names of the knobs: (steps,), or (steps, T) where needed.
+
+        A knob with a value for each task needs only one per step where all are equal or where, by
+        the `shares` (steps, T), only one task is trained in every step.
+        """
+        if shares is not None and np.any(shares.max(axis=1) < 1.0):
+            shares = None
+        found = {}
+        for name, columns in self.columns.items():
+            values = rows[:, columns]
+            if values.shape[1] == 1 or np.all(np.ptp(values, axis=1) == 0):
+                values = values[:, 0]
+            elif shares is not None:
+                values = np.sum(shares * values, axis=1)
+            found[name] = np.array(values)
+        return found
+
+    def ends(self, ranges: Mapping[str, tuple[float, float]]) -> tuple[Floats, Floats]:
+        """Return the ranges of all knobs as their low and high ends, (C,) each."""
+        low, high = np.empty(self.size), np.empty(self.size)
+        for name, columns in self.columns.items():
+            low[columns], high[columns] = ranges[name]
+        return low, high
+
+    def of_task(self, rows: Floats, tasks: Any) -> Floats:
+        """Return the values (n, knobs) that hold for the task (n,) of each of the rows (n, C)."""
+        return np.stack(
+            [
+                rows[:, columns.start]
+                if columns.stop - columns.start == 1
+                else rows[np.arange(len(rows)), columns.start + tasks]
+                for columns in self.columns.values()
+            ],
+            axis=1,
+        )

@@ -1,0 +1,98 @@
+"""SGD in N dimensions from what a model says about one sample: the simulation of any model."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from replan.check import Floats, Ints
+from replan.models.capabilities import Chain, Simulable
+
+_LARGE = 1e10  # a run diverges where an entry of its state exceeds this
+
+
+class Sampled(Simulable):
+    """A model that is simulated by drawing samples and updating weights, one after another.
+
+    Weights are of any form that `copy.deepcopy` can copy.
+
+    Examples:
+        >>> model = replan.models.Curriculum([0.0, 3.0])
+        >>> isinstance(model, replan.models.Sampled)
+        True
+        >>> problem = replan.Problem(model, (1.0, 1.0, 0.1), duration=1.0, steps=4)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> replan.simulate(problem, mixed, dimension=50, seeds=2).losses.shape
+        (2, 51, 2)
+    """
+
+    engines = ("full",)
+
+    @abstractmethod
+    def make_weights(self, state: Floats, dimension: int, rng: np.random.Generator) -> Any:
+        """Return weights in N = `dimension` dimensions whose state is `state` (n,)."""
+
+    @abstractmethod
+    def sample(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Draw a sample of a task (from 0); `knobs` holds the value of each knob."""
+
+    @abstractmethod
+    def update(self, weights: Any, sample: Any, task: int, knobs: Floats) -> Any:
+        """Return the weights after a step of SGD on a sample; they may be changed in place."""
+
+    @abstractmethod
+    def measure(self, weights: Any) -> Floats:
+        """Return the state (n,) of weights."""
+
+    @property
+    def least_dimension(self) -> int:
+        """One dimension, unless a model needs more."""
+        return 1
+
+    def begin_chain(
+        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
+    ) -> Chain:
+        """Return a run at its start."""
+        if weights is not None:
+            raise ValueError("`weights` expects None: this model makes its own")
+        return _SampledChain(self, state, dimension)
+
+
+class _SampledChain(Chain):
+    """A run of SGD; its weights are made when it begins with random numbers of its own."""
+
+    def __init__(self, model: Sampled, state: Floats, dimension: int) -> None:
+        self.model, self._state, self.dimension = model, state, dimension
+        self.weights: Any = None
+        self.rng = np.random.default_rng(0)
+
+    def resume(self, rng: np.random.Generator) -> Chain:
+        """Return a copy that continues from here with its own random numbers."""
+        other = copy.copy(self)
+        other.rng = rng
+        if self.weights is None:
+            other.weights = self.model.make_weights(self._state, self.dimension, rng)
+        else:
+            other.weights = copy.deepcopy(self.weights)
+        return other
+
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, number); return how many were done."""
+        model, weights = self.model, self.weights
+        with np.errstate(all="ignore"):
+            for i, task in enumerate(tasks.tolist()):
+                sample = model.sample(weights, task, knobs[i], self.rng)
+                weights = model.update(weights, sample, task, knobs[i])
+                if i % 64 == 63 or i + 1 == len(tasks):
+                    state = model.measure(weights)
+                    if not np.all(np.abs(state) < _LARGE):
+                        return i
+        self.weights = weights
+        return len(tasks)
+
+    def state(self) -> Floats:
+        """Return the state (n,) now."""
+        return self.model.measure(self.weights)

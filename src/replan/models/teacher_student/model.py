@@ -1,0 +1,569 @@
+"""Online SGD of a two-layer student on several teachers, in the high-dimensional limit.
+
+Notation: K hidden units, P teacher units, T tasks. Task t's label is y = Σ_p A_tp g(λ*_p) + ζ with
+noise ζ of standard deviation σ, its prediction Σ_k V_tk g(λ_k), where g(z) is erf(z/√2), max(z, 0)
+or z. The overlaps are Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the teachers' S = E[λ*λ*ᵀ] (P×P).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check
+from replan.core import memory
+from replan.check import Floats, Ints
+from replan.models.capabilities import Chain, HasOverlaps, Simulable
+from replan.models.compiled_model import CompiledModel
+from replan.models.base import Schedule, first_state
+from replan.models.integrator import MAX_STEPS, RTOL, IntegrationError, integrate
+from replan.core.kernels import Kernels
+from replan.models.knobs import LR, Knob
+from replan.models.registry import register
+from replan.models.teacher_student.example import DIALS, EXAMPLE
+from replan.models.teacher_student.streams import TEACHERS
+
+_APART = 1000.0  # the longest piece of a pretraining
+_SECONDS = 5e-9  # measured: of one step of the integrator, for each of the many terms in it
+_PATIENCE = 60.0  # seconds that one step may take
+_FOUR_SECONDS = 8e-7  # measured: of one step, for each four units of a ReLU network
+ACTIVATIONS = ("erf", "relu", "linear")
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """The state of the teacher-student dynamics; leading axes, such as time, are allowed.
+
+    Q: (…, K, K) student-student overlaps. M: (…, K, P) student-teacher overlaps.
+    V: (…, T, K) the student's head of every task.
+
+    Examples:
+        >>> start = replan.Overlaps(Q=np.eye(2), M=np.zeros((2, 2)), V=[[0.1, 0.2], [0.3, 0.4]])
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> print(model.losses(start).round(4))
+        [0.175  0.2083]
+    """
+
+    Q: Floats
+    M: Floats
+    V: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("Q", "M", "V"):
+            object.__setattr__(self, name, check.array(name, getattr(self, name)))
+
+    def __getitem__(self, index: Any) -> Overlaps:
+        """Select along the leading axes: `overlaps[-1]` is the last moment of a trajectory."""
+        return Overlaps(self.Q[index], self.M[index], self.V[index])
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name} = {np.array2string(value, precision=4, suppress_small=True, prefix='    ')}"
+            for name, value in (("Q", self.Q), ("M", self.M), ("V", self.V))
+        )
+
+
+@register
+class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
+    """A two-layer student with K hidden units that learns T tasks set by P teacher units.
+
+    **Main arguments**
+
+    - `teacher_overlaps`: S (P×P), symmetric and positive semi-definite.
+    - `hidden`: K.
+
+    **Other arguments**
+
+    - `teacher_heads`: A (T×P), or P numbers for a single task; by default each teacher unit is a
+      task of its own (A = 1).
+    - `noise`: standard deviation σ of the label noise. Losses are those of noise-free labels.
+    - `train_heads`: whether SGD trains the student's heads; one bool, or one per task.
+    - `head_lr`: the heads learn at `head_lr` × the learning rate, unless a protocol says otherwise.
+    - `batch`, `momentum`: of SGD that steps along the mean gradient of `batch` fresh samples, with
+      momentum β. Training time counts samples, and the learning rate acts as lr / (batch (1 − β)).
+    - `activation`: "erf", g(z) = erf(z/√2), "relu", max(z, 0), or "linear", z.
+    - `teacher_activation`: that of the teachers, which must be the same, for now.
+
+    Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
+    in Goldt et al. 2019. Averages over ReLU units: `replan.core.moments.relu`.
+
+    Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of
+    the heads are multiplied.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3, tasks=2, hidden=2)  # overlap 0.3
+        >>> model.teacher_overlaps
+        array([[1. , 0.3],
+               [0.3, 1. ]])
+        >>> start = model.pretrain(task=0, duration=100.0, seed=1)
+        >>> model.losses(start).round(3)  # task 1 is learnt
+        array([0.  , 0.18])
+    """
+
+    kind = "teacher-student"
+    engines = ("reduced", "full")
+    example = EXAMPLE
+    dials = DIALS
+
+    def __init__(
+        self,
+        teacher_overlaps: ArrayLike,
+        *,
+        hidden: int,
+        teacher_heads: ArrayLike | None = None,
+        noise: float = 0.0,
+        train_heads: bool | Sequence[bool] = True,
+        head_lr: float = 1.0,
+        batch: int = 1,
+        momentum: float = 0.0,
+        activation: str = "erf",
+        teacher_activation: str | None = None,
+    ) -> None:
+        self.hidden = check.integer("hidden", hidden, at_least=1)
+        S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
+        if S.shape[0] != S.shape[1] or S.shape[0] == 0:
+            raise ValueError(f"`teacher_overlaps` expects a square matrix, got shape {S.shape}")
+        _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
+        S = check.symmetric("teacher_overlaps", S)
+        check.positive_semidefinite("teacher_overlaps", S)
+        self.teacher_overlaps = S
+        units = S.shape[0]
+        heads = (
+            np.eye(units) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
+        )
+        self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", units))
+        self.tasks = len(self.teacher_heads)
+        if self.tasks == 0:
+            raise ValueError("`teacher_heads` expects at least one task, got none")
+        self.noise = check.number("noise", noise, at_least=0)
+        self.train_heads = _flags("train_heads", train_heads, self.tasks)
+        self.head_lr = check.number("head_lr", head_lr, at_least=0)
+        self.batch = check.integer("batch", batch, at_least=1)
+        self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
+        self.activation = check.one_of("activation", activation, ACTIVATIONS)
+        self.teacher_activation = _same_activation(self.activation, teacher_activation)
+        if self.activation == "relu":
+            _check_fours(self.hidden, self.teacher_heads)
+
+    @classmethod
+    def similar(
+        cls, similarity: float, tasks: int = 2, hidden: int | None = None, **settings: Any
+    ) -> TeacherStudent:
+        """Return the paper's model: unit teachers with the same overlap γ between any two.
+
+        `hidden` defaults to the number of tasks; `settings` are `TeacherStudent`'s other arguments.
+        """
+        tasks = check.integer("tasks", tasks, at_least=1)
+        least = -1 / max(1, tasks - 1)  # no more vectors can point away from one another
+        gamma = check.number("similarity", similarity, at_least=least, at_most=1)
+        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
+        _check_sizes(hidden, tasks, tasks)
+        S = np.full((tasks, tasks), gamma)
+        np.fill_diagonal(S, 1.0)
+        return cls(S, hidden=hidden, **settings)
+
+    @classmethod
+    def stream(
+        cls,
+        tasks: int,
+        similarity: float,
+        *,
+        teachers: str = "drift",
+        seed: int | None = None,
+        blocks: int | None = None,
+        between: float | None = None,
+        hidden: int | None = None,
+        **settings: Any,
+    ) -> TeacherStudent:
+        """Return a model of many tasks, whose unit teachers have overlaps of one of three kinds.
+
+        - `teachers`: "drift" (γ^|i−j|: similar to the tasks before and after), "random" (drawn with
+          `seed`, by default 0, so that the mean overlap is γ) or "blocks" (γ within each of
+          `blocks` blocks of successive tasks, by default 2, and `between` with any other, by
+          default 0).
+        - `similarity`: γ, from 0 to 1.
+        - `hidden`: by default the number of tasks. `settings`: `TeacherStudent`'s other arguments.
+        """
+        tasks = check.integer("tasks", tasks, at_least=1)
+        gamma = check.number("similarity", similarity, at_least=0, at_most=1)
+        kind = check.one_of("teachers", teachers, TEACHERS)
+        own: dict[str, Any] = {}
+        if seed is not None:
+            own["seed"] = check.integer("seed", seed)
+        if blocks is not None:
+            own["blocks"] = check.integer("blocks", blocks, at_least=1, at_most=tasks)
+        if between is not None:
+            own["between"] = check.number("between", between, at_least=0, at_most=gamma)
+        for name in own:
+            if name not in inspect.signature(TEACHERS[kind]).parameters:
+                raise ValueError(
+                    f"`{name}` expects other `teachers`, got it with {check.show(kind)}"
+                )
+        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
+        _check_sizes(hidden, tasks, tasks)
+        return cls(TEACHERS[kind](tasks, gamma, **own), hidden=hidden, **settings)
+
+    @classmethod
+    def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
+        """Return a soft committee machine: one task, orthonormal teacher units, fixed heads.
+
+        Teacher heads are 1 and the student's heads stay as they are at the start, unless `settings`
+        (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
+        """
+        units = check.integer("teacher_units", teacher_units, at_least=1)
+        _check_sizes(check.integer("hidden", hidden, at_least=1), units, 1)
+        committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
+        return cls(np.eye(units), hidden=hidden, **(committee | settings))
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
+        """The learning rate and the factors for features and heads, each with a value per task."""
+        heads = replace(LR, name="head_lr", default=self.head_lr)
+        return LR, replace(LR, name="feature_lr"), heads
+
+    @property
+    def pace(self) -> float:
+        """The learning rate that a rate of 1 acts as: 1 / (batch (1 − momentum))."""
+        return 1 / (self.batch * (1 - self.momentum))
+
+    @property
+    def teacher_units(self) -> int:
+        """P."""
+        return len(self.teacher_overlaps)
+
+    def __repr__(self) -> str:
+        activation = "" if self.activation == "erf" else f", activation={self.activation!r}"
+        return (
+            f"TeacherStudent(hidden={self.hidden}, teacher_units={self.teacher_units}, "
+            f"tasks={self.tasks}{activation})"
+        )
+
+    @cached_property
+    def teacher_frame(self) -> Floats:
+        """Coordinates (P, r) of the teachers in the space they span, S = frame frameᵀ."""
+        values, vectors = np.linalg.eigh(self.teacher_overlaps)
+        kept = values > 1e-12 * values[-1]
+        return np.ascontiguousarray(vectors[:, kept] * np.sqrt(values[kept]))
+
+    # Starts
+
+    def fresh(
+        self,
+        seed: int = 0,
+        *,
+        dimension: int = 20_000,
+        weight_variance: float = 1e-3,
+        head_variance: float = 1e-2,
+        heads: ArrayLike | None = None,
+    ) -> Overlaps:
+        """Return the overlaps of random weights: nothing learned yet.
+
+        First-layer weights are N(0, `weight_variance`) in `dimension` input dimensions. Heads are
+        N(0, `head_variance`) where they are trained and 1 where they are fixed, or `heads` (T×K).
+        The overlaps are drawn from their exact law at that dimension (Bartlett's decomposition
+        for Q) without making the weights.
+        """
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        N = check.integer("dimension", dimension, at_least=K + P)
+        scale = np.sqrt(check.number("weight_variance", weight_variance, at_least=0) / N)
+        spread = np.sqrt(check.number("head_variance", head_variance, at_least=0))
+        rng = np.random.default_rng(check.integer("seed", seed))
+        V = np.where(np.array(self.train_heads)[:, None], spread * rng.standard_normal((T, K)), 1.0)
+        if heads is not None:
+            V = check.array("heads", heads, (T, K))
+        frame = self.teacher_frame
+        along = rng.standard_normal((K, frame.shape[1]))
+        freedom = N - frame.shape[1] - np.arange(K)
+        rest = np.tril(rng.standard_normal((K, K)), -1) + np.diag(np.sqrt(rng.chisquare(freedom)))
+        Q = scale**2 * (along @ along.T + rest @ rest.T)
+        return Overlaps(Q=(Q + Q.T) / 2, M=scale * along @ frame.T, V=V)
+
+    def pretrain(
+        self,
+        task: int = 0,
+        duration: float = 1000.0,
+        *,
+        lr: float = 1.0,
+        seed: int | None = None,
+        start: Overlaps | None = None,
+        rtol: float = RTOL,
+        max_steps: int = MAX_STEPS,
+    ) -> Overlaps:
+        """Return the overlaps after training on one task alone.
+
+        Training begins from `start` or from `fresh(seed)`; the seed is 0 if neither is given.
+        `rtol` and `max_steps` are those of `evaluate`.
+        """
+        if seed is not None and start is not None:
+            raise ValueError("`seed` or `start`: expects one of the two, got both")
+        pieces = self._pretraining(task, duration, lr)
+        x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
+        run = integrate(self, x, pieces, rtol=rtol, max_steps=max_steps)
+        if run.status != "ok":
+            raise IntegrationError(f"pretraining: {run.advice}")
+        return self.unpack(run.states[-1])
+
+    def _pretraining(self, task: int, duration: float, lr: float) -> Schedule:
+        """Return the pieces of training on one task alone."""
+        task = check.task("task", task, self.tasks)
+        duration = check.number("duration", duration, above=0, at_most=1e9)
+        lr = check.number("lr", lr, at_least=0)
+        lengths = np.diff(_edges(duration))
+        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
+        return Schedule.single_steps(shares, self._knob_rows(lr, len(lengths)), lengths)
+
+    def from_weights(
+        self, weights: ArrayLike, heads: ArrayLike, teacher_weights: ArrayLike
+    ) -> Overlaps:
+        """Return the overlaps of given weights, w·w/N.
+
+        weights: (K, N). heads: (T, K). teacher_weights: (P, N); their overlaps must be the model's.
+        """
+        w = check.array("weights", weights, (self.hidden, "N"))
+        N = w.shape[1]
+        B = check.array("teacher_weights", teacher_weights, (self.teacher_units, N))
+        gap = float(np.max(np.abs(B @ B.T / N - self.teacher_overlaps)))
+        if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # float32's
+            raise ValueError(
+                "`teacher_weights` expects teachers with the model's `teacher_overlaps` "
+                f"(wᵀw/N), got overlaps that differ by {gap:.3g}"
+            )
+        V = check.array("heads", heads, (self.tasks, self.hidden))
+        return Overlaps(Q=w @ w.T / N, M=w @ B.T / N, V=V)
+
+    # The dynamics
+
+    def pack(self, start: Overlaps) -> Floats:
+        """Return checked overlaps as a state [Q, M, V] of length K² + KP + TK."""
+        check.instance("start", start, Overlaps, "Overlaps(Q=…, M=…, V=…)")
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        Q = check.symmetric("Q", check.array("Q", start.Q, (K, K)))
+        M = check.array("M", start.M, (K, P))
+        V = check.array("V", start.V, (T, K))
+        check.positive_semidefinite("Q", Q)
+        joint = np.block([[Q, M], [M.T, self.teacher_overlaps]])
+        check.positive_semidefinite("Q, M and teacher_overlaps [[Q, M], [Mᵀ, S]]", joint)
+        return np.concatenate([Q.ravel(), M.ravel(), V.ravel()])
+
+    def unpack(self, states: Floats) -> Overlaps:
+        """Return states (…, n) as overlaps with the same leading axes."""
+        K, P, T = self.hidden, self.teacher_units, self.tasks
+        size = K * K + K * P + T * K
+        if not isinstance(states, np.ndarray) or states.shape[-1:] != (size,):
+            raise ValueError(f"`states` expects an array (…, {size}), got {check.show(states)}")
+        Q, M, V = np.split(states, [K * K, K * K + K * P], axis=-1)
+        lead = states.shape[:-1]
+        return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
+
+    def kernels(self) -> Kernels:
+        """Return the compiled functions for the activation; see `Kernels`."""
+        from replan.core.teacher_student.activations import KERNELS
+
+        return KERNELS[self.activation]
+
+    @cached_property
+    def parameters(self) -> Any:
+        """What the kernels know about this model."""
+        S, A = self.teacher_overlaps, self.teacher_heads
+        trained = np.where(self.train_heads, 1.0, 0.0)
+        return self.kernels().parameters(S, A, self.noise, self.pace, trained, self.hidden)
+
+    def _knob_rows(self, lr: float, steps: int) -> Floats:
+        """Return rows of knobs with a learning rate, and the other knobs at their defaults."""
+        values = {knob.name: knob.default for knob in self.knobs} | {"lr": lr}
+        return self.layout.rows(values, steps)
+
+    def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
+        """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
+        check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
+        kernels, x = self.kernels(), self.pack(overlaps)
+        shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
+        [knobs] = self._knob_rows(check.number("lr", lr, at_least=0), 1)
+        assert kernels.make_work is not None
+        out = np.empty_like(x)
+        kernels.rate(kernels.make_work(self.parameters), x, shares, knobs, out)
+        return self.unpack(out)
+
+    def overlaps(self, states: Floats) -> Overlaps:
+        """Return states (…, n) as overlaps with the same leading axes."""
+        return self.unpack(states)
+
+    def cosines(self, overlaps: Overlaps) -> Floats:
+        """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
+
+        A unit or teacher of length zero aligns with nothing: 0.
+        """
+        check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
+        squares = np.diagonal(overlaps.Q, axis1=-2, axis2=-1)[..., :, None]
+        lengths = np.sqrt(squares * np.diagonal(self.teacher_overlaps))
+        cosines = np.zeros_like(overlaps.M)
+        np.divide(np.abs(overlaps.M), lengths, out=cosines, where=lengths > 0)
+        return np.minimum(cosines, 1.0)
+
+    # Simulation at finite size
+
+    def sample_rates(self, tasks: Ints, knobs: Floats) -> tuple[Floats, Floats]:
+        """Return the rates (n,) of features and heads on samples of `tasks` with knobs (n, 3)."""
+        lr, features, heads = knobs.T
+        return lr * features, np.where(np.array(self.train_heads)[tasks], lr * heads, 0.0)
+
+    @property
+    def least_dimension(self) -> int:
+        """K + P: room for all hidden units and teachers."""
+        return self.hidden + self.teacher_units
+
+    @property
+    def online(self) -> bool:
+        """Whether SGD is the plain one: a step for every sample, without momentum."""
+        return self.batch == 1 and self.momentum == 0
+
+    def choose_engine(self, engine: str | None) -> str:
+        """Return an engine if it can simulate this model; batches and momentum need "full"."""
+        chosen = super().choose_engine("full" if engine is None and not self.online else engine)
+        if chosen == "reduced" and not self.online:
+            raise ValueError(
+                "`engine` expects 'full' for a model with batches or momentum, got 'reduced' and "
+                f"batch {self.batch}, momentum {self.momentum:g}"
+            )
+        return chosen
+
+    def chain_size(self, engine: str, dimension: int) -> int:
+        """Return the numbers in the vectors that the engine "full" holds."""
+        vectors = self.hidden * (1 if self.online else 2) + self.teacher_units
+        return dimension * vectors if engine == "full" else 0
+
+    def begin_chain(
+        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
+    ) -> Chain:
+        """Return a run of SGD at its start, by one of the `engines`."""
+        if engine == "reduced":
+            from replan.core.teacher_student.sgd_reduced import Reduced
+
+            if weights is not None:
+                raise ValueError("`weights` expects None unless the engine is 'full'")
+            return Reduced.begin(self, self.unpack(state), dimension)
+        from replan.core.teacher_student.sgd_full import Full
+
+        return Full.begin(self, self.unpack(state), dimension, weights)
+
+    # Files
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> TeacherStudent:
+        """Return the model that the `[model]` section of a problem file describes."""
+        from replan.models.teacher_student import _file
+
+        settings = _file.read_model(content)
+        if "teachers" in settings:
+            return cls.stream(**settings)
+        if "similarity" in settings:
+            return cls.similar(**settings)
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as the `[model]` section of a problem file."""
+        return {
+            "hidden": self.hidden,
+            "teacher_overlaps": self.teacher_overlaps.tolist(),
+            "teacher_heads": self.teacher_heads.tolist(),
+            "noise": self.noise,
+            "train_heads": list(self.train_heads),
+            "head_lr": self.head_lr,
+            "batch": self.batch,
+            "momentum": self.momentum,
+            "activation": self.activation,
+            "teacher_activation": self.teacher_activation,
+        }
+
+    def start_from_dict(self, content: Mapping[str, Any]) -> Overlaps:
+        """Return the start that the `[start]` section describes: overlaps, fresh or pretrained."""
+        from replan.models.teacher_student import _file
+
+        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        if overlaps is not None:
+            return Overlaps(**overlaps)
+        start = self.fresh(**fresh)
+        return start if pretrain is None else self.pretrain(start=start, **pretrain)
+
+    def sketch_start(self, content: Mapping[str, Any]) -> Overlaps:
+        """Return the start that the `[start]` section describes, but without pretraining."""
+        from replan.models.teacher_student import _file
+
+        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        if overlaps is not None:
+            return Overlaps(**overlaps)
+        if pretrain is not None:
+            self._pretraining(**{"duration": 1.0, "lr": 1.0, **pretrain})  # the defaults are right
+        return self.fresh(**fresh)
+
+    def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
+        """Return the overlaps as the `[start]` section of a problem file."""
+        return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
+
+
+def _check_sizes(hidden: int, units: int, tasks: int) -> None:
+    """Refuse sizes for which there is no room, or no time: K, P and at least how many tasks."""
+    both = hidden + units
+    sizes = f"`hidden` = {hidden} and {units} teacher unit{'s' * (units > 1)}"
+    memory.require(sizes, 16.0 * both**2)
+    seconds = _SECONDS * tasks * hidden * (both**2 + hidden * (hidden + units / tasks) ** 2)
+    if seconds > _PATIENCE:
+        raise ValueError(
+            f"{sizes} need about {seconds:.0e} s for a single step of the integrator: "
+            "use smaller sizes"
+        )
+
+
+def _check_fours(hidden: int, teacher_heads: Floats) -> None:
+    """Refuse sizes of ReLU networks that take too long: they need averages over any four units."""
+    used = teacher_heads != 0
+    pairs = int(np.triu(used.T.astype(float) @ used, 1).astype(bool).sum())  # in one error
+    fours = comb(hidden, 4) + used.shape[1] * comb(hidden, 3) + pairs * comb(hidden, 2)
+    seconds = _FOUR_SECONDS * fours
+    if seconds > _PATIENCE:
+        raise ValueError(
+            f"`hidden` = {hidden} ReLU units and {used.shape[1]} of the teachers need averages "
+            f"over {fours:.1e} sets of four, about {seconds:.0e} s for a single step of the "
+            "integrator: use smaller sizes"
+        )
+
+
+def _same_activation(activation: str, teacher_activation: str | None) -> str:
+    """Return the teachers' activation if it is the student's; others are not implemented."""
+    if teacher_activation is None:
+        return activation
+    given = check.one_of("teacher_activation", teacher_activation, ACTIVATIONS)
+    if given != activation:
+        twins = " (z = max(z, 0) − max(−z, 0): take ReLU teacher units ±w* with heads ±1)"
+        raise ValueError(
+            "`teacher_activation` expects the same activation for students and teachers, "
+            f"{check.show(activation)}, since averages over both are not implemented, "
+            f"got {check.show(given)}" + twins * ((activation, given) == ("relu", "linear"))
+        )
+    return given
+
+
+def _edges(duration: float) -> Floats:
+    """Return times that lie further and further apart: learning slows down."""
+    edges = [0.0, 1.0]
+    while edges[-1] < duration:
+        edges.append(edges[-1] + min(0.25 * edges[-1], _APART))
+    return np.append([edge for edge in edges if edge < duration], duration)
+
+
+def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
+    one = isinstance(value, bool | np.bool_)
+    flags = [value] * tasks if one else check.items(name, value, "bools")
+    if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise ValueError(
+            f"`{name}` expects true, false or one of these for each of {tasks} tasks, "
+            f"got {check.show(value)}"
+        )
+    return tuple(bool(flag) for flag in flags)

@@ -1,0 +1,117 @@
+"""Risk: what the objectives of the members of an ensemble come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from replan import check
+from replan.check import Floats
+
+RiskLevel = Literal["mean", "worst"] | float
+
+_SUM = 1e-6  # how far from 1 the sum of weights may lie
+
+
+@dataclass(frozen=True, eq=False)
+class Risk:
+    """The mean of the worst part of the members: conditional value at risk.
+
+    It is the largest Σ_m p_m x_m over all mixtures p of sum 1 with p_m ≤ weights[m] / level: with
+    the level 1 the mean, with smaller ones the mean of the worst members that make up that part of
+    the weights, and with 0 the worst member. (Rockafellar & Uryasev 2000)
+
+    weights: (M,) of sum 1, above 0. level: the part, from 0 to 1.
+    """
+
+    weights: Floats
+    level: float = 1.0
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is the mean, or of one member."""
+        return self.level == 1.0 or self.weights.size == 1
+
+    @property
+    def word(self) -> RiskLevel:
+        """What stands for it in files."""
+        return {1.0: "mean", 0.0: "worst"}.get(self.level, self.level)  # type: ignore[return-value]
+
+    @property
+    def words(self) -> str:
+        """What it makes of members, for people."""
+        if self.level in (0.0, 1.0):
+            return f"{self.word} of {self.weights.size} members"
+        return f"mean of the worst {100 * self.level:.3g} % of {self.weights.size} members"
+
+    @cached_property
+    def caps(self) -> Floats:
+        """The most (M,) that each member counts."""
+        if self.level == 0.0:
+            return np.full_like(self.weights, np.inf)
+        return np.asarray(self.weights / self.level)
+
+    def of(self, x: Floats) -> Floats:
+        """Return what numbers (M, …) of all members come to (…)."""
+        x = np.asarray(x)
+        if self.weights.size == 1:
+            return np.asarray(x[0])
+        if self.level == 0.0:
+            return np.asarray(x.max(axis=0))
+        return np.sum(_times(self.mixture(x), x), axis=0)
+
+    def quantile(self, x: Floats, level: float) -> float:
+        """Return the least of numbers (M,) that members of this part of the weights are within."""
+        order = np.argsort(x, kind="stable")
+        reached = np.cumsum(self.weights[order]) >= level - _SUM
+        return float(x[order[np.argmax(reached)]])
+
+    def mixture(self, x: Floats) -> Floats:
+        """Return how much each member (M, …) counts: as much as it may, the worst ones first."""
+        x = np.asarray(x)
+        if self.linear:
+            return np.broadcast_to(self.weights.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+        order = np.argsort(-x, axis=0, kind="stable")
+        caps = np.minimum(self.caps, 1.0)[order]
+        left = np.maximum(1.0 - (np.cumsum(caps, axis=0) - caps), 0.0)
+        found = np.empty_like(caps)
+        np.put_along_axis(found, order, np.minimum(caps, left), axis=0)
+        return found
+
+
+ONE = Risk(np.ones(1))  # of a problem that is no ensemble
+
+
+def _times(parts: Floats, x: Floats) -> Floats:
+    """Return parts × x, 0 where a part is 0, even of infinite numbers."""
+    return np.multiply(parts, x, out=np.zeros(np.shape(x)), where=parts > 0)
+
+
+def risk_of(given: Any, weights: Any, count: int) -> Risk:
+    """Return the risk of `count` members, with equal weights where None are given."""
+    return Risk(_weights(weights, count), _level(given))
+
+
+def _level(given: Any) -> float:
+    words = {"mean": 1.0, "worst": 0.0}
+    if isinstance(given, str) and given in words:
+        return words[given]
+    expects = '`risk` expects "mean", "worst" or a number above 0, at most 1'
+    try:
+        return check.number("risk", given, above=0, at_most=1)
+    except ValueError:
+        raise ValueError(f"{expects}, got {check.show(given)}") from None
+
+
+def _weights(given: Any, count: int) -> Floats:
+    if given is None:
+        return np.full(count, 1 / count)
+    weights = check.array("member_weights", given, (count,))
+    if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
+        raise ValueError(
+            f"`member_weights` expects numbers above 0 of sum 1, got {check.show(weights.tolist())}"
+        )
+    return np.asarray(weights / weights.sum())

@@ -1,0 +1,99 @@
+"""Progress of long work, reported in one form everywhere: `progress=True`, or a function."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from replan import check
+
+
+class Progress(NamedTuple):
+    """How far a long computation is: `done` of `total` (None where unknown) of `what`."""
+
+    what: str
+    done: int
+    total: int | None
+    note: str = ""
+
+
+Watch = bool | Callable[[Progress], object]
+
+
+class Meter:
+    """Counts progress and reports it to `watch`, from any thread; used in a `with` statement.
+
+    watch: False (no report), True (a bar, on a terminal or in a notebook) or a function that is
+    called with a `Progress` at every advance.
+    """
+
+    def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
+        if not isinstance(watch, bool) and not callable(watch):
+            raise ValueError(
+                "`progress` expects True, False or a function of a Progress, "
+                f"got {check.show(watch)}"
+            )
+        self.what, self.done, self.total, self._known = what, 0, total, 0
+        self._bar = _bar(what, total) if watch is True else None
+        self._tell = watch if callable(watch) else None
+        self._lock = threading.Lock()
+
+    def advance(
+        self, count: int = 1, *, expect: int = 0, known: bool = False, note: str = ""
+    ) -> None:
+        """Count `count` more as done, and add `expect` to the total.
+
+        known: they were there before and took no time, from which the time left could be told.
+        """
+        with self._lock:
+            self.done += count
+            self._known += count if known else 0
+            if expect:
+                self.total = (self.total or 0) + expect
+            if self._bar is not None:
+                self._bar.set_postfix_str(note, refresh=False)
+                if expect:
+                    self._lengthen(self._bar)
+                else:
+                    self._bar.update(count)
+            if self._tell is not None:
+                self._tell(Progress(self.what, self.done, self.total, note))
+
+    def _lengthen(self, bar: Any) -> None:
+        """Give the bar a new total by `reset`, as a notebook's expects, and keep its count."""
+        start = bar.start_t
+        bar.reset(self.total)
+        bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
+        bar.initial = self._known
+        bar.refresh()
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(what: str, total: int | None) -> Any:
+    """Return a bar that disappears at the end; None where nobody can see it."""
+    import tqdm
+
+    settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
+    if not _in_notebook():
+        bar = tqdm.tqdm(**settings, disable=None)  # shown on a terminal only
+        return None if bar.disable else bar
+    if find_spec("ipywidgets") is None:
+        return tqdm.tqdm(**settings, file=sys.stdout)  # as text in the cell
+    import tqdm.notebook
+
+    return tqdm.notebook.tqdm(**settings)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config

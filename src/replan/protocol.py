@@ -1,0 +1,560 @@
+"""Protocol: how one trains, a piecewise-constant share of every task and value of every knob."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check, files
+from replan.check import Floats, Ints
+from replan._common.naming import knob_label
+from replan.samples import ORDERS, Samples, sample_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SAME = 1e-9  # times closer than this fraction of the duration count as one
+_LISTED = 3  # equal shares of more tasks than this are not listed one by one
+
+
+class Protocol:
+    """A share of every task and values of knobs, constant on each of a number of steps.
+
+    **Main arguments**
+
+    - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
+    - `duration`: the total time in units of samples per input dimension, in equal steps.
+    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one per task; by default 1.
+
+    **Other arguments**
+
+    - `knobs`: by name, what else the protocol sets, in the same forms, such as {"keep": 0.5}; knobs
+      of a model that it does not set are those of the problem. A model without a learning rate
+      needs protocols without one, which have `knobs` and no `lr`.
+    - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
+
+    Examples:
+        >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
+        >>> print(protocol)
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%, learning rate 1
+                 0 to 7        task 2
+                 7 to 25       0.5 task 1 + 0.5 task 2
+        >>> protocol.refine(25).round().sequence[3:12]  # one task per step
+        array([1, 1, 1, 1, 1, 1, 1, 1, 1])
+    """
+
+    def __init__(
+        self,
+        shares: ArrayLike,
+        duration: float | None = None,
+        lr: ArrayLike | None = None,
+        *,
+        knobs: Mapping[str, ArrayLike] | None = None,
+        edges: ArrayLike | None = None,
+    ) -> None:
+        self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
+        steps, tasks = self.shares.shape
+        if steps == 0 or tasks == 0:
+            raise ValueError(
+                f"`shares` expects at least one step and task, got {steps} and {tasks}"
+            )
+        if (duration is None) == (edges is None):
+            raise ValueError(
+                "`duration` or `edges`: expects one of the two, "
+                f"got {check.show(duration)} and {check.show(edges)}"
+            )
+        if edges is None:
+            end = check.number("duration", duration, above=0)
+            self.edges: Floats = np.linspace(0.0, end, steps + 1)
+        else:
+            self.edges = check.array("edges", edges, (steps + 1,))
+            if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
+                raise ValueError(
+                    f"`edges` expects increasing times from 0, got {check.show(edges)}"
+                )
+            check.number("edges", self.duration)
+        self.knobs = _knobs(lr, knobs, steps, tasks)
+
+    @classmethod
+    def from_sequence(
+        cls,
+        sequence: Sequence[int] | Ints,
+        tasks: int,
+        duration: float,
+        lr: ArrayLike | None = None,
+        *,
+        knobs: Mapping[str, ArrayLike] | None = None,
+    ) -> Protocol:
+        """Return the protocol that trains on one task (from 0) per step, in equal steps."""
+        tasks = check.integer("tasks", tasks, at_least=1)
+        chosen = check.task_list("sequence", sequence, tasks)
+        if chosen.size == 0:
+            raise ValueError("`sequence` expects at least one step, got none")
+        return cls(np.eye(tasks)[chosen], duration, lr, knobs=knobs)
+
+    @classmethod
+    def from_segments(
+        cls,
+        segments: Sequence[tuple[float, int | Sequence[float]]],
+        tasks: int,
+        lr: ArrayLike | None = None,
+        *,
+        knobs: Mapping[str, ArrayLike] | None = None,
+    ) -> Protocol:
+        """Return the protocol made of (length, task or shares) segments.
+
+        "Task 2 for 7, then half and half for 18" is `[(7.0, 1), (18.0, [0.5, 0.5])]`: tasks count
+        from 0. `lr` and `knobs` may hold a value for each segment.
+        """
+        tasks = check.integer("tasks", tasks, at_least=1)
+        pairs = check.items("segments", segments, "(length, task or shares)")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+            raise ValueError(
+                f"`segments` expects pairs (length, task or shares), got {check.show(segments)}"
+            )
+        if not pairs:
+            raise ValueError("`segments` expects at least one, got none")
+        lengths = [check.number("segments", length, above=0) for length, _ in pairs]
+        rows = [
+            check.simplex_rows("segments", what, (tasks,))
+            if isinstance(what, Sequence | np.ndarray)
+            else np.eye(tasks)[check.task("segments", what, tasks)]
+            for _, what in pairs
+        ]
+        edges = np.concatenate([[0.0], np.cumsum(lengths)])
+        return cls(rows, lr=lr, knobs=knobs, edges=edges)
+
+    # What it says
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.shares)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks T."""
+        return int(self.shares.shape[1])
+
+    @property
+    def duration(self) -> float:
+        """Total time."""
+        return float(self.edges[-1])
+
+    @property
+    def lengths(self) -> Floats:
+        """Length of every step (steps,)."""
+        return np.diff(self.edges)
+
+    @property
+    def lr(self) -> Floats:
+        """The learning rate (steps,), or (steps, T) where tasks have their own."""
+        return self._knob("lr")
+
+    def _knob(self, name: str) -> Floats:
+        if name not in self.knobs:
+            raise ValueError(
+                f"`{check.show(name)[1:-1]}` expects a knob of the protocol, which has "
+                f"{', '.join(self.knobs) or 'none'}"
+            )
+        return self.knobs[name]
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The knobs that do not keep one value throughout."""
+        return tuple(name for name, values in self.knobs.items() if np.ptp(values) > 0)
+
+    def by_task(self, knob: str) -> Floats:
+        """Return the values of a knob for every task (steps, T)."""
+        values = self._knob(knob)
+        values = values if values.ndim == 2 else values[:, None]
+        return np.array(np.broadcast_to(values, self.shares.shape))
+
+    @property
+    def mean_shares(self) -> Floats:
+        """Share of every task in the whole training (T,)."""
+        return self.lengths @ self.shares / self.duration
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether every step trains on one task."""
+        return bool(np.all(self.shares.max(axis=1) == 1.0))
+
+    @property
+    def sequence(self) -> Ints:
+        """The task of every step (steps,), from 0; only if every step trains on one task."""
+        if not self.is_discrete:
+            raise ValueError(
+                "`sequence` expects a protocol with one task per step, got mixed shares: "
+                "call `round` first"
+            )
+        return np.argmax(self.shares, axis=1)
+
+    def step_at(self, times: ArrayLike) -> Ints:
+        """Return the index of the step in force at each time; an edge belongs to the next step."""
+        wanted = check.array("times", times)
+        index = np.searchsorted(self.edges, wanted, side="right") - 1
+        return np.clip(index, 0, self.steps - 1)
+
+    def focus_length(self, task: int) -> float:
+        """Return for how long the protocol opens with this task (from 0) alone."""
+        others = np.flatnonzero(self.shares[:, check.task("task", task, self.tasks)] < 1.0)
+        return float(self.edges[others[0]]) if others.size else self.duration
+
+    def deviation(self, other: Protocol) -> float:
+        """Return max over tasks and times of |∫ (shares − other shares)|."""
+        self._check_other(other)
+        if abs(other.duration - self.duration) > _SAME * self.duration:
+            raise ValueError(f"`other` expects duration {self.duration:g}, got {other.duration:g}")
+        mine = self.split(other.edges)
+        middles = (mine.edges[1:] + mine.edges[:-1]) / 2
+        gaps = mine.shares - other.shares[other.step_at(middles)]
+        return float(np.max(np.abs(np.cumsum(gaps * mine.lengths[:, None], axis=0))))
+
+    # What can be made from it
+
+    def then(self, other: Protocol) -> Protocol:
+        """Return this protocol followed by another."""
+        self._check_other(other)
+        if self.knobs.keys() != other.knobs.keys():
+            raise ValueError(
+                f"`other` expects the knobs {', '.join(self.knobs)}, got {', '.join(other.knobs)}"
+            )
+        knobs = {}
+        for name, mine in self.knobs.items():
+            both_plain = mine.ndim == other.knobs[name].ndim == 1
+            pair = (mine, other.knobs[name])
+            knobs[name] = np.concatenate(
+                pair if both_plain else (self.by_task(name), other.by_task(name))
+            )
+        return Protocol(
+            np.concatenate([self.shares, other.shares]),
+            knobs=knobs,
+            edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
+        )
+
+    def _check_other(self, other: Protocol) -> None:
+        if not isinstance(other, Protocol) or other.tasks != self.tasks:
+            raise ValueError(
+                f"`other` expects a protocol of {self.tasks} tasks, got {check.show(other)}"
+            )
+
+    def stretch(self, duration: float) -> Protocol:
+        """Return the same protocol over another duration: all steps scaled by the same factor."""
+        end = check.number("duration", duration, above=0)
+        edges = self.edges * (end / self.duration)
+        edges[-1] = end
+        return Protocol(self.shares, knobs=self.knobs, edges=edges)
+
+    def refine(self, factor: int) -> Protocol:
+        """Return the same protocol with every step cut into `factor` equal steps."""
+        factor = check.integer("factor", factor, at_least=1)
+        inner = np.linspace(self.edges[:-1], self.edges[1:], factor, endpoint=False, axis=1)
+        return self._on(np.append(inner.ravel(), self.duration))
+
+    def split(self, times: ArrayLike) -> Protocol:
+        """Return the same protocol with further edges at the given times (those inside it)."""
+        room = _SAME * self.duration
+        new = np.unique(check.array("times", times, ("n",)))
+        near = np.clip(np.searchsorted(self.edges, new), 1, self.steps)
+        gap = np.minimum(np.abs(self.edges[near] - new), np.abs(self.edges[near - 1] - new))
+        apart = np.diff(new, prepend=-np.inf) > room
+        inside = (new > 0) & (new < self.duration) & (gap > room) & apart
+        return self._on(np.union1d(self.edges, new[inside]))
+
+    def _on(self, edges: Floats) -> Protocol:
+        """Return the same protocol on finer edges."""
+        return self.select(self.step_at((edges[1:] + edges[:-1]) / 2), edges)
+
+    def select(self, steps: Ints, edges: Floats) -> Protocol:
+        """Return the protocol that has these of its steps (n,), in this order, at other edges."""
+        knobs = {name: values[steps] for name, values in self.knobs.items()}
+        return Protocol(self.shares[steps], knobs=knobs, edges=edges)
+
+    def with_knobs(self, **knobs: ArrayLike) -> Protocol:
+        """Return the same protocol with other values of some knobs."""
+        return Protocol(self.shares, knobs=self.knobs | knobs, edges=self.edges)
+
+    def round(self) -> Protocol:
+        """Return the protocol with one task per step that follows the shares most closely.
+
+        Sum-up rounding: on equal steps the integrated shares deviate by at most
+        (½ + … + 1/T) × the step, so `refine` first to follow mixed shares more finely. A task that
+        lags behind catches up at once, even where it no longer has a share.
+        """
+        from replan.core.rounding import sum_up
+
+        there = np.ones(self.shares.shape, bool)
+        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths, 0.0, there)]
+        return Protocol(rows, knobs=self.knobs, edges=self.edges)
+
+    def sample(
+        self, dimension: int, *, order: Literal["spread", "random"] = "spread", seed: int = 0
+    ) -> Ints:
+        """Return the task (from 0) of every SGD sample: duration × dimension of them.
+
+        "spread" follows the shares as evenly as possible (deviation below one sample for two
+        tasks); "random" draws every sample's task from the shares at its time, with the seed.
+        """
+        dimension = check.integer("dimension", dimension, at_least=1)
+        check.one_of("order", order, ORDERS)
+        rng = np.random.default_rng(check.integer("seed", seed))
+        return Samples(self, dimension, order, rng).take(sample_count(self, dimension))[0]
+
+    # Files and pictures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `duration`, `edges`, `shares`, `knobs` and, for one task per step, `tasks` from 1.
+
+        The learning rate is there as `lr`, too.
+        """
+        knobs = {name: values.tolist() for name, values in self.knobs.items()}
+        content: dict[str, Any] = {
+            "duration": self.duration,
+            "edges": self.edges.tolist(),
+            "shares": self.shares.tolist(),
+            "knobs": knobs,
+        }
+        if "lr" in knobs:
+            content["lr"] = knobs["lr"]
+        if self.is_discrete:
+            content["tasks"] = (self.sequence + 1).tolist()
+        return content
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per step: start, end, share_1, … and lr, or lr_1, … for each task.
+
+        Other knobs have columns of their names likewise.
+        """
+        import pandas as pd
+
+        header = ["start", "end", *(f"share_{t + 1}" for t in range(self.tasks))]
+        for name, values in self.knobs.items():
+            many = values.ndim == 2
+            header += [f"{name}_{t + 1}" for t in range(self.tasks)] if many else [name]
+        columns = [self.edges[:-1], self.edges[1:], self.shares, *self.knobs.values()]
+        return pd.DataFrame(np.column_stack(columns), columns=header)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file, or `to_frame` as a .csv file."""
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            return files.write_json(path, self.to_dict())
+        return files.write_frame(path, self.to_frame())
+
+    @classmethod
+    def load(cls, path: files.FilePath) -> Protocol:
+        """Read a saved .json or .csv file, or the .json of any result that holds a protocol."""
+        ending = files.suffix(path, [".json", ".csv"])
+        try:
+            if ending == ".csv":
+                return cls._from_csv(path)
+            content = files.read_json(path)
+            content = content.get("protocol", content)
+            if not isinstance(content, dict):
+                raise ValueError(f"`protocol` expects a JSON object, got {check.show(content)}")
+            return cls.from_dict(content)
+        except KeyError as error:
+            raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
+        except ValueError as error:
+            where = str(path)
+            raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Protocol:
+        """Return the protocol that `to_dict` has described; `lr` alone will do for `knobs`."""
+        duration = check.number("duration", content["duration"], above=0)
+        edges = content.get("edges")
+        knobs = check.instance("knobs", content.get("knobs", {}), Mapping, "values by name")
+        if "lr" in content or not knobs:
+            knobs = {**knobs, "lr": content["lr"]}
+        if edges is None:
+            return cls(content["shares"], duration, knobs=knobs)
+        protocol = cls(content["shares"], knobs=knobs, edges=edges)
+        if abs(protocol.duration - duration) > _SAME * protocol.duration:
+            raise ValueError(
+                f"`duration` expects the last of `edges`, {protocol.duration:g}, got {duration:g}"
+            )
+        return protocol
+
+    @classmethod
+    def _from_csv(cls, path: files.FilePath) -> Protocol:
+        text = io.StringIO(files.read_text(path), newline="")
+        reader = csv.reader(text, skipinitialspace=True)
+        try:
+            lines = [(reader.line_num, cells) for cells in reader if cells]
+        except csv.Error as error:
+            raise ValueError(f"not a CSV file ({error})") from None
+        (_, header), *rows = lines or [(0, [])]
+        tasks = sum(name.startswith("share_") for name in header)
+        shares = [f"share_{t + 1}" for t in range(max(1, tasks))]
+        losses = [name for name in header if name.startswith("loss_")]  # as a plan's frame has
+        known = ("start", "end", *shares, *losses, "weighted")
+        own = [name for name in header if name not in known]
+        names = list(dict.fromkeys(re.sub(r"_\d+$", "", name) for name in own)) or ["lr"]
+        knobs = {
+            name: [f"{name}_{t + 1}" for t in range(tasks)] if f"{name}_1" in header else [name]
+            for name in names
+        }
+        needed = ["start", "end", *shares, *(name for some in knobs.values() for name in some)]
+        missing = [name for name in needed if name not in header]
+        if missing or not rows:
+            raise ValueError(
+                "expects the columns start, end, share_1, … and lr (or lr_1, …), and a row per "
+                f"step, got {f'no column {missing[0]}' if missing else 'no row'}"
+            )
+        table = np.array([_cells(line, header, cells) for line, cells in rows])
+        column = {name: table[:, i] for i, name in enumerate(header)}
+        if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
+            raise ValueError("expects steps that each start where the previous one ends, got a gap")
+        return cls(
+            np.stack([column[name] for name in shares], axis=1),
+            knobs={
+                name: column[name]
+                if some == [name]
+                else np.stack([column[x] for x in some], axis=1)
+                for name, some in knobs.items()
+            },
+            edges=np.append(column["start"], column["end"][-1:]),
+        )
+
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
+    ) -> Figure | None:
+        """Draw the colour bar: one colour per task, stacked where shares are mixed.
+
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing; `axes.legend()` names the tasks.
+        """
+        from replan._common import plotting
+
+        if axes is not None:
+            self._draw(plotting.panels(path, axes, ("colour bar",))["colour bar"])
+            return None
+        with plotting.figure(path, width=6.4, height=1.5) as figure:
+            self._draw(figure.subplots())
+            plotting.legend_above(figure, plotting.task_patches(self.tasks))
+        return figure
+
+    def _draw(self, axes: Axes) -> None:
+        from replan._common import plotting
+
+        plotting.draw_protocol(axes, self)
+        axes.set_xlabel("training time α")
+
+    def _repr_html_(self) -> str:
+        from replan._common import html
+
+        title = f"Protocol: {self.duration:g} units in {self.steps} steps"
+        return html.block(html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self))
+
+    def __str__(self) -> str:
+        return self.text([f"task {t + 1}" for t in range(self.tasks)])
+
+    def text(self, names: Sequence[str]) -> str:
+        """Return what it does in a few lines, with names for the tasks."""
+        shares = [
+            f"{name} {share:.1%}" for name, share in zip(names, self.mean_shares, strict=True)
+        ]
+        return (
+            f"Protocol: {self.duration:g} units in {self.steps} steps, "
+            + ", ".join([*shares, *self.knob_texts])
+            + "\n"
+            + "\n".join(self._phases(names))
+        )
+
+    def knob_text(self, knob: str) -> str:
+        """Return the values of a knob in a few words: one number, first and last, or a range."""
+        values = self._knob(knob)
+        if f"{values.min():.3g}" == f"{values.max():.3g}":
+            return f"{values.flat[0]:.3g}"
+        slope = np.diff(values.ravel())
+        if values.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
+            return f"{values[0]:.3g} to {values[-1]:.3g}"
+        return f"{values.min():.3g} … {values.max():.3g}"
+
+    @property
+    def knob_texts(self) -> list[str]:
+        """All knobs, each with its values in a few words."""
+        return [f"{knob_label(name)} {self.knob_text(name)}" for name in self.knobs]
+
+    def __repr__(self) -> str:
+        return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Protocol)
+            and np.array_equal(self.edges, other.edges)
+            and np.array_equal(self.shares, other.shares)
+            and self.knobs.keys() == other.knobs.keys()
+            and all(np.array_equal(self.knobs[name], other.knobs[name]) for name in self.knobs)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays
+
+    def _phases(self, names: Sequence[str], most: int = 8) -> list[str]:
+        """Return the first few runs of equal shares, one line each."""
+        changes = 1 + np.flatnonzero(np.any(np.abs(np.diff(self.shares, axis=0)) > 1e-12, axis=1))
+        bounds = [0, *changes.tolist(), self.steps]
+        lines = []
+        for first, last in pairwise(bounds[: most + 1]):
+            row = self.shares[first]
+            mixed = np.flatnonzero(row > 0).tolist()
+            what = " + ".join(f"{row[t]:.3g} {names[t]}" for t in mixed).removeprefix("1 ")
+            if len(mixed) > _LISTED and np.ptp(row[mixed]) < _SAME and np.all(np.diff(mixed) == 1):
+                what = f"{row[mixed[0]]:.3g} each of {names[mixed[0]]} to {names[mixed[-1]]}"
+            lines.append(f"  {self.edges[first]:8.4g} to {self.edges[last]:<8.4g} {what}")
+        if len(bounds) - 1 > most:
+            lines.append(f"  … {len(bounds) - 1 - most} more")
+        return lines
+
+
+def _cells(line: int, header: list[str], cells: list[str]) -> list[float]:
+    """Return the numbers in a line of a .csv file, one for each column."""
+    if len(cells) != len(header):
+        raise ValueError(f"line {line} expects {len(header)} numbers, got {len(cells)}")
+    numbers = []
+    for name, cell in zip(header, cells, strict=True):
+        try:
+            numbers.append(check.number(name, float(cell)))
+        except ValueError:
+            raise ValueError(
+                f"line {line}: `{name}` expects a finite number, got {check.show(cell)}"
+            ) from None
+    return numbers
+
+
+def _knobs(
+    lr: ArrayLike | None, knobs: Mapping[str, ArrayLike] | None, steps: int, tasks: int
+) -> dict[str, Floats]:
+    """Return the values of all knobs, (steps,) or (steps, T) each."""
+    given = {} if knobs is None else check.instance("knobs", knobs, Mapping, "values by name")
+    if lr is None and knobs is None:
+        lr = 1.0
+    if lr is not None:
+        if "lr" in given:
+            raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
+        given = {"lr": lr, **given}
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ValueError(f"`knobs` expects names of knobs, got {check.show(name)}")
+        low = 0.0 if name == "lr" else None
+        if isinstance(value, Real):
+            found[name] = np.full(steps, check.number(name, value, at_least=low))
+            continue
+        values = check.array(name, value)
+        values = check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
+        if low is not None and values.min() < low:
+            raise ValueError(f"`lr` expects learning rates of at least 0, got {values.min():g}")
+        found[name] = values
+    return found
