@@ -113,7 +113,7 @@ def _integration(problem: replan.Problem, steps: int) -> float:
         if problem.model.panel.knobs[name].rate
     ]
     highest = max(rates, default=0.0)  # the largest rate that is tried
-    finer = 1.0 if problem.model.discrete else min(max(highest * length / _STABLE, 1), _FINEST)
+    finer = min(max(highest * length / _STABLE, 1), _FINEST)
     return each * steps * finer * problem.steps
 
 

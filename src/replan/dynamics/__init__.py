@@ -6,8 +6,6 @@ from replan._common.sections import from_keys
 from replan.dynamics._capabilities import (
     Chain,
     HasOverlaps,
-    Outcomes,
-    Realised,
     Simulable,
     require,
 )
@@ -44,11 +42,9 @@ __all__ = [
     "IntegrationError",
     "Kernels",
     "Knob",
-    "Outcomes",
     "Overlaps",
     "Pieces",
     "Pulled",
-    "Realised",
     "Sampled",
     "Simulable",
     "TeacherStudent",
