@@ -426,8 +426,6 @@ def _largest_rate(problem: Problem, rule: Rule, settings: Mapping[str, Any]) -> 
 
 def _substeps(problem: Problem, largest: float | None) -> int:
     """Return how many integrator steps make a step, for losses that rules can decide by."""
-    if problem.model.discrete:
-        return 1
     rate, protocol = main_rate(problem), interleaved(problem)
     if rate is not None and largest is not None:
         protocol = protocol.with_knobs(**{rate: largest})

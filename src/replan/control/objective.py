@@ -138,8 +138,6 @@ class Objective:
         self.along = self._along()
         self.first = self._reached_at(problem.state)
         self.untrained = float(problem.risk.of(self.first.levels))
-        if self.model.discrete:
-            return
         tasks = problem.model.tasks
         _, highest = problem.knob_ranges
         plain = [
@@ -174,11 +172,8 @@ class Objective:
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
 
-        Twice the steps that are kept have that error: these have about 16 times as much. A discrete
-        model has none.
+        Twice the steps that are kept have that error: these have about 16 times as much.
         """
-        if self.model.discrete:
-            return False
         before, finer = self.substeps, self.value(controls)
         while self.substeps < _MOST_SUBSTEPS:
             self.substeps *= 2

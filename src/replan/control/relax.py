@@ -63,13 +63,7 @@ class Relax(Solver):
         check.number("tolerance", self.tolerance, above=0, at_most=1)
 
     def run(self, search: Search) -> Status:
-        """Go through the stages; each improves on what has been found.
-
-        A step of a discrete model's protocol trains on many samples: it is not rounded to one task,
-        unless there are limits on stays.
-        """
-        if search.problem.model.discrete and not search.problem.step_limits.on_stays:
-            search.one_task = False
+        """Go through the stages; each improves on what has been found."""
         search.begin(self.starts, self.seed)
         if not (search.free_tasks or search.free_knobs):
             return "converged"  # nothing to choose

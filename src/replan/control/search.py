@@ -88,8 +88,7 @@ class Search:
         workers: int = 1,
     ) -> None:
         self.problem, self.meter = problem, meter
-        own = problem.model.discrete or len(problem.members) > 1  # which use all cores themselves
-        self.workers = 1 if own else workers
+        self.workers = 1 if len(problem.members) > 1 else workers  # members use all cores
         listed: Any = start if isinstance(start, list | tuple) else [start] * (start is not None)
         if start is not None and len(listed) == 0:
             raise ValueError("`start` expects at least one protocol, got none")

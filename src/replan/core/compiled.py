@@ -23,14 +23,11 @@ from typing import Any, TypeVar, cast, overload
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
+from numba import njit
 from numba import typeof as typeof
-from numba.core import cgutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError as NumbaError
-from numba.extending import intrinsic
 from numba.extending import overload as _stand_for
 
 from replan._common import sources
@@ -42,7 +39,6 @@ _config: Any = numba.config  # its settings have no types
 _FunctionCache: Any = FunctionCache  # nor have these
 _lock: Any = global_compiler_lock
 _CompileResultCacheImpl: Any = CompileResultCacheImpl
-_tools: Any = cgutils
 # Of an array, in compiled code: a signed one costs a test whether it counts from the end.
 index = np.uint64
 # Of a function with loops to be vectorised: sums in any order, products fused into them.
@@ -116,38 +112,6 @@ def by_type(choices: Mapping[type, Callable[..., Any]]) -> Callable[..., Any]:
         return lambda p, x: chosen(x)
 
     return function
-
-
-def _typed_prefetch(_: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return the types of `_prefetch_line(array, row, column)`, and what makes its code.
-
-    It asks for the line of the cache that has an element of a matrix.
-    """
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        found = context.make_array(kind)(context, builder, arguments[0])
-        place = _tools.get_item_pointer(
-            context, builder, kind, found, arguments[1:], wraparound=False
-        )
-        number = ir.IntType(32)
-        address = builder.bitcast(place, ir.IntType(8).as_pointer())
-        shape = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        function = _tools.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
-        builder.call(function, [address, *(ir.Constant(number, n) for n in (0, 3, 1))])  # to read
-        return context.get_dummy_value()
-
-    return types.void(array, row, column), emit
-
-
-_prefetch_line: Any = intrinsic(_typed_prefetch)
-
-
-@inlined
-def prefetch(array: Any, row: Any) -> None:
-    """Ask for a row of a matrix of bytes, which compiled code will read soon, without waiting."""
-    for first in range(index(0), index(array.shape[1]), index(64)):
-        _prefetch_line(array, row, first)
 
 
 def is_missing(function: Any) -> bool:

@@ -88,9 +88,8 @@ class Model(ABC):
     from, or its `[model]` and `[start]` sections alone. dials: the numbers in its files that the
     explorer may turn; a model without any is not explored. tasks: T. knobs: what training may turn
     over time, by default the learning rate alone. end_knobs: what is set once, at the end, so that
-    the objective is smallest, such as a factor at test time. discrete: whether training consists of
-    steps of its own, as SGD does, which no integrator cuts: a roll-out takes no notice of substeps,
-    and has no error. `pack` makes a state from what a user writes; `unpack` does the reverse.
+    the objective is smallest, such as a factor at test time. `pack` makes a state from what a user
+    writes; `unpack` does the reverse.
 
     A model for use in Python needs `kind`, `tasks`, `losses` and `roll_out`: its users write states
     as they are. One for files says how with the other methods.
@@ -115,7 +114,6 @@ class Model(ABC):
     tasks: int
     knobs: Sequence[Knob] = (LR,)
     end_knobs: Sequence[Knob] = ()
-    discrete: ClassVar[bool] = False
 
     @property
     def task_names(self) -> tuple[str, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.models.base import Model, Schedule
+from replan.models.base import Model
 
 
 class HasOverlaps(ABC):
@@ -96,56 +95,14 @@ class Simulable(ABC):
         """Return a run at its start; `weights`: the initial ones, if the engine has any."""
 
 
-class Outcomes(NamedTuple):
-    """How realisations of a training end.
-
-    losses: (R, L), infinite where they diverged. diverged, dead: (R,), whether each did, or has
-    become a constant that nothing can change any more.
-
-    Examples:
-        >>> losses, no, yes = np.array([[0.1], [np.inf]]), False, True
-        >>> ends = replan.models.Outcomes(losses, np.array([no, yes]), np.array([no, no]))
-        >>> ends.losses[~ends.diverged]
-        array([[0.1]])
-    """
-
-    losses: Floats
-    diverged: NDArray[np.bool_]
-    dead: NDArray[np.bool_]
-
-
-class Realised(ABC):
-    """A model whose losses are means over random realisations, known by their numbers.
-
-    Examples:
-        >>> isinstance(replan.TeacherStudent.similar(0.3), replan.models.Realised)
-        False
-    """
-
-    realisations: list[int]
-
-    @abstractmethod
-    def unseen(self, count: int) -> Realised:
-        """Return the same model with further realisations, its losses on samples kept for tests."""
-
-    @abstractmethod
-    def pack(self, start: Any) -> Floats:
-        """Return a start as a state (n,) of all realisations."""
-
-    @abstractmethod
-    def train_each(self, start: Floats, pieces: Schedule) -> Outcomes:
-        """Return how each realisation ends after some pieces."""
-
-
 class CapabilityError(AttributeError, ValueError):
     """The model cannot do this. An AttributeError too: `hasattr(run, "overlaps")` is then False."""
 
 
-_C = TypeVar("_C", HasOverlaps, Realised, Simulable)
+_C = TypeVar("_C", HasOverlaps, Simulable)
 
 _NEEDS: dict[type, str] = {
     HasOverlaps: "a model with overlaps",
-    Realised: "a model with realisations",
     Simulable: "a model that can be simulated at finite size",
 }
 

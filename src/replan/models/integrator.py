@@ -78,7 +78,7 @@ def integrate(
     The error is estimated by comparing step with half step; it says how many times smaller the
     steps must be. After the first pair of runs, give up where the next would need more than
     `max_steps` steps in all. If half the steps give the very same states, the model takes no notice
-    of them, and the error is not known. A discrete model is rolled out once, and has none.
+    of them, and the error is not known.
 
     Examples:
         >>> model = replan.models.Curriculum([0.0, 3.0])
@@ -92,11 +92,6 @@ def integrate(
     max_steps = check.integer("max_steps", max_steps, at_least=1)
     ends = [knob.default for knob in model.end_knobs] if ends is None else ends
     lengths, whole = pieces.lengths, pieces.lengths.size + 1
-    if model.discrete:
-        states, losses = _finite_roll_out(model, start, pieces, ends)
-        advice = "" if len(states) == whole else _diverged(model, states, pieces)
-        status: Status = "diverged" if advice else "ok"
-        return Integration(states, losses, np.zeros_like(losses), pieces.substeps, status, advice)
     first = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
     pieces = pieces._replace(substeps=np.maximum(pieces.substeps, first))
     while True:

@@ -248,24 +248,17 @@ class StackedModel(DifferentiableModel):
         compiled is compiled once. steps: of the integrator, that each member makes.
         """
         most = len(self.models)
-        if self.discrete or what not in self._done or steps * most * self.tasks < _SHORT:
+        if what not in self._done or steps * most * self.tasks < _SHORT:
             self._done.add(what)
             return [function(m) for m in range(most)]
         return in_threads(function, most)
-
-
-class DiscreteMembers(StackedModel):
-    """StackedModel whose training consists of steps of its own; each uses all cores itself."""
-
-    discrete = True
 
 
 def as_stacked(model: Model) -> StackedModel:
     """Return a model with members as it is, and any other as the one member of such a model."""
     if isinstance(model, StackedModel):
         return model
-    kind = DiscreteMembers if model.discrete else StackedModel
-    return kind([model], [0])  # the one state is never cut
+    return StackedModel([model], [0])  # the one state is never cut
 
 
 @cache

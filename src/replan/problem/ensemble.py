@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from replan import check
 from replan._common.naming import named
 from replan.models import Knob
-from replan.models.stacked import DiscreteMembers, StackedModel
+from replan.models.stacked import StackedModel
 from replan.problem.problem import Problem
 from replan.problem.risk import Risk, RiskLevel, risk_of
 
@@ -70,8 +70,7 @@ class Ensemble(Problem):
         own = {"_members": members, "_risk": found, "_names": names, "_unseen": others}
         for key, value in own.items():
             object.__setattr__(self, key, value)
-        kind = DiscreteMembers if first.model.discrete else StackedModel
-        model = kind(
+        model = StackedModel(
             [member.model for member in members],
             [member.state.size for member in members],
             found.weights,
@@ -193,7 +192,6 @@ def _check_same(first: Problem, other: Problem, name: str) -> None:
         "loss names": (ours.loss_names, theirs.loss_names),
         "knobs": _where_different(ours.knobs, theirs.knobs),
         "end knobs": _where_different(ours.end_knobs, theirs.end_knobs),
-        "discrete": (ours.discrete, theirs.discrete),
     }
     pairs |= {key: (getattr(first, key), getattr(other, key)) for key in _SHARED}
     pairs |= {

@@ -85,8 +85,6 @@ def _integrated(
     def run(m: int) -> Integration:
         return integrate(members[m].model, members[m].state, pieces[m], ends=ends, **accuracy)
 
-    if problem.model.discrete:
-        return [run(m) for m in range(len(members))]
     return [run(0), *in_threads(lambda m: run(m + 1), len(members) - 1)]  # the first one compiles
 
 

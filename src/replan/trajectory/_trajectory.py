@@ -203,8 +203,8 @@ class Trajectory:
     def sampled(self) -> tuple[Floats, Floats]:
         """Times (m,) and losses (m, L) close enough for a smooth curve, the edges among them.
 
-        Long steps are integrated again, cut into parts. Where the model is not available, and where
-        it is discrete and its states may be large, these are the edges alone.
+        Long steps are integrated again, cut into parts. Where the model is not available,
+        these are the edges alone.
         """
         if self.members:
             found = [one.sampled for one in self.members]
@@ -213,7 +213,7 @@ class Trajectory:
             return found[0][0][:rows], np.tensordot(self.problem.risk.weights, each, axes=1)
         lengths = np.diff(self.times)
         parts = np.ceil(lengths * (_SAMPLES / self.problem.duration) * (1 - 1e-9)).astype(np.int64)
-        if self.states.shape[1] == 0 or self.problem.model.discrete or np.all(parts == 1):
+        if self.states.shape[1] == 0 or np.all(parts == 1):
             return self.times, self.losses
         first = np.repeat(self.times[:-1], parts)
         within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
