@@ -1,26 +1,16 @@
 """replan: plan how to train on several tasks without forgetting.
 
 A name is imported when it is first used: `import replan` costs next to nothing, and JAX is loaded
-only for `AutoModel`.
+only for models that need it.
 """
 
 TYPE_CHECKING = False  # as in typing, which is slow to import, and Ctrl-C is not yet handled here
 
 if TYPE_CHECKING:
-    from replan import comparison as comparison
     from replan import control as control
-    from replan import dynamics as dynamics
-    from replan import networks as networks
-    from replan import paper as paper
-    from replan import policies as policies
-    from replan import problem as problem
-    from replan import protocol as protocol
-    from replan import simulation as simulation
+    from replan import models as models
+    from replan import replay as replay
     from replan import strategies as strategies
-    from replan import studies as studies
-    from replan import sweeps as sweeps
-    from replan import trajectory as trajectory
-    from replan import tuning as tuning
     from replan.comparison import Comparison, compare
     from replan.control import (
         Exhaustive,
@@ -28,29 +18,19 @@ if TYPE_CHECKING:
         ForwardBackward,
         Levers,
         Plan,
-        Regret,
         Relax,
-        SolveError,
         levers,
-        regret,
         solve,
     )
     from replan.curves import Curves
-    from replan.models import (
-        AutoModel,
-        Model,
-        IntegrationError,
-        Overlaps,
-        TeacherStudent,
-    )
-    from replan.paper.timescale import measure_readout_timescale, readout_timescale
+    from replan.errors import ArgumentError, IntegrationError, SolveError
+    from replan.models import AutoModel, Model, Overlaps, TeacherStudent
     from replan.problem import Control, Ensemble, Limits, Problem
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
     from replan.studies import Study, study
     from replan.sweeps import sweep
     from replan.trajectory import Trajectory, evaluate
-    from replan.tuning import Tuned, tune
 
     __version__: str
     """The version of the package.
@@ -60,12 +40,46 @@ if TYPE_CHECKING:
         '0'
     """
 
+_HOMES = {
+    "ArgumentError": "errors",
+    "AutoModel": "models",
+    "Comparison": "comparison",
+    "Control": "problem",
+    "Curves": "curves",
+    "Ensemble": "problem",
+    "Exhaustive": "control",
+    "Flips": "control",
+    "ForwardBackward": "control",
+    "IntegrationError": "errors",
+    "Levers": "control",
+    "Limits": "problem",
+    "Model": "models",
+    "Overlaps": "models",
+    "Plan": "control",
+    "Problem": "problem",
+    "Protocol": "protocol",
+    "Relax": "control",
+    "Simulation": "simulation",
+    "SolveError": "errors",
+    "Study": "studies",
+    "TeacherStudent": "models",
+    "Trajectory": "trajectory",
+    "__version__": "files",
+    "compare": "comparison",
+    "evaluate": "trajectory",
+    "levers": "control",
+    "simulate": "simulation",
+    "solve": "control",
+    "study": "studies",
+    "sweep": "sweeps",
+}
+_MODULES = ("control", "models", "replay", "strategies")
 __all__ = [
+    "ArgumentError",
     "AutoModel",
     "Comparison",
     "Control",
     "Curves",
-    "Model",
     "Ensemble",
     "Exhaustive",
     "Flips",
@@ -73,85 +87,43 @@ __all__ = [
     "IntegrationError",
     "Levers",
     "Limits",
+    "Model",
     "Overlaps",
     "Plan",
     "Problem",
     "Protocol",
-    "Regret",
     "Relax",
     "Simulation",
     "SolveError",
     "Study",
     "TeacherStudent",
     "Trajectory",
-    "Tuned",
     "__version__",
     "compare",
+    "control",
     "evaluate",
     "levers",
-    "measure_readout_timescale",
-    "readout_timescale",
-    "regret",
+    "models",
+    "replay",
     "simulate",
     "solve",
     "strategies",
     "study",
     "sweep",
-    "tune",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name at all to be in the module
-    _HOMES = {
-        "AutoModel": "replan.models:AutoModel",
-        "Comparison": "replan.comparison:Comparison",
-        "Control": "replan.problem:Control",
-        "Curves": "replan.curves:Curves",
-        "Model": "replan.models:Model",
-        "Ensemble": "replan.problem:Ensemble",
-        "Exhaustive": "replan.control:Exhaustive",
-        "Flips": "replan.control:Flips",
-        "ForwardBackward": "replan.control:ForwardBackward",
-        "IntegrationError": "replan.models:IntegrationError",
-        "Levers": "replan.control:Levers",
-        "Limits": "replan.problem:Limits",
-        "Overlaps": "replan.models:Overlaps",
-        "Plan": "replan.control:Plan",
-        "Problem": "replan.problem:Problem",
-        "Protocol": "replan.protocol:Protocol",
-        "Regret": "replan.control:Regret",
-        "Relax": "replan.control:Relax",
-        "Simulation": "replan.simulation:Simulation",
-        "SolveError": "replan.control:SolveError",
-        "Study": "replan.studies:Study",
-        "TeacherStudent": "replan.models:TeacherStudent",
-        "Trajectory": "replan.trajectory:Trajectory",
-        "Tuned": "replan.tuning:Tuned",
-        "__version__": "replan.files:VERSION",
-        "compare": "replan.comparison:compare",
-        "evaluate": "replan.trajectory:evaluate",
-        "levers": "replan.control:levers",
-        "measure_readout_timescale": "replan.paper.timescale:measure_readout_timescale",
-        "readout_timescale": "replan.paper.timescale:readout_timescale",
-        "regret": "replan.control:regret",
-        "simulate": "replan.simulation:simulate",
-        "solve": "replan.control:solve",
-        "study": "replan.studies:study",
-        "sweep": "replan.sweeps:sweep",
-        "tune": "replan.tuning:tune",
-    } | {
-        module: f"replan.{module}"
-        for module in (
-            "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
-            "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory", "tuning",
-        )
-    }  # fmt: skip
 
     def __getattr__(name):
-        from pkgutil import resolve_name
+        from importlib import import_module
 
-        if name not in _HOMES:
+        if name in _HOMES:
+            value = getattr(import_module(f"replan.{_HOMES[name]}"), name)
+        elif name in _MODULES:
+            value = import_module(f"replan.{name}")
+        else:
             raise AttributeError(f"module 'replan' has no attribute {name!r}")
-        value = globals()[name] = resolve_name(_HOMES[name])
+        globals()[name] = value
         return value
 
     def __dir__():

@@ -13,6 +13,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from replan.errors import ArgumentError
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -77,7 +79,7 @@ def number(
     if good and x != 0 and not 1 / _HUGE <= abs(x) <= _HUGE:
         expects, good = "a number from 1e-300 to 1e300 in size", False
     if not good:
-        raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
+        raise ArgumentError(name, expects, f"{show(value)}")
     return x
 
 
@@ -88,35 +90,35 @@ def integer(name: str, value: object, *, at_least: int = 0, at_most: int = LARGE
         expects = f"an integer of at least {at_least}"
         if at_most < LARGEST or (whole and int(value) > at_most):  # type: ignore[call-overload]
             expects += f" and at most {at_most}"
-        raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
+        raise ArgumentError(name, expects, f"{show(value)}")
     return int(value)  # type: ignore[call-overload]
 
 
 def boolean(name: str, value: object) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"`{name}` expects true or false, got {show(value)}")
+        raise ArgumentError(name, "true or false", f"{show(value)}")
     return bool(value)
 
 
 def word(name: str, value: Any) -> str:
     """Return `value` if it is text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"`{name}` expects a word, got {show(value)}")
+        raise ArgumentError(name, "a word", f"{show(value)}")
     return value
 
 
 def instance(name: str, value: Any, kind: type[_T], expects: str) -> _T:
     """Return `value` if it is of a class; `expects` says which, in words."""
     if not isinstance(value, kind):
-        raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
+        raise ArgumentError(name, expects, f"{show(value)}")
     return value
 
 
 def function(name: str, value: _T, expects: str = "a function") -> _T:
     """Return `value` if it can be called."""
     if not callable(value):
-        raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
+        raise ArgumentError(name, expects, f"{show(value)}")
     return value
 
 
@@ -124,7 +126,7 @@ def path(name: str, value: Any) -> Path:
     """Return the path of a file or folder."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
-        raise ValueError(f"`{name}` expects a path, got {show(value)}")
+        raise ArgumentError(name, "a path", f"{show(value)}")
     return Path(text)
 
 
@@ -132,7 +134,7 @@ def task(name: str, value: object, tasks: int) -> int:
     """Return `value` as the index (from 0) of one of `tasks` tasks."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) < tasks:
         expects = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
-        raise ValueError(f"`{name}` expects {expects}, got {show(value)}")
+        raise ArgumentError(name, expects, f"{show(value)}")
     return int(value)
 
 
@@ -149,7 +151,7 @@ def task_list(name: str, value: Any, tasks: int) -> Ints:
 def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return losses by task (from 0), of some or of all `tasks` tasks, as floats, finite or not."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"`{name}` expects a dict of losses by task, got {show(value)}")
+        raise ArgumentError(name, "a dict of losses by task", f"{show(value)}")
     return {task(name, t, tasks): _loss(name, x) for t, x in value.items()}
 
 
@@ -160,16 +162,16 @@ def _loss(name: str, value: Any) -> float:
             return float(array(name, value, (), finite=False))
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ValueError(f"`{name}` expects a number for each task, got {show(value)}") from None
+        raise ArgumentError(name, "a number for each task", f"{show(value)}") from None
 
 
 def items(name: str, value: Any, expects: str) -> list[Any]:
     """Return the items of a list, tuple, array or generator; `expects` says what they should be."""
     words = isinstance(value, str | bytes | bytearray | Mapping)
     if words or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1:
-        raise ValueError(f"`{name}` expects a list of {expects}, got {show(value)}")
+        raise ArgumentError(name, f"a list of {expects}", f"{show(value)}")
     if np.ma.is_masked(value):
-        raise ValueError(f"`{name}` expects a list of {expects}, got one with masked values")
+        raise ArgumentError(name, f"a list of {expects}", "one with masked values")
     return list(value)
 
 
@@ -187,7 +189,7 @@ def array(
     expects = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
     given = _real(value)
     if given is None:
-        raise ValueError(f"`{name}` expects {expects}, got {_describe(value)}")
+        raise ArgumentError(name, expects, f"{_describe(value)}")
     fits = shape is None or (
         given.ndim == len(shape)
         and all(
@@ -196,16 +198,16 @@ def array(
         )
     )
     if not fits:
-        raise ValueError(f"`{name}` expects {expects}, got shape {_show_shape(given.shape)}")
+        raise ArgumentError(name, expects, f"shape {_show_shape(given.shape)}")
     try:
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             a = np.array(given, dtype=np.float64)
     except OverflowError:
-        raise ValueError(f"`{name}` expects finite numbers, got {show(value)}") from None
+        raise ArgumentError(name, "finite numbers", f"{show(value)}") from None
     if finite and not np.all(np.isfinite(a)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
         at = f" at index {list(where)}" if where else ""
-        raise ValueError(f"`{name}` expects finite numbers, got {a[where]}{at}")
+        raise ArgumentError(name, "finite numbers", f"{a[where]}{at}")
     return a
 
 
@@ -258,7 +260,7 @@ def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> F
     """
     a = array(name, value, shape)
     if a.size and a.min() < -1e-12:
-        raise ValueError(f"`{name}` expects shares of at least 0, got {a.min():g}")
+        raise ArgumentError(name, "shares of at least 0", f"{a.min():g}")
     a = np.maximum(a, 0.0)
     sums = a.sum(axis=-1)
     worst = float(sums.flat[np.argmax(np.abs(sums - 1.0))]) if sums.size else 1.0
@@ -266,7 +268,7 @@ def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> F
         given = np.asarray(value).dtype
         precision = float(np.finfo(given).eps) if given.kind == "f" else 0.0
         if abs(worst - 1.0) > max(1e-9, 2 * a.shape[-1] * precision):
-            raise ValueError(f"`{name}` expects shares that sum to 1, got a sum of {worst:.12g}")
+            raise ArgumentError(name, "shares that sum to 1", f"a sum of {worst:.12g}")
     return np.asarray(a / sums[..., None])
 
 
@@ -275,9 +277,8 @@ def symmetric(name: str, a: Floats) -> Floats:
     with np.errstate(over="ignore"):
         gap = float(np.max(np.abs(a - a.T), initial=0.0))
     if gap > 1e-9 * max(1.0, float(np.max(np.abs(a), initial=0.0))):
-        raise ValueError(
-            f"`{name}` expects a symmetric matrix, got entries that differ by {gap:g} "
-            "from their mirror image"
+        raise ArgumentError(
+            name, "a symmetric matrix", f"entries that differ by {gap:g} from their mirror image"
         )
     return a / 2 + a.T / 2
 
@@ -286,9 +287,8 @@ def positive_semidefinite(name: str, a: Floats) -> None:
     """Refuse a symmetric matrix with an eigenvalue below zero (beyond 1e-8 of its size)."""
     lowest = float(np.linalg.eigvalsh(a)[0])
     if lowest < -1e-8 * max(1.0, float(np.max(np.abs(a)))):
-        raise ValueError(
-            f"`{name}` expects a positive semi-definite matrix, got a smallest eigenvalue "
-            f"of {lowest:.3g}"
+        raise ArgumentError(
+            name, "a positive semi-definite matrix", f"a smallest eigenvalue of {lowest:.3g}"
         )
 
 
@@ -296,8 +296,8 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     """Return `value` if it is among `known`; else name the nearest."""
     known = list(known)
     if not isinstance(value, str) or value not in known:
-        raise ValueError(
-            f"`{name}` expects one of {', '.join(known)}; got {show(value)}{hint(value, known)}"
+        raise ArgumentError(
+            name, f"one of {', '.join(known)}", f"{show(value)}{hint(value, known)}"
         )
     return value
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from replan import check, files
 from replan.core.interrupt import interrupted
-from replan._common.naming import knob_label
-from replan.progress import Meter, Progress, Watch
-from replan.models import IntegrationError
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.knobs import knob_label
 from replan.problem import Problem
+from replan.progress import Meter, Progress, Watch
 from replan.strategies import STRATEGIES, Strategy, UnfitError
 from replan.trajectory import Trajectory, evaluate
 
@@ -140,7 +140,7 @@ class Comparison:
         from replan._common import plotting
 
         if not self.runs:
-            raise ValueError("`plot` expects at least one strategy with a learning curve, got none")
+            raise ArgumentError("plot", "at least one strategy with a learning curve", "none")
         if axes is not None:
             bars, points = plotting.panels(path, axes, ("colour bars", "final losses")).values()
             self._draw(bars, points)
@@ -268,7 +268,7 @@ def _named(strategies: Sequence[str | Strategy]) -> dict[str, Strategy]:
     """Return strategies by name."""
     given = check.items("strategies", strategies, "strategies or their names")
     if not given:
-        raise ValueError("`strategies` expects at least one, got none")
+        raise ArgumentError("strategies", "at least one", "none")
     found = [
         one
         if isinstance(one, Strategy)

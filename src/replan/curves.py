@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from replan import check, files, statistics
 from replan.check import Floats
+from replan.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,16 +53,14 @@ class Curves:
         times = check.array("times", self.times, ("m",))
         losses = check.array("losses", self.losses, ("runs", times.size, "tasks"), finite=False)
         if times.size == 0 or np.any(np.diff(times) < 0):
-            raise ValueError(f"`times` expects ascending times, got {check.show(times.tolist())}")
+            raise ArgumentError("times", "ascending times", check.show(times.tolist()))
         runs = check.items("runs", self.runs, "names") or list(range(len(losses)))
         named = all(isinstance(run, str | int | np.integer) for run in runs)
         if not named or len(runs) != len(losses) or len(set(runs)) < len(runs):
-            raise ValueError(
-                f"`runs` expects {len(losses)} different names, got {check.show(runs)}"
-            )
+            raise ArgumentError("runs", f"{len(losses)} different names", check.show(runs))
         check.instance("failures", self.failures, Mapping, "reasons by the name of the run")
         if unknown := [run for run in self.failures if run not in runs]:
-            raise ValueError(f"`failures` expects names of runs, got {check.show(unknown)}")
+            raise ArgumentError("failures", "names of runs", check.show(unknown))
         ended = [bool(np.all(np.isfinite(row))) for row in losses[:, -1]]
         failures = {
             run: self.failures.get(run, "no finite losses at the end")
@@ -119,9 +118,7 @@ class Curves:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
         wanted = check.array("levels", levels, ("n",))
         if wanted.size and (wanted.min() < 0 or wanted.max() > 1):
-            raise ValueError(
-                f"`levels` expects numbers from 0 to 1, got {check.show(wanted.tolist())}"
-            )
+            raise ArgumentError("levels", "numbers from 0 to 1", check.show(wanted.tolist()))
         if len(self.finished) == 0:
             return np.full((len(wanted), *self.losses.shape[1:]), np.nan)
         return np.quantile(self.finished, wanted, axis=0)

@@ -23,13 +23,14 @@ if sys.platform != "win32":
     import fcntl
 
 from replan import check
+from replan.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 FilePath = str | os.PathLike[str]
-VERSION = version("replan")
+__version__ = version("replan")
 LARGEST = 100_000_000  # bytes of a file that is read: a larger one is a mistake, not a protocol
 _BLOCK = 4096  # bytes: the least that a file takes up on a disk
 _DAY = 86_400.0  # seconds
@@ -45,7 +46,7 @@ def write_json(path: FilePath, content: dict[str, Any]) -> None:
 
 def json_bytes(content: dict[str, Any]) -> bytes:
     """Return what `write_json` writes."""
-    return (json.dumps({"replan": VERSION} | content, allow_nan=False) + "\n").encode()
+    return (json.dumps({"replan": __version__} | content, allow_nan=False) + "\n").encode()
 
 
 def read_text(path: FilePath) -> str:
@@ -118,9 +119,8 @@ def suffix(path: FilePath, known: Sequence[str], name: str = "path") -> str:
     """Return the path's suffix, which says the format, if it is a known one."""
     ending = check.path("path", path).suffix.lower()
     if ending not in known:
-        raise ValueError(
-            f"`{name}` expects a file name that ends in {' or '.join(known)}, "
-            f"got {check.show(os.fspath(path))}"
+        raise ArgumentError(
+            name, f"a file name that ends in {' or '.join(known)}", check.show(os.fspath(path))
         )
     return ending
 
@@ -135,13 +135,13 @@ def output(name: str, path: FilePath, endings: Sequence[str] | None = None) -> P
         suffix(path, endings, name)
     try:
         if not target.parent.is_dir():
-            raise ValueError(f"`{name}` expects a file in a folder that exists, got '{target}'")
+            raise ArgumentError(name, "a file in a folder that exists", f"'{target}'")
         _check_target(target)
         with _part(target, bytes(_BLOCK)):
             pass
     except OSError as error:
-        raise ValueError(
-            f"`{name}` expects a file that can be written, got '{target}' ({error.strerror})"
+        raise ArgumentError(
+            name, "a file that can be written", f"'{target}' ({error.strerror})"
         ) from None
     return target
 
@@ -154,8 +154,8 @@ def folder(name: str, path: FilePath) -> Path:
         with _part(target / "file", bytes(_BLOCK)):
             pass
     except OSError as error:
-        raise ValueError(
-            f"`{name}` expects a folder that can be written to, got '{target}' ({error.strerror})"
+        raise ArgumentError(
+            name, "a folder that can be written to", f"'{target}' ({error.strerror})"
         ) from None
     return target
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from replan import check
+from replan.errors import ArgumentError
 
 
 class Progress(NamedTuple):
@@ -32,9 +33,8 @@ class Meter:
 
     def __init__(self, watch: Watch, what: str, total: int | None = None) -> None:
         if not isinstance(watch, bool) and not callable(watch):
-            raise ValueError(
-                "`progress` expects True, False or a function of a Progress, "
-                f"got {check.show(watch)}"
+            raise ArgumentError(
+                "progress", "True, False or a function of a Progress", check.show(watch)
             )
         self.what, self.done, self.total, self._known = what, 0, total, 0
         self._bar = _bar(what, total) if watch is True else None

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
-from replan._common.naming import knob_label
+from replan.errors import ArgumentError
+from replan.models.knobs import knob_label
 from replan.samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
@@ -65,9 +66,7 @@ class Protocol:
         self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
         steps, tasks = self.shares.shape
         if steps == 0 or tasks == 0:
-            raise ValueError(
-                f"`shares` expects at least one step and task, got {steps} and {tasks}"
-            )
+            raise ArgumentError("shares", "at least one step and task", f"{steps} and {tasks}")
         if (duration is None) == (edges is None):
             raise ValueError(
                 "`duration` or `edges`: expects one of the two, "
@@ -79,9 +78,7 @@ class Protocol:
         else:
             self.edges = check.array("edges", edges, (steps + 1,))
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
-                raise ValueError(
-                    f"`edges` expects increasing times from 0, got {check.show(edges)}"
-                )
+                raise ArgumentError("edges", "increasing times from 0", check.show(edges))
             check.number("edges", self.duration)
         self.knobs = _knobs(lr, knobs, steps, tasks)
 
@@ -99,7 +96,7 @@ class Protocol:
         tasks = check.integer("tasks", tasks, at_least=1)
         chosen = check.task_list("sequence", sequence, tasks)
         if chosen.size == 0:
-            raise ValueError("`sequence` expects at least one step, got none")
+            raise ArgumentError("sequence", "at least one step", "none")
         return cls(np.eye(tasks)[chosen], duration, lr, knobs=knobs)
 
     @classmethod
@@ -119,11 +116,9 @@ class Protocol:
         tasks = check.integer("tasks", tasks, at_least=1)
         pairs = check.items("segments", segments, "(length, task or shares)")
         if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-            raise ValueError(
-                f"`segments` expects pairs (length, task or shares), got {check.show(segments)}"
-            )
+            raise ArgumentError("segments", "pairs (length, task or shares)", check.show(segments))
         if not pairs:
-            raise ValueError("`segments` expects at least one, got none")
+            raise ArgumentError("segments", "at least one", "none")
         lengths = [check.number("segments", length, above=0) for length, _ in pairs]
         rows = [
             check.simplex_rows("segments", what, (tasks,))
@@ -194,9 +189,8 @@ class Protocol:
     def sequence(self) -> Ints:
         """The task of every step (steps,), from 0; only if every step trains on one task."""
         if not self.is_discrete:
-            raise ValueError(
-                "`sequence` expects a protocol with one task per step, got mixed shares: "
-                "call `round` first"
+            raise ArgumentError(
+                "sequence", "a protocol with one task per step", "mixed shares: call `round` first"
             )
         return np.argmax(self.shares, axis=1)
 
@@ -215,7 +209,7 @@ class Protocol:
         """Return max over tasks and times of |∫ (shares − other shares)|."""
         self._check_other(other)
         if abs(other.duration - self.duration) > _SAME * self.duration:
-            raise ValueError(f"`other` expects duration {self.duration:g}, got {other.duration:g}")
+            raise ArgumentError("other", f"duration {self.duration:g}", f"{other.duration:g}")
         mine = self.split(other.edges)
         middles = (mine.edges[1:] + mine.edges[:-1]) / 2
         gaps = mine.shares - other.shares[other.step_at(middles)]
@@ -227,8 +221,8 @@ class Protocol:
         """Return this protocol followed by another."""
         self._check_other(other)
         if self.knobs.keys() != other.knobs.keys():
-            raise ValueError(
-                f"`other` expects the knobs {', '.join(self.knobs)}, got {', '.join(other.knobs)}"
+            raise ArgumentError(
+                "other", f"the knobs {', '.join(self.knobs)}", f"{', '.join(other.knobs)}"
             )
         knobs = {}
         for name, mine in self.knobs.items():
@@ -245,9 +239,7 @@ class Protocol:
 
     def _check_other(self, other: Protocol) -> None:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
-            raise ValueError(
-                f"`other` expects a protocol of {self.tasks} tasks, got {check.show(other)}"
-            )
+            raise ArgumentError("other", f"a protocol of {self.tasks} tasks", check.show(other))
 
     def stretch(self, duration: float) -> Protocol:
         """Return the same protocol over another duration: all steps scaled by the same factor."""
@@ -361,7 +353,7 @@ class Protocol:
             content = files.read_json(path)
             content = content.get("protocol", content)
             if not isinstance(content, dict):
-                raise ValueError(f"`protocol` expects a JSON object, got {check.show(content)}")
+                raise ArgumentError("protocol", "a JSON object", check.show(content))
             return cls.from_dict(content)
         except KeyError as error:
             raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
@@ -381,8 +373,8 @@ class Protocol:
             return cls(content["shares"], duration, knobs=knobs)
         protocol = cls(content["shares"], knobs=knobs, edges=edges)
         if abs(protocol.duration - duration) > _SAME * protocol.duration:
-            raise ValueError(
-                f"`duration` expects the last of `edges`, {protocol.duration:g}, got {duration:g}"
+            raise ArgumentError(
+                "duration", f"the last of `edges`, {protocol.duration:g}", f"{duration:g}"
             )
         return protocol
 
@@ -547,7 +539,7 @@ def _knobs(
     found = {}
     for name, value in given.items():
         if not isinstance(name, str):
-            raise ValueError(f"`knobs` expects names of knobs, got {check.show(name)}")
+            raise ArgumentError("knobs", "names of knobs", check.show(name))
         low = 0.0 if name == "lr" else None
         if isinstance(value, Real):
             found[name] = np.full(steps, check.number(name, value, at_least=low))
@@ -555,6 +547,6 @@ def _knobs(
         values = check.array(name, value)
         values = check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
         if low is not None and values.min() < low:
-            raise ValueError(f"`lr` expects learning rates of at least 0, got {values.min():g}")
+            raise ArgumentError("lr", "learning rates of at least 0", f"{values.min():g}")
         found[name] = values
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from replan.check import Bools, Floats, Ints
+from replan.errors import ArgumentError
 
 if TYPE_CHECKING:
     from replan.protocol import Protocol
@@ -39,8 +40,8 @@ def sample_count(protocol: Protocol, dimension: int) -> int:
     """Return how many samples a protocol takes in `dimension` input dimensions."""
     samples = protocol.duration * dimension
     if not samples < 2**53:  # which floats can count
-        raise ValueError(
-            f"`dimension` expects fewer than 2^53 samples, duration × dimension, got {samples:g}"
+        raise ArgumentError(
+            "dimension", "fewer than 2^53 samples, duration × dimension", f"{samples:g}"
         )
     return round(samples)
 

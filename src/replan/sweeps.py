@@ -26,8 +26,8 @@ from replan import check, files
 from replan._common import sources
 from replan._common.executors import Borrowed
 from replan._common.processes import Processes
-from replan.progress import Meter, Watch
 from replan.models.registry import IMPORTS, model_modules
+from replan.progress import Meter, Watch
 
 Case = dict[str, Any]
 Result = dict[str, Any]

@@ -17,13 +17,13 @@ import numpy as np
 
 from replan import check, files
 from replan.check import Floats
-from replan.progress import Meter, Watch
 from replan.models import IntegrationError, Schedule
 from replan.models.base import with_ends
 from replan.models.stacked import in_threads
 from replan.policies import RULES, Policy, Rule, Span
 from replan.problem import Problem
 from replan.problem.risk import Risk
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.strategies import interleaved
 from replan.strategies._strategy import main_rate

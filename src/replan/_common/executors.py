@@ -17,8 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 from replan import check
-from replan.files import VERSION
 from replan._common.processes import outcome, received
+from replan.files import VERSION
 
 
 class Borrowed:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan.check import Floats
 from replan._common.plotting import task_colour
+from replan.check import Floats
 
 if TYPE_CHECKING:
     from replan.protocol import Protocol

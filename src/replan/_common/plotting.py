@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from replan import check, files
 from replan.check import Floats, Ints
-from replan._common.naming import knob_label
+from replan.models.knobs import knob_label
 
 if TYPE_CHECKING:
     import pandas as pd

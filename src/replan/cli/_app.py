@@ -8,12 +8,10 @@ from contextlib import suppress
 
 import click
 
-from replan.core.interrupt import interrupted
 from replan.cli import (
     compare,
     data,
     evaluate,
-    explore,
     figure,
     levers,
     new,
@@ -23,6 +21,8 @@ from replan.cli import (
     train,
     tune,
 )
+from replan.core.interrupt import interrupted
+from replan.errors import ArgumentError
 
 _LONGEST = 450  # characters of a message
 
@@ -51,9 +51,8 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
     """
     for entry in imports:
         if not entry or os.pathsep in entry:
-            raise ValueError(
-                f"`--import` expects a module or a file without {os.pathsep!r} in its name, "
-                f"got {entry!r}"
+            raise ArgumentError(
+                "--import", f"a module or a file without {os.pathsep!r} in its name", f"{entry!r}"
             )
     if imports:  # in the environment, where worker processes find them too
         before = os.environ.get("REPLAN_IMPORT")
@@ -70,7 +69,6 @@ for command in (
     compare.command,
     data.command,
     evaluate.command,
-    explore.command,
     figure.command,
     levers.command,
     new.command,
@@ -123,7 +121,7 @@ def run() -> int:
 
 def _is_failed_integration(error: Exception) -> bool:
     with suppress(ImportError):  # which may be the very error
-        from replan.models import IntegrationError
+        from replan.errors import IntegrationError
 
         return isinstance(error, IntegrationError)
     return False

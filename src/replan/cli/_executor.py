@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from replan.errors import ArgumentError
+
 _C = TypeVar("_C", bound=Callable[..., Any])
 
 _ANSWER = 10  # seconds in which a scheduler answers
@@ -49,9 +51,11 @@ def _client(dask: str, stack: ExitStack) -> Any:
     """Return a client of the cluster that an option names; the stack closes what was begun."""
     count = re.fullmatch(r"local:([1-9][0-9]{0,3})", dask)
     if count is None and "://" not in dask:
-        raise ValueError(
-            "`--dask` expects the address of a scheduler, such as tcp://host:8786, or local:N for "
-            f"N processes on this machine, got {dask!r}"
+        raise ArgumentError(
+            "--dask",
+            "the address of a scheduler, such as tcp://host:8786, or local:N for"
+            " N processes on this machine",
+            f"{dask!r}",
         )
     from replan._common.processes import without_ctrl_c
 
@@ -68,8 +72,8 @@ def _client(dask: str, stack: ExitStack) -> Any:
         try:
             return stack.enter_context(Client(dask, timeout=_ANSWER))
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"`--dask` expects a scheduler that answers, got {dask!r} ({error})"
+            raise ArgumentError(
+                "--dask", "a scheduler that answers", f"{dask!r} ({error})"
             ) from None
     with without_ctrl_c():  # its workers need not hear of it, as they are closed here
         cluster = LocalCluster(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 import replan
-from replan._common.naming import named
+from replan.errors import ArgumentError, renamed
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 
@@ -33,7 +33,7 @@ class Command(click.Command):
             str(one.name): one.opts[0] if isinstance(one, click.Option) else str(one.name).upper()
             for one in self.params
         }
-        with named(names):
+        with renamed(names):
             return super().invoke(ctx)
 
 
@@ -113,13 +113,13 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         name = key.replace("-", "_")
         if not name or not equals:
-            raise ValueError(f"`--set` expects KEY=VALUE, got {text!r}")
+            raise ArgumentError("--set", "KEY=VALUE", f"{text!r}")
         if name in settings:
-            raise ValueError(f"`--set` expects each key once, got {name} twice")
+            raise ArgumentError("--set", "each key once", f"{name} twice")
         try:
             settings[name] = _value(value)
         except RecursionError:
-            raise ValueError(f"`{name}` expects fewer brackets, got {value:.80}…") from None
+            raise ArgumentError(name, "fewer brackets", f"{value:.80}…") from None
     return settings
 
 
@@ -142,7 +142,7 @@ def _number(text: str) -> int | float:
 
 def load_protocol(path: str) -> replan.Protocol:
     """Return the protocol in the file of `--protocol`."""
-    with named({"path": "--protocol"}):
+    with renamed({"path": "--protocol"}):
         return replan.Protocol.load(path)
 
 
@@ -184,13 +184,14 @@ def chosen_protocol(
             f"`--protocol` does not go with `--strategy {strategy}`: expects one of them"
         )
     keys = settings_of(recipe)
-    with named({name: f"--set {name}" for name in keys}):
+    with renamed({name: f"--set {name}" for name in keys}):
         values = parse_settings(settings)
         for name in values:
             if name not in keys:
-                raise ValueError(
-                    f"`--set` expects KEY=VALUE with a key of {strategy} ({', '.join(keys)}), "
-                    f"got the key {name!r}"
+                raise ArgumentError(
+                    "--set",
+                    f"KEY=VALUE with a key of {strategy} ({', '.join(keys)})",
+                    f"the key {name!r}",
                 )
         chosen = arguments(recipe, values, problem.model.tasks)
         return recipe(problem, **chosen, **({} if given is None else {"protocol": given}))

@@ -18,7 +18,6 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
-from replan.cli._time import COMPARE, tell_if_long
 
 
 @click.command("compare", cls=Command)
@@ -58,7 +57,6 @@ def command(
 
     problem, sections = load_problem(file)
     picture = plot or files.output("--plot", f"{file.stem}-compare.png")
-    tell_if_long(problem, COMPARE)
     result = replan.compare(problem, strategies=strategies or None, progress=True)
     if json is not None:
         write_json(json, result.to_dict(), sections, strategy=strategies)

@@ -19,7 +19,7 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
-from replan.cli._time import EVALUATE, tell_if_long
+from replan.errors import ArgumentError
 
 
 @click.command("evaluate", cls=Command)
@@ -54,7 +54,6 @@ def command(
     problem, sections = load_problem(file)
     times = [] if at is None else _times(at, problem.duration)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
-    tell_if_long(problem, EVALUATE)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
     result = run.to_dict()
     if run.status == "ok":
@@ -80,5 +79,5 @@ def _times(text: str, duration: float) -> list[float]:
     try:
         times = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"`--at` expects numbers separated by commas, got {text!r}") from None
+        raise ArgumentError("--at", "numbers separated by commas", f"{text!r}") from None
     return [check.number("--at", time, at_least=0, at_most=duration) for time in times]

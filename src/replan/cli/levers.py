@@ -20,7 +20,6 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
-from replan.cli._time import LEVERS, tell_if_long
 
 
 @click.command("levers", cls=Command)
@@ -73,7 +72,6 @@ def command(
     if seeds > 1:
         problems += map(replan.Problem.from_dict, _seeded(file, sections, seeds))
     picture = plot or files.output("--plot", f"{file.stem}-levers.png")
-    tell_if_long(problem, LEVERS * seeds)
     result = replan.levers(problems, tolerance=tolerance, progress=True)
     if json is not None:
         write_json(json, result.to_dict(), sections, seeds=seeds, tolerance=tolerance)

@@ -8,6 +8,7 @@ import click
 
 import replan
 from replan.cli._options import Command, OneOf
+from replan.errors import ArgumentError
 
 
 @click.command("new", cls=Command)
@@ -26,11 +27,11 @@ def command(file: Path, kind: str | None) -> None:
     from replan import files
 
     if not file.parent.is_dir():
-        raise ValueError(f"`FILE` expects a file in a folder that exists, got '{file}'")
+        raise ArgumentError("FILE", "a file in a folder that exists", f"'{file}'")
     text = replan.problem.example() if kind is None else replan.problem.example(kind)
     try:
         files.create(file, text.encode())
     except FileExistsError:
-        raise ValueError(f"`FILE` expects a new file, got '{file}', which exists") from None
+        raise ArgumentError("FILE", "a new file", f"'{file}', which exists") from None
     name = click.format_filename(file)
     click.echo(f"wrote {name}; next: replan compare {name}")

@@ -20,7 +20,6 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
-from replan.cli._time import tell_if_simulation_is_long
 
 
 @click.command("simulate", cls=Command)
@@ -67,7 +66,6 @@ def command(
     """
     problem, sections = load_problem(file)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
-    tell_if_simulation_is_long(problem, dimension, seeds, engine)
     result = replan.simulate(
         problem,
         chosen,

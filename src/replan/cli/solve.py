@@ -20,7 +20,6 @@ from replan.cli._options import (
     say_written,
     write_json,
 )
-from replan.cli._time import SOLVE, SOLVE_RATES, tell_if_long
 
 
 @click.command("solve", cls=Command)
@@ -90,7 +89,6 @@ def command(
             f"the {protocol.steps} steps of {start} are averaged over the problem's {problem.steps}"
         )
     solver = _solver(method, settings)
-    tell_if_long(problem, SOLVE_RATES if problem.control.ranges else SOLVE)
     plan = replan.solve(
         problem,
         solver,

@@ -9,7 +9,6 @@ import click
 import replan
 from replan.cli._executor import chosen_executor, executor_options
 from replan.cli._options import Command, problem_file, say_written
-from replan.cli._time import tell_if_study_is_long
 
 
 @click.command("sweep", cls=Command)
@@ -64,8 +63,6 @@ def command(
     design = Design.read(file, progress=True)
     check_chosen(design.axes, x, y)
     click.echo(f"{click.format_filename(file)}: {design}")
-    if not (folder / "cache").exists():
-        tell_if_study_is_long(design, workers)
     try:
         with chosen_executor(workers, dask) as executor:
             study = compute(design, folder, workers=workers, executor=executor, progress=True)

@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from replan.control.plan import Certificate, Plan, SolveError
+from replan.control.plan import Certificate, Plan
 
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
-    from replan.control.objective import Controls, Objective
     from replan.control._regret import Regret, regret
-    from replan.control.search import Found, Search
     from replan.control._solve import solve
-    from replan.control.solver import Descent, Solver
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
+    from replan.control.objective import Controls, Objective
     from replan.control.relax import Relax
+    from replan.control.search import Found, Search
+    from replan.control.solver import Descent, Solver
 
     METHODS: dict[str, type[Solver]]
 
@@ -33,7 +33,6 @@ __all__ = [
     "Regret",
     "Relax",
     "Search",
-    "SolveError",
     "Solver",
     "levers",
     "regret",

@@ -10,14 +10,15 @@ import numpy as np
 
 from replan import check, files
 from replan.check import Floats
-from replan.progress import Meter, Progress, Watch
-from replan.control.ablation import Freedoms, Ladder
 from replan.control._solve import solve
+from replan.control.ablation import Freedoms, Ladder
 from replan.control.plan import Certificate, Plan
 from replan.control.relax import TOLERANCE, Relax
+from replan.errors import ArgumentError
 from replan.models import Model
 from replan.problem import Problem
 from replan.problem.control import Range
+from replan.progress import Meter, Progress, Watch
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
@@ -343,7 +344,7 @@ def levers(
     given: Any = [problem] if isinstance(problem, Problem) else problem
     problems: list[Problem] = check.items("problem", given, "problems")
     if not problems:
-        raise ValueError("`problem` expects at least one, got none")
+        raise ArgumentError("problem", "at least one", "none")
     for one in problems:
         check.instance("problem", one, Problem, "a Problem, or several")
     ladders = [Ladder(one) for one in problems]

@@ -10,11 +10,12 @@ import numpy as np
 
 from replan import check, files
 from replan.check import Floats
-from replan.progress import Meter, Watch
 from replan.control._solve import solve
 from replan.control.solver import Solver
+from replan.errors import ArgumentError
 from replan.problem import Ensemble, Problem
 from replan.problem.risk import Risk
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
 
@@ -67,7 +68,7 @@ class Regret:
         if not unseen:
             return self.seen, self.ensemble.risk
         if self.unseen is None or self.ensemble.unseen is None:
-            raise ValueError("`unseen` expects an ensemble with members to test on, got none")
+            raise ArgumentError("unseen", "an ensemble with members to test on", "none")
         return self.unseen, self.ensemble.unseen.risk
 
     def _mean(self, protocol: str, *, unseen: bool) -> float:
@@ -180,7 +181,7 @@ def regret(
     check.instance("ensemble", ensemble, Ensemble, "an Ensemble")
     named = dict(protocols) if isinstance(protocols, Mapping) else {"protocol": protocols}
     if not named:
-        raise ValueError("`protocols` expects at least one, got none")
+        raise ArgumentError("protocols", "at least one", "none")
     for name, protocol in named.items():
         ensemble.accept(protocol, check.word("protocols", name))
     parts = [ensemble, *([] if ensemble.unseen is None else [ensemble.unseen])]

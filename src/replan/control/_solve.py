@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from replan import check
-from replan.core.threads import free_cores
-from replan.core.interrupt import interrupted
-from replan.progress import Meter, Watch
 from replan.control.certificate import certified
-from replan.control.objective import LimitError, check_differentiable
-from replan.control.search import Search
-from replan.control.solver import Solver
 from replan.control.exhaustive import Exhaustive
 from replan.control.flips import Flips
 from replan.control.forward_backward import ForwardBackward
-from replan.control.plan import Plan, SolveError, Status
+from replan.control.objective import LimitError, check_differentiable
+from replan.control.plan import Plan, Status
 from replan.control.relax import Relax
+from replan.control.search import Search
+from replan.control.solver import Solver
+from replan.core.interrupt import interrupted
+from replan.core.threads import free_cores
+from replan.errors import ArgumentError, SolveError
 from replan.problem import Problem
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 
 METHODS: dict[str, type[Solver]] = {
@@ -98,9 +99,10 @@ def solve(
                 raise KeyboardInterrupt from None
             status = "stopped"
     if status not in get_args(Status):
-        raise ValueError(
-            f"`run` of {type(solver).__name__} expects to return one of "
-            f"{', '.join(get_args(Status))}; got {check.show(status)}"
+        raise ArgumentError(
+            f"run of {type(solver).__name__}",
+            f"to return one of {', '.join(get_args(Status))}",
+            check.show(status),
         )
     statistics = {
         "method": solver.method,
@@ -116,9 +118,10 @@ def solve(
 def check_solvable(problem: Problem) -> None:
     """Refuse a problem with nothing to control, or whose model has no gradients."""
     if not problem.control.tasks and not problem.control.ranges:
-        raise ValueError(
-            "`problem` expects a control of tasks, of the learning rate or another knob, or of "
-            "several, got none"
+        raise ArgumentError(
+            "problem",
+            "a control of tasks, of the learning rate or another knob, or of several",
+            "none",
         )
     check_differentiable(problem)
 

@@ -11,7 +11,7 @@ from replan import check
 from replan.check import Floats
 from replan.control.objective import check_differentiable
 from replan.core.projection import Domain, project
-from replan.models import IntegrationError
+from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem
 from replan.problem.control import Range
 from replan.protocol import Protocol
@@ -40,14 +40,16 @@ class Ladder:
     def __init__(self, problem: Problem) -> None:
         check_differentiable(problem)
         if problem.step_limits.on_stays:
-            raise ValueError(
-                "`problem` expects limits that mixtures of tasks can keep, on shares and means, "
-                f"got some on stays or switches: {check.show(problem.limits)}"
+            raise ArgumentError(
+                "problem",
+                "limits that mixtures of tasks can keep, on shares and means",
+                f"some on stays or switches: {check.show(problem.limits)}",
             )
         if not problem.availability.always:
-            raise ValueError(
-                "`problem` expects tasks that are there throughout, which constant shares need, "
-                "got `arrivals` or `departures`"
+            raise ArgumentError(
+                "problem",
+                "tasks that are there throughout, which constant shares need",
+                "`arrivals` or `departures`",
             )
         self._problem = problem
         self.notes: list[str] = []

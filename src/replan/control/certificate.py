@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from replan.control.objective import Controls, Gradient
-from replan.control.search import Search, as_protocol
-from replan.control.solver import Solver
-from replan.control.relaxed_controls import RelaxedControls
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE
+from replan.control.relaxed_controls import RelaxedControls
+from replan.control.search import Search, as_protocol
+from replan.control.solver import Solver
 from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol

@@ -10,6 +10,7 @@ import numpy as np
 from replan.check import Floats
 from replan.control.objective import Controls, Objective
 from replan.control.solver import Descent
+from replan.errors import ArgumentError
 from replan.problem.discrete import allows
 
 _MOST = 2**22
@@ -27,9 +28,10 @@ class Enumeration(Descent):
         counts = [len(choice) for choice in self._choices]
         if prod(counts) > _MOST:
             powers = [f"{count}^{len(list(group))}" for count, group in groupby(counts)]
-            raise ValueError(
-                f"`Exhaustive` expects at most {_MOST} protocols, got {' × '.join(powers)}: use "
-                "fewer `steps`"
+            raise ArgumentError(
+                "Exhaustive",
+                f"at most {_MOST} protocols",
+                f"{' × '.join(powers)}: use fewer `steps`",
             )
         self.controls, self.value = start, objective.value(start)
         self.heads = list(product(*self._choices[:4]))

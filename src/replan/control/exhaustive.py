@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from replan.control.enumeration import Enumeration
+from replan.control.plan import Status
 from replan.control.search import Search
 from replan.control.solver import Solver
-from replan.control.plan import Status
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from replan import check
 from replan.control.flip_descent import FlipDescent
+from replan.control.plan import Status
 from replan.control.search import Search
 from replan.control.solver import Solver
-from replan.control.plan import Status
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from replan import check
 from replan.control.forward_backward_descent import ForwardBackwardDescent
+from replan.control.plan import Status
 from replan.control.search import Search, on_grid
 from replan.control.solver import Solver
-from replan.control.plan import Status
+from replan.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ class ForwardBackward(Solver):
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
         if search.problem.control.tied:
-            raise ValueError(
-                "`ForwardBackward` expects controls that are free at every step and for every "
-                "task, got constant or shared ones: use Relax()"
+            raise ArgumentError(
+                "ForwardBackward",
+                "controls that are free at every step and for every task",
+                "constant or shared ones: use Relax()",
             )
         search.begin(alone=True)
         start = on_grid(search.problem, search.starts[0].protocol, search.problem.steps)

@@ -7,7 +7,6 @@ import numpy as np
 from replan.check import Floats
 from replan.control.objective import Controls, Gradient, Objective
 from replan.control.solver import Descent
-from replan.models.base import with_ends
 
 
 class ForwardBackwardDescent(Descent):
@@ -97,7 +96,7 @@ class ForwardBackwardDescent(Descent):
         """Return what each step does to the objective (steps, T) with one task and one value."""
         pieces, members = self.objective.pieces, self.objective.members
         steps, tasks = controls.shares.shape
-        changes, set_ends = np.empty((steps, tasks)), self.objective.ends(found.states)
+        changes = np.empty((steps, tasks))
         knobs = controls.knobs.copy()
         knobs[:, columns] = value
         for t in range(tasks):
@@ -110,7 +109,7 @@ class ForwardBackwardDescent(Descent):
                     continue
                 changes[i, t] = after @ (ends[-1] - state)
                 if pieces > 1:  # running costs at the middle of the step
-                    middle = found.mixture.of(members.losses_each(with_ends(ends[1], set_ends)))
+                    middle = found.mixture.of(members.losses_each(ends[1]))
                     changes[i, t] += middle @ self.objective.along[2 * i + 1]
         return changes
 

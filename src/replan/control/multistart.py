@@ -7,9 +7,9 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from threading import Event
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from replan.core.interrupt import interrupted
 from replan.control.objective import Controls, LimitError, Objective
 from replan.control.solver import Descent
+from replan.core.interrupt import interrupted
 
 if TYPE_CHECKING:
     from replan.control.search import Search

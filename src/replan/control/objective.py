@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,13 +10,12 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.problem.averages import simpson_weights
 from replan.control.smoothing import Mixture, Reached, Smoothing, smoothing
+from replan.errors import ArgumentError
 from replan.models import DifferentiableModel, Schedule
-from replan.models.base import with_ends
 from replan.models.stacked import as_stacked
 from replan.problem import Problem
-from replan.problem.ends import best_ends
+from replan.problem.averages import simpson_weights
 
 _MOST_SUBSTEPS = 128
 _REMEMBERED = 32  # values of controls that may be asked for again
@@ -92,9 +90,10 @@ def check_differentiable(problem: Problem) -> None:
     """Refuse a problem whose model, or that of a member, has no gradients."""
     for member in problem.members:
         if not isinstance(member.model, DifferentiableModel):
-            raise ValueError(
-                "`problem` expects a model that can be differentiated, got one of kind "
-                f"{check.show(member.model.kind)}, which only rolls out"
+            raise ArgumentError(
+                "problem",
+                "a model that can be differentiated",
+                f"one of kind {check.show(member.model.kind)}, which only rolls out",
             )
 
 
@@ -188,7 +187,7 @@ class Objective:
         lengths = self.lengths[first:last]
         substeps = np.full(len(lengths), self.substeps)
         whole = Schedule(controls.shares[first:last], controls.knobs[first:last], lengths, substeps)
-        return whole if self.pieces == 1 else whole.cut(self.pieces)
+        return whole if self.pieces == 1 else whole.subdivide(self.pieces)
 
     def roll_out(
         self,
@@ -230,13 +229,13 @@ class Objective:
         """Return the objective of the states of a roll-out, infinity where it diverged."""
         if len(states) <= self.steps * self.pieces:
             return np.inf
-        return self._value_with(states, self.ends(states))[0]
+        return self._reached(states)[0]
 
-    def _value_with(self, states: Floats, ends: Floats) -> tuple[float, Reached]:
-        """Return the objective of a whole roll-out with end knobs (E,), and what is reached."""
+    def _reached(self, states: Floats) -> tuple[float, Reached]:
+        """Return the objective of a whole roll-out, and what its members reach."""
         with np.errstate(invalid="ignore"):
             counted = states[-1:] if self.pieces == 1 else states
-            losses = self.members.losses_each(with_ends(counted, ends))
+            losses = self.members.losses_each(counted)
             along = None
             if self.pieces > 1:
                 along = [float(np.sum(self.along * rows)) for rows in losses]
@@ -247,21 +246,8 @@ class Objective:
     def _reached_at(self, state: Floats) -> Reached:
         """Return what is reached at a state, as if training began and ended there."""
         along = self.along.sum(axis=0)
-        ends = best_ends(self.problem, state[None], along[None])
-        losses = self.members.losses_each(with_ends(state, ends))
+        losses = self.members.losses_each(state)
         return Reached(self.problem.objectives(losses, [along @ one for one in losses]), losses)
-
-    def ends(self, states: Floats, soft: Smoothing | None = None) -> Floats:
-        """Return the best values (E,) of the end knobs for the states of a roll-out.
-
-        soft: what stands for the largest number, where the objective is not smooth.
-        """
-        along = None if self.pieces == 1 else self.along
-        return best_ends(self.problem, states, along, soft and self._smooth(soft))
-
-    def _smooth(self, soft: Smoothing) -> Callable[[Floats, Floats], Floats]:
-        """Return the smooth objective (…) by the members' (M, …) and final losses (M, …, L)."""
-        return lambda levels, final: soft.value(levels, self.problem.measure.scaled(final))
 
     def smoothing(self, controls: Controls) -> Smoothing | None:
         """Return what may stand for the objective to begin with, None where it is smooth."""
@@ -291,35 +277,31 @@ class Objective:
         self.counts.gradients += 1
         self.counts.roll_outs += 1
         pieces = self._pieces(controls, 0, self.steps)
-        states, record = self.members.record(self.problem.state, pieces)
-        value, ends = np.inf, np.zeros(0)
+        states, tape = self.members.roll_out_with_tape(self.problem.state, pieces)
+        value = np.inf
         if len(states) > self.steps * self.pieces:
-            ends = self.ends(states)
-            value, reached = self._value_with(states, ends)
+            value, reached = self._reached(states)
         if value == np.inf:
             return self._diverged(controls, states)
         smooth, slack, levels = value, 0.0, reached.levels
         soft = smoothing(self.problem, self.first, reached) if soft is None else soft
         mixture = Mixture(self.problem.risk.weights, None)
         if soft is not None:
-            ends = self.ends(states, soft)
-            largest, reached = self._value_with(states, ends)
             scaled = self.problem.measure.scaled(reached.losses)
             mixture, levels = (
                 soft.mixture(reached.levels, scaled),
                 soft.levels(reached.levels, scaled),
             )
             smooth = float(soft.value(reached.levels, scaled))
-            slack = largest - float(mixture.members @ reached.levels)
+            slack = value - float(mixture.members @ reached.levels)
             slack += mixture.below(scaled)
-        cotangents, size = np.zeros_like(states), states.shape[1]
-        whole, members = with_ends(states, ends), self.members
+        cotangents, members = np.zeros_like(states), self.members
         slopes = self._slopes(reached.losses, mixture)
-        cotangents[-1] = members.losses_vjp_each(whole[-1], slopes)[:size]
+        cotangents[-1] = members.losses_vjp_each(states[-1], slopes)
         if self.pieces > 1:
             along = np.broadcast_to(self.along, (len(slopes), *self.along.shape))
-            cotangents += members.losses_vjp_each(whole, along)[:, :size]
-        found = members.roll_out_vjp_each(states, cotangents, pieces, *record)
+            cotangents += members.losses_vjp_each(states, along)
+        found = members.roll_out_vjp_each(states, cotangents, pieces, tape)
         by_shares, by_knobs = (
             rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in found[1:]
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,9 +13,7 @@ import numpy as np
 from replan import check, files
 from replan.check import Floats
 from replan.models import Model
-from replan.models._absent import Absent
-from replan.models.knobs import Knob
-from replan.models.registry import DEFAULT, known
+from replan.models.registry import DEFAULT
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -43,24 +41,6 @@ _BLOCKS = 9  # most stays that are described one by one
 _LONG = 0.05  # of the training: a stay that is described even among many
 _MOST = 1_000_000  # numbers in adjoints that a file holds
 _SAME = 1e-6  # values that differ by more, relatively, are those of different models
-
-
-class SolveError(RuntimeError):
-    """A search that did not converge; `plan` is what it found.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> try:
-        ...     replan.solve(problem, max_gradients=1, throw=True)
-        ... except replan.SolveError as error:
-        ...     print(error.plan.status)
-        limit
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(f"{plan.status}: {plan.advice}")
-        self.plan = plan
 
 
 @dataclass(frozen=True)
@@ -217,16 +197,16 @@ class Plan:
     def load(cls, path: files.FilePath, *, model: Model | None = None) -> Plan:
         """Read a saved plan.
 
-        Its learning curves are computed again with `model`, the one that it was made with, or with
-        the registered model of its kind. Without either, the protocol, the curves and the
-        certificate are those of the file.
+        Its learning curves are computed again with `model`, or with the registered model of its
+        kind. Where neither is at hand, `Protocol.load` reads the protocol alone.
         """
         content = files.read_json(path)
         try:
             if model is not None:
                 _check_model(path, content, model)
             protocol = Protocol.load(path)
-            trajectory = _trajectory(content, protocol, model)
+            problem = Problem.from_dict(content["problem"], model=model)
+            trajectory = evaluate(problem, protocol, rtol=content["rtol"])
             value, found = content["value"], trajectory.loss
             if model is not None and not np.isclose(found, value, rtol=_SAME, atol=1e-12):
                 raise ValueError(
@@ -326,20 +306,6 @@ class Plan:
         ]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Saved(Trajectory):
-    """A trajectory without a model, which says what its file said.
-
-    content: that of the file.
-    """
-
-    content: dict[str, Any] = field(kw_only=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return self.content
-
-
 def _check_model(path: files.FilePath, content: dict[str, Any], model: Model) -> None:
     """Refuse a model that is not the one of a saved plan, as far as the file describes that."""
     if not isinstance(model, Model):
@@ -358,53 +324,6 @@ def _check_model(path: files.FilePath, content: dict[str, Any], model: Model) ->
                 f"{path}: `model` expects the plan's model, with {key} = {check.show(value)}, "
                 f"got one with {key} = {check.show(given.get(key))}"
             )
-
-
-def _trajectory(content: dict[str, Any], protocol: Protocol, model: Model | None) -> Trajectory:
-    """Return the trajectory of a saved plan, computed again if there is a model for it."""
-    posed = content["problem"]
-    many = posed.get("ensemble", {}).get("members", [])
-    kinds = [one["model"].get("kind", DEFAULT) for one in many or [posed]]
-    if model is not None or all(map(known, kinds)):
-        problem = Problem.from_dict(posed, model=model)
-        return evaluate(problem, protocol, rtol=content["rtol"])
-    if many:  # the first of them stands for all
-        shared = {key: x for key, x in posed.items() if key != "ensemble"}
-        posed = shared | {"model": many[0]["model"], "start": {}}
-        content = content | {"problem": posed}
-    problem = Problem.from_dict(posed, model=_absent(content, protocol))
-    times, losses = np.array(content["times"]), np.array(content["curves"])
-    return _Saved(
-        problem,
-        protocol,
-        content=content,
-        times=times,
-        states=np.zeros((times.size, 0)),
-        losses=losses,
-        errors=np.full_like(losses, np.nan),
-        substeps=np.ones(times.size - 1, np.int64),
-        average_losses=np.array(content["average_losses"]),
-        average_errors=np.full(losses.shape[1], np.nan),
-        goal_loss=content["parts"][problem.goal],
-        goal_error=np.nan,
-        ends=np.array(list(content["ends"].values())),
-        rtol=content["rtol"],
-        status="ok",
-        advice="",
-    )
-
-
-def _absent(content: dict[str, Any], protocol: Protocol) -> Absent:
-    """Return what stands in for the model of a saved plan."""
-    knobs = [
-        Knob(name, -np.inf, np.inf, 0.0, per_task=values.ndim == 2)
-        for name, values in protocol.knobs.items()
-    ]
-    ends = [Knob(name, x - 1.0, x + 1.0, x) for name, x in content["ends"].items()]
-    section = content["problem"]["model"]
-    losses = content["loss_names"]
-    of_tasks = "goal" in content["problem"].get("objective", {})  # which other models do not have
-    return Absent(section, protocol.tasks, knobs, losses, ends, losses if of_tasks else None)
 
 
 def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:

@@ -9,13 +9,13 @@ import numpy as np
 
 from replan import check
 from replan.control.flip_descent import FlipDescent
+from replan.control.multistart import descend_from
 from replan.control.objective import Controls, Objective
+from replan.control.plan import Status
+from replan.control.relaxed_controls import interpolated
 from replan.control.relaxed_descent import RelaxedDescent
 from replan.control.search import Found, Search, fewer_steps, on_grid
 from replan.control.solver import Solver
-from replan.control.relaxed_controls import interpolated
-from replan.control.multistart import descend_from
-from replan.control.plan import Status
 from replan.problem import Problem
 
 TOLERANCE = 1e-4

@@ -7,9 +7,9 @@ import numpy as np
 from replan.check import Floats
 from replan.control.objective import Controls, Gradient, Objective
 from replan.control.quasi_newton import QuasiNewton
+from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
 from replan.control.solver import Descent
-from replan.control.relaxed_controls import RelaxedControls
 
 _PATIENCE = 20  # steps in a row that must gain something between them
 _COOLER = 0.3  # the temperature from one smooth goal to the next
@@ -39,7 +39,9 @@ class RelaxedDescent(Descent):
         after: RelaxedDescent | None = None,
     ) -> None:
         self.objective, self.enough = objective, enough
-        self._space = RelaxedControls(objective.problem, start, free_tasks=free_tasks, free_knobs=free_knobs)
+        self._space = RelaxedControls(
+            objective.problem, start, free_tasks=free_tasks, free_knobs=free_knobs
+        )
         self._soft, self._rounds = objective.smoothing(start), 0
         self._slack = np.inf  # what the last smooth goal left open
         self._begin(self._space.join(start))

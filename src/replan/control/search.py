@@ -9,20 +9,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from replan.core import memory
 from replan.check import Floats
-from replan.core.interrupt import interrupted
-from replan._common.naming import knob_label
-from replan.progress import Meter, Progress
 from replan.control.objective import Controls, Objective
-from replan.core.projection import project
-from replan.control.solver import Descent
 from replan.control.relaxed_controls import RelaxedControls
-from replan.models import IntegrationError
+from replan.control.solver import Descent
+from replan.core import memory
+from replan.core.interrupt import interrupted
+from replan.core.projection import project
+from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import RTOL
+from replan.models.knobs import knob_label
 from replan.problem import Problem
 from replan.problem.control import Range
 from replan.problem.discrete import allows, nearest
+from replan.progress import Meter, Progress
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, Strategy, UnfitError, interleaved
 from replan.trajectory import evaluate
@@ -91,7 +91,7 @@ class Search:
         self.workers = 1 if len(problem.members) > 1 else workers  # members use all cores
         listed: Any = start if isinstance(start, list | tuple) else [start] * (start is not None)
         if start is not None and len(listed) == 0:
-            raise ValueError("`start` expects at least one protocol, got none")
+            raise ArgumentError("start", "at least one protocol", "none")
         self.given = [self._accepted(one) for one in listed]
         self.free_tasks = bool(problem.control.tasks) and problem.model.tasks > 1
         self.one_task = self.free_tasks and problem.control.tasks != "constant"
@@ -174,7 +174,9 @@ class Search:
                 different = 1 if problem.control.tasks == "constant" else steps
                 draws = rng.dirichlet(np.ones(problem.model.tasks), different)
                 rows = np.broadcast_to(draws, (steps, problem.model.tasks))
-                rows = problem.availability.among(rows, np.linspace(0.0, problem.duration, steps + 1))
+                rows = problem.availability.among(
+                    rows, np.linspace(0.0, problem.duration, steps + 1)
+                )
                 yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
             return
         given = self.given[0] if self.given else interleaved(problem)
@@ -237,8 +239,8 @@ class Search:
             room = 1e-9 * max(abs(low), abs(high))
             if values.min() < low - room or values.max() > high + room:
                 words = "learning rates" if name == "lr" else f"values of {knob_label(name)}"
-                raise ValueError(
-                    f"`start` expects {words} from {low:g} to {high:g}, got {start.knob_text(name)}"
+                raise ArgumentError(
+                    "start", f"{words} from {low:g} to {high:g}", f"{start.knob_text(name)}"
                 )
         return start
 

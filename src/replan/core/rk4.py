@@ -20,8 +20,9 @@ from numba.extending import overload
 from replan import check
 from replan.check import Floats
 from replan.core.compiled import REORDERED, NumbaError, compiled, inlined
-from replan.models.base import Schedule
 from replan.core.kernels import Kernels
+from replan.core.schedule import Schedule
+from replan.errors import ArgumentError
 
 # Kernels become part of the loops: handing over a model's scratch arrays would take as long as the
 # work of a small one. The types that come with numba lack one of these.
@@ -53,36 +54,29 @@ class Loops(NamedTuple, Generic[_L]):
 
 @cache
 def loops(kernels: Kernels) -> Loops[Loop]:
-    """Return the loops for a model's kernels; its sources decide whether compiled code is old."""
+    """Return the loops for a model's kernels."""
     _check(kernels)
     for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
-            raise ValueError(f"`parameters` expects a class of the model's own, got {found} again")
-    parts = [part for part in kernels if part is not None]
-    modules = sorted({part.__module__ for part in parts})
-    functions = (_roll_out, _pull_back, _all_losses, _pull_all_losses)
-    return Loops(*(_explained(compiled(modules=modules)(function)) for function in functions))
+            raise ArgumentError("parameters", "a class of the model's own", f"{found} again")
+    functions = (_roll_out, _roll_out_vjp, _all_losses, _all_losses_vjp)
+    keep = kernels.rate.__module__.startswith("replan.core")
+    return Loops(*(_explained(compiled(keep=keep)(function)) for function in functions))
 
 
 def _check(kernels: Kernels) -> None:
     """Refuse kernels that are not compiled or have other arguments than they are called with."""
     if not hasattr(kernels.parameters, "_fields"):
-        raise ValueError(
-            f"`parameters` expects a NamedTuple class, got {check.show(kernels.parameters)}"
-        )
+        raise ArgumentError("parameters", "a NamedTuple class", check.show(kernels.parameters))
     for name, arguments in _ARGUMENTS.items():
         function: Any = getattr(kernels, name)
         if function is None:
             continue
         if not hasattr(function, "py_func"):
-            raise ValueError(
-                f"`{name}` expects a function made by `compiled`, got {check.show(function)}"
-            )
+            raise ArgumentError(name, "a function made by `compiled`", check.show(function))
         given = inspect.signature(function.py_func).parameters
         if len(given) != arguments.count(",") + 1:
-            raise ValueError(
-                f"`{name}` expects the arguments ({arguments}), got ({', '.join(given)})"
-            )
+            raise ArgumentError(name, f"the arguments ({arguments})", f"({', '.join(given)})")
 
 
 def _explained(loop: Any) -> Callable[..., Any]:
@@ -98,9 +92,10 @@ def _explained(loop: Any) -> Callable[..., Any]:
         except NumbaError as error:
             raise ValueError(_one_line(str(error))) from error
         except (ValueError, IndexError) as error:
-            raise ValueError(
-                "`pack` expects to return a state that `rate` and `losses` can work with, got one "
-                f"of {arguments[1].shape[-1]} numbers: {str(error).partition(chr(10))[0]}"
+            raise ArgumentError(
+                "pack",
+                "to return a state that `rate` and `losses` can work with",
+                f"one of {arguments[1].shape[-1]} numbers: {str(error).partition(chr(10))[0]}",
             ) from error
 
     return call
@@ -130,9 +125,8 @@ def _returned(kernels: Kernels) -> Iterator[type]:
             continue
         found: Any = get_type_hints(maker.py_func).get("return")
         if not hasattr(found, "_fields"):
-            raise ValueError(
-                f"`{name}` expects an annotation with the NamedTuple class that it returns, "
-                f"got {found}"
+            raise ArgumentError(
+                name, "an annotation with the NamedTuple class that it returns", found
             )
         yield found
 
@@ -161,11 +155,11 @@ def _serve(kernel: Callable[..., Any], name: str, fastmath: Any) -> None:
 
 
 _make_work = _by_type("make_work")
-_make_pull_work = _by_type("make_vjp_work")
+_make_vjp_work = _by_type("make_vjp_work")
 _rate = _by_type("rate")
 _losses = _by_type("losses")
-_pull_rate = _by_type("rate_vjp")
-_pull_losses = _by_type("losses_vjp")
+_rate_vjp = _by_type("rate_vjp")
+_losses_vjp = _by_type("losses_vjp")
 
 
 # The loops
@@ -242,7 +236,7 @@ def _roll_out(
     return piece, 0
 
 
-def _pull_back(
+def _roll_out_vjp(
     p: Any, cotangents: Floats, pieces: Schedule, stages: Floats,
     adjoints: Floats, by_shares: Floats, by_knobs: Floats, done: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
@@ -253,7 +247,7 @@ def _pull_back(
     T) and by knobs (pieces, C). Goes on when the `done` last pieces are done, by whole pieces.
     """
     count, n = pieces.lengths.size, cotangents.shape[1]
-    work = _make_pull_work(p)
+    work = _make_vjp_work(p)
     total, back, pulled, cotangent = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     if done == 0:
         _copy(cotangents[count], adjoints[count])
@@ -275,7 +269,7 @@ def _pull_back(
                 cotangent[i] = back[i] / 6.0
                 total[i] = 0.0
             for j in range(3, -1, -1):
-                _pull_rate(
+                _rate_vjp(
                     work, stages[at, j], cotangent, shares, knobs, step,
                     pulled, by_shares[piece], by_knobs[piece],
                 )  # fmt: skip
@@ -306,12 +300,12 @@ def _all_losses(
     return last, 0
 
 
-def _pull_all_losses(
+def _all_losses_vjp(
     p: Any, states: Floats, cotangents: Floats, out: Floats, row: int, _: int, most: int
 ) -> tuple[int, int]:
     """Reverse of `_all_losses`: fill in gradients (m, n) by states; cotangents are (m, L)."""
-    work = _make_pull_work(p)
+    work = _make_vjp_work(p)
     last = min(states.shape[0], row + most)
     for i in range(row, last):
-        _pull_losses(work, states[i], cotangents[i], out[i])
+        _losses_vjp(work, states[i], cotangents[i], out[i])
     return last, 0

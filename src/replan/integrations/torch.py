@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.check import Ints
 from replan._common.state import Entries, Stateful
+from replan.check import Ints
 from replan.policies import Policy
 
 try:

@@ -16,7 +16,9 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
-from replan.models.base import DifferentiableModel, Schedule, Gradients
+from replan.core.schedule import Gradients, Schedule
+from replan.errors import ArgumentError
+from replan.models.base import DifferentiableModel
 from replan.models.knobs import LR, Knob
 
 if TYPE_CHECKING:
@@ -39,9 +41,9 @@ def _load_jax() -> None:
         raise ImportError("AutoModel needs JAX: pip install 'replan[jax]'") from error
     config: Any = jax.config  # its settings have no types
     if config.jax_compilation_cache_dir is None:  # else it is the user's choice
-        from replan.core.compiled import folder_for
+        from replan.core.compiled import cache_folder
 
-        folder = folder_for("jax")
+        folder = cache_folder("jax")
         if folder is not None:
             config.update("jax_compilation_cache_dir", str(folder))
             config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -68,8 +70,6 @@ class AutoModel(DifferentiableModel):
     - `parameters`: numbers and arrays that all functions get by keyword. `with_parameters` changes
       them, without compiling anything again.
     - `loss_names`: the names of the losses, by default those of the tasks.
-    - `end_knobs`: what `losses(state, …)` has after the state: set once, at the end, so that the
-      objective is smallest, such as a factor at test time.
     - `cost(state, task, lr)`: with the arguments of `rate`, a number: what training costs per unit
       of time. Its integral is a further loss, "cost", with the weight of the others unless the
       problem says otherwise.
@@ -105,18 +105,14 @@ class AutoModel(DifferentiableModel):
         knobs: Sequence[Knob] = (LR,),
         parameters: Mapping[str, Any] | None = None,
         loss_names: Sequence[str] | None = None,
-        end_knobs: Sequence[Knob] = (),
         cost: Callable[..., Any] | None = None,
     ) -> None:
         _load_jax()
         self._task_names = _names(tasks)
         self.tasks = len(self._task_names)
-        self.knobs, self.end_knobs = (
-            tuple(
-                check.instance(name, knob, Knob, "a list of Knob(…)")
-                for knob in check.items(name, some, "Knob(…)")
-            )
-            for name, some in (("knobs", knobs), ("end_knobs", end_knobs))
+        self.knobs = tuple(
+            check.instance("knobs", knob, Knob, "a list of Knob(…)")
+            for knob in check.items("knobs", knobs, "Knob(…)")
         )
         check.function("rate", rate)
         check.function("losses", losses)
@@ -125,9 +121,7 @@ class AutoModel(DifferentiableModel):
         with jax.enable_x64(True):
             state = _doubles("like", like)
             if ravel_pytree(state)[0].size == 0:
-                raise ValueError(
-                    f"`like` expects a state of at least one number, got {check.show(like)}"
-                )
+                raise ArgumentError("like", "a state of at least one number", check.show(like))
             self.parameters = {
                 name: _doubles(check.word("parameters", name), value)
                 for name, value in (parameters or {}).items()
@@ -166,9 +160,7 @@ class AutoModel(DifferentiableModel):
                 changed[name] = _doubles(name, value)
                 before, now = _show(self.parameters[name]), _show(changed[name])
                 if now != before:
-                    raise ValueError(
-                        f"`{name}` expects the structure and shapes {before}, got {now}"
-                    )
+                    raise ArgumentError(name, f"the structure and shapes {before}", now)
         other = copy.copy(self)
         other.parameters = self.parameters | changed
         return other
@@ -181,17 +173,17 @@ class AutoModel(DifferentiableModel):
             state = _doubles("start", start)
             flat = np.array(ravel_pytree(state)[0])
         if _show(state) != self._program.shapes:
-            raise ValueError(
-                "`start` expects arrays with the structure and shapes of `like`, "
-                f"{self._program.shapes:.200}, "
-                f"got {_show(state):.200}"
+            raise ArgumentError(
+                "start",
+                f"arrays with the structure and shapes of `like`, {self._program.shapes:.200}",
+                f"{_show(state):.200}",
             )
         return np.append(flat, np.zeros(self._program.costs))
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""
         if states.shape[-1] != self.size:
-            raise ValueError(f"`states` expects {self.size} numbers each, got {states.shape[-1]}")
+            raise ArgumentError("states", f"{self.size} numbers each", f"{states.shape[-1]}")
         rows = states.reshape(-1, self.size)[:, : self.size - self._program.costs]
         with jax.enable_x64(True):
             found = jax.vmap(self._program.unravel)(jnp.asarray(rows))
@@ -217,7 +209,9 @@ class AutoModel(DifferentiableModel):
         bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
         return states[: bad[0]] if bad.size else states
 
-    def roll_out_vjp(self, states: Floats, cotangents: Floats, pieces: Schedule, *_: Any) -> Gradients:
+    def roll_out_vjp(
+        self, states: Floats, cotangents: Floats, pieces: Schedule, tape: Any = None
+    ) -> Gradients:
         """Return the exact gradients of a roll-out; see `DifferentiableModel.roll_out_vjp`."""
         rows = _single_steps(pieces)
         last = np.cumsum(pieces.substeps) - 1
@@ -240,7 +234,7 @@ class AutoModel(DifferentiableModel):
         return self._run("forward", (start,), rows)[0]
 
     def _run(self, name: str, carry: tuple[Floats, ...], rows: Sequence[Floats]) -> list[Floats]:
-        """Run a loop over rows in calls short enough for Ctrl-C to be run_interruptibly between them.
+        """Run a loop over rows in calls short enough for Ctrl-C to take effect.
 
         carry: what the first call begins from; the others begin from the last row before them.
         """
@@ -288,7 +282,7 @@ class _Program:
         like: Any,
     ) -> None:
         self.rate, self.losses, self.cost, self.like = rate, losses, cost, like
-        self.tasks, self.knobs, self.ends = model.tasks, model.knobs, model.end_knobs
+        self.tasks, self.knobs = model.tasks, model.knobs
         self.columns = list(model.layout.columns.values())
         flat, self.unravel = ravel_pytree(like)
         self.costs = int(cost is not None)
@@ -323,25 +317,27 @@ class _Program:
         for task in range(self.tasks):
             given = _show(trace("rate", task))
             if given != self.shapes:
-                raise ValueError(
-                    "`rate` expects a function that returns the structure and shapes of the "
-                    f"state, {self.shapes:.150}, got {given:.150} for task {task}"
+                raise ArgumentError(
+                    "rate",
+                    "a function that returns the structure and shapes of the"
+                    f" state, {self.shapes:.150}",
+                    f"{given:.150} for task {task}",
                 )
             if self.cost is not None and _show(trace("cost", task)) != "()":
-                raise ValueError(
-                    "`cost` expects a function that returns a number, got "
-                    f"{_show(trace('cost', task)):.150} for task {task}"
+                raise ArgumentError(
+                    "cost",
+                    "a function that returns a number",
+                    f"{_show(trace('cost', task)):.150} for task {task}",
                 )
-        names = ", ".join(["state", *(knob.name for knob in self.ends)])
-        ends = [knob.default for knob in self.ends]
         shape = _show(
-            _traced("losses", names, lambda x, p: self.losses(x, *ends, **p), self.like, parameters)
+            _traced("losses", "state", lambda x, p: self.losses(x, **p), self.like, parameters)
         )
         if shape != f"({losses},)":
             one_by_one = shape.startswith("(") and shape.count(",") == 1
-            raise ValueError(
-                f"`losses` expects a function that returns an array of shape ({losses},), "
-                f"got {shape:.200}{hint if one_by_one else ''}"
+            raise ArgumentError(
+                "losses",
+                f"a function that returns an array of shape ({losses},)",
+                f"{shape:.200}{(hint if one_by_one else '')}",
             )
 
     def _slope(self, p: Any, x: Any, shares: Any, knobs: Any) -> Any:
@@ -396,12 +392,8 @@ class _Program:
         return jax.lax.fori_loop(0, count, move, (back, *zeros))[1:]
 
     def _flat_losses(self, p: Any, x: Any) -> Any:
-        end = x.size - len(self.ends)
-        state, ends = x[:end], x[end:]
-        found = jnp.asarray(
-            self.losses(self.unravel(state[: self.size - self.costs]), *(e for e in ends), **p)
-        )
-        return jnp.append(found, state[-1]) if self.costs else found
+        losses = jnp.asarray(self.losses(self.unravel(x[: self.size - self.costs]), **p))
+        return jnp.append(losses, x[-1]) if self.costs else losses
 
     def _pull_flat_losses(self, p: Any, x: Any, cotangent: Any) -> Any:
         return jax.vjp(lambda a: self._flat_losses(p, a), x)[1](cotangent)[0]
@@ -431,7 +423,7 @@ def _names(tasks: int | Sequence[str]) -> tuple[str, ...]:
 def _words(name: str, given: Sequence[str]) -> tuple[str, ...]:
     words = tuple(check.word(name, word) for word in check.items(name, given, "words"))
     if not words or len(set(words)) < len(words):
-        raise ValueError(f"`{name}` expects different words, got {check.show(given)}")
+        raise ArgumentError(name, "different words", check.show(given))
     return words
 
 
@@ -441,9 +433,11 @@ def _traced(name: str, arguments: str, function: Callable[..., Any], *given: Any
         return jax.eval_shape(function, *given)
     except Exception as error:  # whatever is wrong in the user's code
         why = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"`{name}` expects a function of ({arguments}) in JAX code, with functions of "
-            f"`jax.numpy` and no `if` that depends on the state, got {type(error).__name__}: {why}"
+        raise ArgumentError(
+            name,
+            f"a function of ({arguments}) in JAX code, with functions of"
+            " `jax.numpy` and no `if` that depends on the state",
+            f"{type(error).__name__}: {why}",
         ) from error
 
 

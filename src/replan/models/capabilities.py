@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from replan import check
 from replan.check import Floats, Ints
+from replan.errors import ArgumentError
 from replan.models.base import Model
-
-
-class HasOverlaps(ABC):
-    """A model whose states are overlaps of hidden units and teachers.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> isinstance(model, replan.models.HasOverlaps)
-        True
-        >>> replan.evaluate(problem, replan.strategies.interleaved(problem)).overlaps.Q.shape
-        (51, 2, 2)
-    """
-
-    @abstractmethod
-    def overlaps(self, states: Floats) -> Any:
-        """Return states (…, n) as overlaps, with the same leading axes."""
-
-    @abstractmethod
-    def cosines(self, overlaps: Any) -> Floats:
-        """Return how well each hidden unit aligns with each teacher (…, K, P), from 0 to 1."""
 
 
 class Chain(ABC):
@@ -95,28 +75,10 @@ class Simulable(ABC):
         """Return a run at its start; `weights`: the initial ones, if the engine has any."""
 
 
-class CapabilityError(AttributeError, ValueError):
-    """The model cannot do this. An AttributeError too: `hasattr(run, "overlaps")` is then False."""
-
-
-_C = TypeVar("_C", HasOverlaps, Simulable)
-
-_NEEDS: dict[type, str] = {
-    HasOverlaps: "a model with overlaps",
-    Simulable: "a model that can be simulated at finite size",
-}
-
-
-def require(model: Model, capability: type[_C], what: str) -> _C:
-    """Return the model if it has a capability; else refuse it, naming `what` needs one.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> replan.models.require(model, replan.models.Simulable, "simulate") is model
-        True
-    """
-    if not isinstance(model, capability):
-        raise CapabilityError(
-            f"`{what}` needs {_NEEDS[capability]}, got one of kind {check.show(model.kind)}"
+def require_simulable(model: Model) -> Simulable:
+    """Return the model if it can be simulated; else refuse it."""
+    if not isinstance(model, Simulable):
+        raise ArgumentError(
+            "problem", "one whose model can be simulated at finite size", f"kind {model.kind!r}"
         )
     return model

@@ -12,8 +12,10 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.core.interrupt import ChunkedLoop
-from replan.models.base import DifferentiableModel, Schedule, Gradients, with_ends
 from replan.core.kernels import Kernels
+from replan.core.schedule import Gradients, Schedule
+from replan.errors import ArgumentError
+from replan.models.base import DifferentiableModel
 
 if TYPE_CHECKING:
     from replan.core.rk4 import Loop, Loops
@@ -53,27 +55,12 @@ class CompiledModel(DifferentiableModel):
         kernels = self.kernels()
         found = loops(kernels)
         if not isinstance(self.parameters, kernels.parameters):
-            raise ValueError(
-                f"`parameters` expects a {kernels.parameters.__name__}, as the kernels name it, "
-                f"got {check.show(self.parameters)}"
+            raise ArgumentError(
+                "parameters",
+                f"a {kernels.parameters.__name__}, as the kernels name it",
+                check.show(self.parameters),
             )
         return found
-
-    @cached_property
-    def _forward(self) -> Loop:
-        """The loop of the roll-out; the reverse is compiled beside it."""
-        from replan.models._ahead import begin
-
-        begin(self.kernels(), type(self), self.parameters)
-        return self._loops.roll_out
-
-    @cached_property
-    def _reverse(self) -> Loops[Loop]:
-        """The loops, once those of the reverse are no longer being compiled elsewhere."""
-        from replan.models._ahead import finish
-
-        finish(self.kernels())
-        return self._loops
 
     @cached_property
     def _paces(self) -> Loops[ChunkedLoop]:
@@ -90,10 +77,10 @@ class CompiledModel(DifferentiableModel):
     def losses(self, states: Any) -> Floats:
         """Return all losses (…, L) at states (…, n), or at a user's start; see `Model`."""
         if not isinstance(states, np.ndarray):
-            states = with_ends(self.pack(states), [knob.default for knob in self.end_knobs])
+            states = self.pack(states)
         x = states
         if x.dtype != np.float64 or x.ndim == 0:
-            raise ValueError(f"`states` expects float64 arrays (…, n), got {check.show(states)}")
+            raise ArgumentError("states", "float64 arrays (…, n)", check.show(states))
         rows = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))  # else compiled once more
         out = np.empty((len(rows), self._loss_count))
         self._paces.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
@@ -105,26 +92,28 @@ class CompiledModel(DifferentiableModel):
         weights = np.ascontiguousarray(cotangents.reshape(len(rows), -1))
         out = np.empty_like(rows)
         self._paces.all_losses_vjp.run(
-            self._reverse.all_losses_vjp, len(rows), self.parameters, rows, weights, out
+            self._loops.all_losses_vjp, len(rows), self.parameters, rows, weights, out
         )
         return out.reshape(states.shape)
 
     def roll_out(self, start: Floats, pieces: Schedule) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Model.roll_out`."""
         if pieces.knobs.shape[1:] != (self.layout.size,):  # compiled code does not look
-            raise ValueError(
-                f"`pieces` expects knobs of shape (pieces, {self.layout.size}), in the columns of "
-                f"{', '.join(self.layout.knobs)}, got shape {pieces.knobs.shape}"
+            raise ArgumentError(
+                "pieces",
+                f"knobs of shape (pieces, {self.layout.size}), in the columns of "
+                f"{', '.join(self.layout.knobs)}",
+                f"shape {pieces.knobs.shape}",
             )
         return self._roll_out(start, pieces, np.empty((1, 4, start.size)))
 
-    def record(self, start: Floats, pieces: Schedule) -> tuple[Floats, tuple[Floats, ...]]:
+    def roll_out_with_tape(self, start: Floats, pieces: Schedule) -> tuple[Floats, Floats | None]:
         """Roll out and keep the stages (steps, 4, n) of RK4, unless they are too many."""
         steps = int(pieces.substeps.sum())
         if 4 * steps * start.size > _KEPT:
-            return self.roll_out(start, pieces), ()
+            return self.roll_out(start, pieces), None
         stages = np.empty((steps, 4, start.size))
-        return self._roll_out(start, pieces, stages), (stages,)
+        return self._roll_out(start, pieces, stages), stages
 
     def _roll_out(self, start: Floats, pieces: Schedule, stages: Floats) -> Floats:
         states = np.empty((len(pieces.lengths) + 1, start.size))
@@ -137,7 +126,7 @@ class CompiledModel(DifferentiableModel):
         ends, stages = np.empty_like(starts), np.empty((1, 4, starts.shape[1]))
         done, count = 0, len(starts)
         while done < count:
-            done += self._run(pieces.only(done, count), starts[done:], ends[done:], stages)
+            done += self._run(pieces.rows(done, count), starts[done:], ends[done:], stages)
             ends[done : done + 1] = np.nan  # it could not go on here
             done += 1
         return ends
@@ -145,11 +134,11 @@ class CompiledModel(DifferentiableModel):
     def _run(self, pieces: Schedule, starts: Floats, ends: Floats, stages: Floats) -> int:
         """Call the loop of the roll-out; return how many pieces it has completed."""
         return self._paces.roll_out.run(
-            self._forward, len(starts), self.parameters, pieces, starts, ends, stages
+            self._loops.roll_out, len(starts), self.parameters, pieces, starts, ends, stages
         )
 
     def roll_out_vjp(
-        self, states: Floats, cotangents: Floats, pieces: Schedule, *record: Floats
+        self, states: Floats, cotangents: Floats, pieces: Schedule, tape: Floats | None = None
     ) -> Gradients:
         """Return the exact gradients of a roll-out; see `DifferentiableModel.roll_out_vjp`.
 
@@ -157,12 +146,12 @@ class CompiledModel(DifferentiableModel):
         """
         by_shares, by_knobs = np.zeros_like(pieces.shares), np.zeros_like(pieces.knobs)
         found = Gradients(np.empty_like(states), by_shares, by_knobs)
-        if record:
-            self._pull(cotangents, pieces, record[0], found)
+        if tape is not None:
+            self._pull(cotangents, pieces, tape, found)
             return found
         found.adjoints[-1] = cotangents[-1]
         for first, last in _groups(pieces, _KEPT // (4 * states.shape[1])):
-            some = pieces.only(first, last)
+            some = pieces.rows(first, last)
             steps = np.empty((int(some.substeps.sum()), 4, states.shape[1]))
             self._roll_out(states[first], some, steps)
             ends = cotangents[first : last + 1].copy()
@@ -173,7 +162,7 @@ class CompiledModel(DifferentiableModel):
 
     def _pull(self, cotangents: Floats, pieces: Schedule, stages: Floats, found: Gradients) -> None:
         self._paces.roll_out_vjp.run(
-            self._reverse.roll_out_vjp, len(pieces.lengths),
+            self._loops.roll_out_vjp, len(pieces.lengths),
             self.parameters, cotangents, pieces, stages, *found,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
+from replan.errors import ArgumentError
 
 # What else a protocol, a result or a section of a file says under its name.
 _TAKEN = {
@@ -43,11 +44,12 @@ class Knob:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
-            raise ValueError(f"`name` expects a word of a knob, got {check.show(self.name)}")
+            raise ArgumentError("name", "a word of a knob", check.show(self.name))
         if self.name in _TAKEN or re.search(r"^model_|_\d+$", self.name):
-            raise ValueError(
-                "`name` expects a word that means nothing else in files, without a number at its "
-                f"end, got {check.show(self.name)}"
+            raise ArgumentError(
+                "name",
+                "a word that means nothing else in files, without a number at its end",
+                check.show(self.name),
             )
         for end in ("low", "high"):
             value = getattr(self, end)
@@ -91,9 +93,7 @@ class KnobLayout:
     def __init__(self, knobs: Sequence[Knob], tasks: int) -> None:
         self.knobs = {knob.name: knob for knob in knobs}
         if len(self.knobs) < len(knobs):
-            raise ValueError(
-                f"`knobs` expects different names, got {check.show([k.name for k in knobs])}"
-            )
+            raise ArgumentError("knobs", "different names", check.show([k.name for k in knobs]))
         self.tasks = tasks
         self.columns: dict[str, slice] = {}
         self.size = 0
@@ -146,3 +146,8 @@ class KnobLayout:
             ],
             axis=1,
         )
+
+
+def knob_label(name: str) -> str:
+    """Return the name of a knob for print and pictures."""
+    return "learning rate" if name == "lr" else name.replace("_", " ")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from replan import check
+from replan.errors import ArgumentError
 from replan.models.base import Model
 
 DEFAULT = "teacher-student"  # for a problem file that names no kind
@@ -36,17 +37,17 @@ def register(model: _D) -> _D:
         True
     """
     if not isinstance(model, type) or not issubclass(model, Model):
-        raise ValueError(f"`model` expects a class of dynamics, got {check.show(model)}")
+        raise ArgumentError("model", "a class of dynamics", check.show(model))
     kind = getattr(model, "kind", None)
     if not isinstance(kind, str) or not kind:
-        raise ValueError(
-            f"`kind` expects a word for files, got {check.show(kind)} in {model.__name__}"
-        )
+        raise ArgumentError("kind", "a word for files", f"{check.show(kind)} in {model.__name__}")
     before = _KINDS.get(kind, model)
     if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
-        raise ValueError(
-            f"`kind` expects a new word, got {check.show(kind)} in "
-            f"{model.__module__}.{model.__name__}, which is {before.__module__}.{before.__name__}"
+        raise ArgumentError(
+            "kind",
+            "a new word",
+            f"{check.show(kind)} in {model.__module__}.{model.__name__}, which is "
+            f"{before.__module__}.{before.__name__}",
         )
     _KINDS[kind] = model
     return model
@@ -60,9 +61,11 @@ def find(kind: str) -> type[Model]:
         True
     """
     if not isinstance(kind, str) or not known(kind):
-        raise ValueError(
-            f"`model.kind` expects one of {', '.join(kinds())}; got {check.show(kind)}"
-            f"{check.hint(kind, kinds())} (a kind of your own: `replan --import FILE …`)"
+        raise ArgumentError(
+            "model.kind",
+            f"one of {', '.join(kinds())}",
+            f"{check.show(kind)}{check.hint(kind, kinds())} (a kind of your own:"
+            " `replan --import FILE …`)",
         )
     return _KINDS[kind]
 

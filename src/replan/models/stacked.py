@@ -17,14 +17,10 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
+from replan.core.schedule import Gradients, Schedule
 from replan.core.threads import cores, free_cores
-from replan.models.base import (
-    DifferentiableModel,
-    Model,
-    Schedule,
-    Gradients,
-    with_ends,
-)
+from replan.errors import ArgumentError
+from replan.models.base import DifferentiableModel, Model
 from replan.models.knobs import KnobLayout
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
@@ -68,7 +64,7 @@ class StackedModel(DifferentiableModel):
         self.weights = np.full(len(models), 1 / len(models)) if weights is None else weights
         self.names = tuple(names) or tuple(f"member {m + 1}" for m in range(len(models)))
         first = self.models[0]
-        self.tasks, self.knobs, self.end_knobs = first.tasks, first.knobs, first.end_knobs
+        self.tasks, self.knobs = first.tasks, first.knobs
         self._done: set[str] = set()
         edges = np.cumsum([0, *self.sizes]).tolist()
         self._parts = [slice(a, b) for a, b in pairwise(edges)]
@@ -94,8 +90,8 @@ class StackedModel(DifferentiableModel):
         """Return the starts of all members, a list, as a state (n,)."""
         starts = check.items("start", start, "a start for each member")
         if len(starts) != len(self.models):
-            raise ValueError(
-                f"`start` expects {len(self.models)} starts, one for each member, got {len(starts)}"
+            raise ArgumentError(
+                "start", f"{len(self.models)} starts, one for each member", f"{len(starts)}"
             )
         return np.concatenate([m.pack(one) for m, one in zip(self.models, starts, strict=True)])
 
@@ -126,7 +122,7 @@ class StackedModel(DifferentiableModel):
             return self.models[0].losses(states)[None]
         rows = states.size // states.shape[-1]
         return np.stack(
-            self._each("losses", lambda m: self.models[m].losses(self._with_ends(states, m)), rows)
+            self._each("losses", lambda m: self.models[m].losses(states[..., self._parts[m]]), rows)
         )
 
     def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
@@ -135,27 +131,17 @@ class StackedModel(DifferentiableModel):
         return self.losses_vjp_each(states, self.weights.reshape(lead) * cotangents)
 
     def losses_vjp_each(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients by the states of Σ_ml cotangents[m, …, l] × loss l of member m.
-
-        Those by end knobs are left at 0 where there are several members.
-        """
+        """Return the gradients by the states of Σ_ml cotangents[m, …, l] × loss l of member m."""
         if len(self.models) == 1:
             return self._differentiable(0).losses_vjp(states, cotangents[0])
         found = np.zeros_like(states)
 
         def pull(m: int) -> None:
             part = self._parts[m]
-            whole = self._with_ends(states, m)
-            pulled = self._differentiable(m).losses_vjp(whole, cotangents[m])
-            found[..., part] = pulled[..., : self.sizes[m]]
+            found[..., part] = self._differentiable(m).losses_vjp(states[..., part], cotangents[m])
 
         self._each("losses_vjp", pull, states.size // states.shape[-1])
         return found
-
-    def _with_ends(self, states: Floats, m: int) -> Floats:
-        """Return a member's part of states, with the values of the end knobs behind it."""
-        part = states[..., self._parts[m]]
-        return with_ends(part, states[..., self._parts[-1].stop :])
 
     # Roll-outs
 
@@ -176,19 +162,23 @@ class StackedModel(DifferentiableModel):
         rows = min(map(len, parts))
         return np.concatenate([part[:rows] for part in parts], axis=1)
 
-    def record(self, start: Floats, pieces: Schedule) -> tuple[Floats, tuple[Any, ...]]:
+    def roll_out_with_tape(self, start: Floats, pieces: Schedule) -> tuple[Floats, Any]:
         """Roll out, and keep what the members' `roll_out_vjp` can use, unless it would be too much."""
         if len(self.models) == 1:
-            return self._differentiable(0).record(start, pieces)
+            return self._differentiable(0).roll_out_with_tape(start, pieces)
         # a stage of each of four has as many numbers as a state
         whole = 4 * int(pieces.substeps.sum()) * start.size <= _KEPT
 
-        def record(m: int) -> tuple[Floats, tuple[Any, ...]]:
+        def record(m: int) -> tuple[Floats, Any]:
             model, first = self._differentiable(m), start[self._parts[m]]
-            return model.record(first, pieces) if whole else (model.roll_out(first, pieces), ())
+            return (
+                model.roll_out_with_tape(first, pieces)
+                if whole
+                else (model.roll_out(first, pieces), None)
+            )
 
-        states, records = zip(*self._each("record", record, _steps(pieces)), strict=True)
-        return self._joined(states), records
+        states, tapes = zip(*self._each("record", record, _steps(pieces)), strict=True)
+        return self._joined(states), tapes
 
     def roll_out_each(self, starts: Floats, pieces: Schedule) -> Floats:
         """Return the ends (pieces, n) of pieces on their own; see `Model.roll_out_each`."""
@@ -202,40 +192,32 @@ class StackedModel(DifferentiableModel):
 
         return np.concatenate(self._each("roll_out_each", roll_out, _steps(pieces)), axis=1)
 
-    def roll_out_vjp(self, states: Floats, cotangents: Floats, pieces: Schedule, *record: Any) -> Gradients:
+    def roll_out_vjp(
+        self, states: Floats, cotangents: Floats, pieces: Schedule, tape: Any = None
+    ) -> Gradients:
         """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out."""
-        found = self.roll_out_vjp_each(states, cotangents, pieces, *record)
+        found = self.roll_out_vjp_each(states, cotangents, pieces, tape)
         return Gradients(found.adjoints, found.by_shares.sum(axis=0), found.by_knobs.sum(axis=0))
 
     def roll_out_vjp_each(
-        self, states: Floats, cotangents: Floats, pieces: Schedule, *record: Any
+        self, states: Floats, cotangents: Floats, pieces: Schedule, tape: Any = None
     ) -> MemberGradients:
         """Return the gradients of the members' roll-outs, each on its own; see `roll_out_vjp`."""
         if len(self.models) == 1:
-            one = self._differentiable(0).roll_out_vjp(states, cotangents, pieces, *record)
+            one = self._differentiable(0).roll_out_vjp(states, cotangents, pieces, tape)
             return MemberGradients(one.adjoints, one.by_shares[None], one.by_knobs[None])
 
         def pull(m: int) -> Gradients:
             part = self._parts[m]
             mine = np.ascontiguousarray(states[:, part]), np.ascontiguousarray(cotangents[:, part])
-            return self._differentiable(m).roll_out_vjp(*mine, pieces, *(record[m] if record else ()))
+            return self._differentiable(m).roll_out_vjp(*mine, pieces, tape[m] if tape else None)
 
         adjoints, by_shares, by_knobs = zip(
             *self._each("roll_out_vjp", pull, _steps(pieces)), strict=True
         )
-        return MemberGradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
-
-    def diverging(self, state: Floats, piece: Schedule) -> str:
-        """Return the names of the members that do not stay finite over a piece."""
-        if len(self.models) == 1:
-            return self.models[0].diverging(state, piece)
-        ends = self.roll_out_each(state[None], piece)[0]
-        bad = [
-            name
-            for name, part in zip(self.names, self._parts, strict=True)
-            if not np.all(np.isfinite(ends[part]))
-        ]
-        return listed(bad) if len(bad) < len(self.models) else ""
+        return MemberGradients(
+            np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs)
+        )
 
     def _differentiable(self, m: int) -> DifferentiableModel:
         model: Any = self.models[m]  # the objective has looked that it is one

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from replan import check
 from replan.core import memory
-from replan.progress import Meter, Watch
 from replan.networks._driver import (
     POLICIES,
     Network,
@@ -27,6 +26,7 @@ from replan.networks._experiment import Experiment
 from replan.networks._realisations import checked_realisations
 from replan.networks._tasks import ImageTasks
 from replan.policies import Fixed, Follow, Policy
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 
 Singles = NDArray[np.float32]

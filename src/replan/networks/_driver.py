@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from replan import check
-from replan.models import IntegrationError
+from replan.errors import IntegrationError
 from replan.policies import FocusThenReplay, Policy
 
 Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name

@@ -13,9 +13,9 @@ import pandas as pd
 from replan import check, files
 from replan._common import plotting
 from replan.check import Floats, Ints
-from replan.statistics import Interval, mean_interval
 from replan.curves import Curves
 from replan.networks._driver import Record
+from replan.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

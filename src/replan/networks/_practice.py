@@ -19,8 +19,7 @@ import torch
 
 from replan import check, files
 from replan.check import Floats
-from replan.progress import Watch
-from replan.models import IntegrationError
+from replan.errors import IntegrationError
 from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _tuning
 from replan.networks._driver import (
@@ -36,6 +35,7 @@ from replan.networks._experiment import FILES, Experiment
 from replan.networks._task_data import PAIRS, Samples, TaskData, fashion_pairs, task_folder
 from replan.networks._tuning import DECAYS, Choice, Tuning
 from replan.policies import Policy
+from replan.progress import Watch
 from replan.sweeps import Sweep
 
 LOOKS = 10  # at the test set, for each task that arrives

@@ -10,7 +10,6 @@ import pandas as pd
 
 from replan import check
 from replan._common import plotting
-from replan.statistics import mean_interval
 from replan.networks import (
     Images,
     Training,
@@ -21,6 +20,7 @@ from replan.networks import (
     parity_tasks,
 )
 from replan.paper._parts import LOOKS, Run
+from replan.statistics import mean_interval
 
 STYLES = {  # of the strategies, in the order of panels and claims
     "no-replay": LOOKS["no replay"] | {"marker": ""},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from replan._common import plotting
-from replan.statistics import mean_interval
 from replan.paper import _images as images
 from replan.paper._parts import Run, Tables
 from replan.paper.claims import Claim
 from replan.paper.fashion_dynamics import looks
+from replan.statistics import mean_interval
 
 FULL = {"seeds": 100, "steps": 10_000, **images.PARITY, **images.TRAINING}
 QUICK = FULL | {"seeds": 6, "steps": 3000, "first": 3000, "test_samples": 200}

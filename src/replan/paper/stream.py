@@ -15,7 +15,6 @@ from matplotlib.patches import Patch
 
 from replan._common import plotting
 from replan.check import Floats
-from replan.statistics import Interval, mean_interval
 from replan.paper._parts import Run, Tables, protocol_of, protocol_rows, typical
 from replan.paper._stream_contenders import (
     CONTENDERS,
@@ -30,6 +29,7 @@ from replan.paper._stream_contenders import (
     stream,
 )
 from replan.paper.claims import Claim
+from replan.statistics import Interval, mean_interval
 
 FULL = {
     "seeds": 10,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from replan import check
-from replan.models import IntegrationError
+from replan.errors import IntegrationError
 from replan.problem import Problem
 from replan.strategies import one_task
 from replan.trajectory import evaluate

@@ -7,8 +7,8 @@ from typing import Any, final
 import numpy as np
 
 from replan import check
-from replan.check import Floats
 from replan._common.state import Entries
+from replan.check import Floats
 from replan.policies._policy import Decision, Policy, old_tasks_of
 
 

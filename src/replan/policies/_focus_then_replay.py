@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.check import Floats
 from replan._common.state import Entries
+from replan.check import Floats
 from replan.policies._policy import Decision, Policy, losses_by_task, old_tasks_of
 
 RULES = ("halved", "met")

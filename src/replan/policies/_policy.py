@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from replan import check
-from replan.check import Floats, Ints
 from replan._common.state import Entries, Stateful, generator
+from replan.check import Floats, Ints
 from replan.samples import ORDERS, pick
 
 Log = Callable[[dict[str, float], int], object]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints
+from replan.errors import ArgumentError
 
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
@@ -78,9 +79,10 @@ class Availability:
         for step, task in np.argwhere((shares > 0) & (early | late))[:1].tolist():
             first, last = self.arrivals[task], self.departures[task]
             when = f"from {first:g} to {last:g}" if first < self.duration else "at no time"
-            raise ValueError(
-                f"`{name}` expects {tasks[task]} only while it is there, {when}, got a share of it "
-                f"from {edges[step]:g} to {edges[step + 1]:g}"
+            raise ArgumentError(
+                name,
+                f"{tasks[task]} only while it is there, {when}",
+                f"a share of it from {edges[step]:g} to {edges[step + 1]:g}",
             )
 
 
@@ -94,9 +96,10 @@ def presence(
     if departures is not None:
         last = _times("departures", departures, tasks, edges)
     for t in np.flatnonzero((first >= last) & (first < end)).tolist():
-        raise ValueError(
-            f"`departures` expects times after the `arrivals`, got {last[t]:g} and {first[t]:g} "
-            f"for task {t + 1}"
+        raise ArgumentError(
+            "departures",
+            "times after the `arrivals`",
+            f"{last[t]:g} and {first[t]:g} for task {t + 1}",
         )
     found = Availability(first, last, end)
     for step in np.flatnonzero(~found.on(edges).any(axis=1)).tolist():
@@ -111,15 +114,15 @@ def _times(name: str, given: ArrayLike, tasks: int, edges: Floats) -> Floats:
     """Return times (T,), at most the last edge, as edges; refuse those between them."""
     times = check.array(name, given, (tasks,), finite=False)
     if not np.all(times >= 0):
-        raise ValueError(
-            f"`{name}` expects times of at least 0, or inf, got {check.show(times.tolist())}"
-        )
+        raise ArgumentError(name, "times of at least 0, or inf", check.show(times.tolist()))
     times = np.minimum(times, edges[-1])
     found = edges[np.rint(times / edges[-1] * (edges.size - 1)).astype(np.int64)]
     for t in np.flatnonzero(np.abs(found - times) > _SAME * edges[-1]).tolist():
         below = int(np.searchsorted(edges, times[t])) - 1
-        raise ValueError(
-            f"`{name}` expects times between steps, multiples of {edges[1]:g}, got {times[t]:g} "
-            f"for task {t + 1}: use {edges[below]:g} or {edges[below + 1]:g}, or other `steps`"
+        raise ArgumentError(
+            name,
+            f"times between steps, multiples of {edges[1]:g}",
+            f"{times[t]:g} for task {t + 1}: use {edges[below]:g} or "
+            f"{edges[below + 1]:g}, or other `steps`",
         )
     return np.asarray(found)

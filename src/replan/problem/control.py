@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from replan import check
+from replan.errors import ArgumentError
 
 Range = tuple[float, float]
 
@@ -53,9 +54,7 @@ class Control:
             for name in names:
                 check.word(tie, name)
                 if name not in ranges:
-                    raise ValueError(
-                        f"`{tie}` expects knobs that are controlled, got {check.show(name)}"
-                    )
+                    raise ArgumentError(tie, "knobs that are controlled", check.show(name))
             object.__setattr__(self, tie, tuple(names))
         object.__setattr__(self, "lr", ranges.pop("lr", None))
         object.__setattr__(self, "knobs", ranges)
@@ -76,12 +75,12 @@ def _free(name: str, value: Any) -> bool | Literal["constant"]:
     if isinstance(value, str) and value == "constant":
         return "constant"
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f'`{name}` expects true, false or "constant", got {check.show(value)}')
+        raise ArgumentError(name, 'true, false or "constant"', check.show(value))
     return bool(value)
 
 
 def _range(name: str, value: Any) -> Range:
     low, high = check.array(name, value, (2,))
     if low > high:
-        raise ValueError(f"`{name}` expects min ≤ max, got min {low:g} and max {high:g}")
+        raise ArgumentError(name, "min ≤ max", f"min {low:g} and max {high:g}")
     return float(low), float(high)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan._common.naming import named
+from replan.errors import ArgumentError, renamed
 from replan.models import Knob
 from replan.models.stacked import StackedModel
 from replan.problem.problem import Problem
@@ -105,9 +105,8 @@ class Ensemble(Problem):
         """
         starts = check.items("start", changes.pop("start", self.start), "a start for each member")
         if len(starts) != len(self.members):
-            raise ValueError(
-                f"`start` expects {len(self.members)} starts, one for each member, "
-                f"got {len(starts)}"
+            raise ArgumentError(
+                "start", f"{len(self.members)} starts, one for each member", f"{len(starts)}"
             )
         problems = [
             member.changed(start=start, **changes)
@@ -159,13 +158,14 @@ def _named(problems: Any) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
         listed = list(check.items("problems", problems, "problems"))
         names = tuple(f"member {m + 1}" for m in range(len(listed)))
     if not listed:
-        raise ValueError("`problems` expects at least one problem, got none")
+        raise ArgumentError("problems", "at least one problem", "none")
     for one in listed:
         check.instance("problems", one, Problem, "problems")
         if isinstance(one, Ensemble):
-            raise ValueError(
-                f"`problems` expects problems with one member each, got {check.show(one)}: give "
-                "the `members` of all ensembles to a single one"
+            raise ArgumentError(
+                "problems",
+                "problems with one member each",
+                f"{check.show(one)}: give the `members` of all ensembles to a single one",
             )
     return names, tuple(listed)
 
@@ -174,12 +174,13 @@ def _to_test_on(unseen: Any, risk: Risk) -> Ensemble | None:
     """Return the problems to test on as an ensemble; refuse equal weights beside others."""
     if unseen is None or isinstance(unseen, Ensemble):
         return unseen
-    with named({"problems": "unseen"}):
+    with renamed({"problems": "unseen"}):
         found = Ensemble(unseen)
     if np.ptp(risk.weights) > 0:
-        raise ValueError(
-            "`unseen` expects an Ensemble with `member_weights` where the members have them, got "
-            f"{check.show(unseen)}"
+        raise ArgumentError(
+            "unseen",
+            "an Ensemble with `member_weights` where the members have them",
+            check.show(unseen),
         )
     return found
 
@@ -191,7 +192,6 @@ def _check_same(first: Problem, other: Problem, name: str) -> None:
         "tasks": (ours.tasks, theirs.tasks),
         "loss names": (ours.loss_names, theirs.loss_names),
         "knobs": _where_different(ours.knobs, theirs.knobs),
-        "end knobs": _where_different(ours.end_knobs, theirs.end_knobs),
     }
     pairs |= {key: (getattr(first, key), getattr(other, key)) for key in _SHARED}
     pairs |= {
@@ -205,9 +205,10 @@ def _check_same(first: Problem, other: Problem, name: str) -> None:
     }
     for key, (one, another) in pairs.items():
         if one != another:
-            raise ValueError(
-                f"`problems` expects members with the same {key}, got {check.show(one)} and, in "
-                f"{name}, {check.show(another)}"
+            raise ArgumentError(
+                "problems",
+                f"members with the same {key}",
+                f"{check.show(one)} and, in {name}, {check.show(another)}",
             )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
-from replan._common.naming import named
-from replan.problem.sections import check_keys, toml
-from replan.models.stacked import in_threads
+from replan.errors import ArgumentError, renamed
 from replan.models.registry import DEFAULT
+from replan.models.stacked import in_threads
 from replan.problem.risk import risk_of
+from replan.schema import check_keys, toml
 
 _SPANNED = ("risk", "weights", "test_seeds")  # beside keys of [model]
 _LISTED = ("risk", "weights", "members", "test_members", "test_weights")
@@ -63,12 +63,12 @@ def ensemble_from(ensemble: Callable[..., Any], content: Mapping[str, Any], make
     listed = "members" in section
     described = _one_by_one(shared, section) if listed else _spanned(shared, section)
     count = len(described.members)
-    with named({"member_weights": "ensemble.weights", "risk": "ensemble.risk"}):
+    with renamed({"member_weights": "ensemble.weights", "risk": "ensemble.risk"}):
         risk = risk_of(section.get("risk", "mean"), section.get("weights"), count)
     members, tests = (_made(some, make, section) for some in described[:2])
     unseen = None
     if tests:
-        with named({"member_weights": "ensemble.test_weights"}):
+        with renamed({"member_weights": "ensemble.test_weights"}):
             unseen = ensemble(tests, described.test_weights(risk.weights))
     return ensemble(members, risk.weights, risk.word, unseen=unseen)
 
@@ -78,7 +78,7 @@ def _made(members: Sequence[_Member], make: Make, section: Mapping[str, Any]) ->
     names = {f"model.{key}": f"ensemble.{key}" for key in section if key not in _OWN}
 
     def one(i: int) -> Any:
-        with named(names):
+        with renamed(names):
             return make(members[i].content)
 
     if not members:
@@ -101,7 +101,7 @@ def _one_by_one(shared: Mapping[str, Any], section: Mapping[str, Any]) -> _Descr
             )
     members = _listed(shared, section, "members")
     if not members:
-        raise ValueError("`ensemble.members` expects at least one member, got none")
+        raise ArgumentError("ensemble.members", "at least one member", "none")
     tests = _listed(shared, section, "test_members")
     if tests and "weights" in section and "test_weights" not in section:
         raise ValueError(
@@ -162,7 +162,7 @@ def _product(
     for choices in axes.values():
         count *= len(choices)
     if count > _MOST:
-        raise ValueError(f"`ensemble` expects at most {_MOST} members, got {count}")
+        raise ArgumentError("ensemble", f"at most {_MOST} members", count)
     fixed = check.instance("model", shared.get("model", {}), Mapping, "a table of keys")
     found = []
     for values in product(*axes.values()):
@@ -200,26 +200,23 @@ def _seeds_of(shared: Mapping[str, Any]) -> list[int] | None:
     if not tables:
         return None
     if len(tables) > 1:
-        raise ValueError(f"`start` expects `seeds` in one table, got {' and '.join(tables)}")
+        raise ArgumentError("start", "`seeds` in one table", f"{' and '.join(tables)}")
     [key] = tables
     if "seed" in shared["start"][key]:
-        raise ValueError(f"`start.{key}` expects `seed` or `seeds`, got both")
+        raise ArgumentError(f"start.{key}", "`seed` or `seeds`", "both")
     return _seeds(f"start.{key}.seeds", shared["start"][key]["seeds"], 0)
 
 
 def _test_seeds(given: Any, seeds: list[int] | None) -> list[int]:
     """Return seeds that are not among the others; a count means those after them."""
     if seeds is None:
-        raise ValueError(
-            "`ensemble.test_seeds` expects `seeds` in [start], such as pretrain = { seeds = 8 }, "
-            "got none"
+        raise ArgumentError(
+            "ensemble.test_seeds", "`seeds` in [start], such as pretrain = { seeds = 8 }", "none"
         )
     found = _seeds("ensemble.test_seeds", given, max(seeds) + 1)
     for seed in found:
         if seed in seeds:
-            raise ValueError(
-                f"`ensemble.test_seeds` expects seeds that are not in [start], got {seed}"
-            )
+            raise ArgumentError("ensemble.test_seeds", "seeds that are not in [start]", seed)
     return found
 
 
@@ -227,7 +224,7 @@ def _seeds(name: str, given: Any, first: int) -> list[int]:
     """Return seeds that are listed, or so many from `first` on."""
     if isinstance(given, list | tuple):
         if not given:
-            raise ValueError(f"`{name}` expects at least one seed, got none")
+            raise ArgumentError(name, "at least one seed", "none")
         return _different(name, "seeds", [check.integer(name, seed) for seed in given])
     return list(range(first, first + check.integer(name, given, at_least=1, at_most=_MOST)))
 
@@ -236,9 +233,8 @@ def _values(key: str, given: Any) -> list[Any]:
     """Return the values of a key of the model, of which there is at least one."""
     near = check.hint(key, _SPANNED)
     if not isinstance(given, list | tuple) or not given:
-        raise ValueError(
-            f"`ensemble.{key}` expects a list of values for a key of [model], "
-            f"got {check.show(given)}{near}"
+        raise ArgumentError(
+            f"ensemble.{key}", "a list of values for a key of [model]", f"{check.show(given)}{near}"
         )
     return _different(f"ensemble.{key}", "values", given, near)
 
@@ -249,6 +245,6 @@ def _different(name: str, what: str, given: Iterable[Any], near: str = "") -> li
     for one in found:
         text = json.dumps(float(one) if type(one) is int else one, sort_keys=True, default=str)
         if text in seen:
-            raise ValueError(f"`{name}` expects different {what}, got {toml(one)} twice{near}")
+            raise ArgumentError(name, f"different {what}", f"{toml(one)} twice{near}")
         seen.add(text)
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from replan.models import find
-from replan.models.registry import DEFAULT
+from replan.models.registry import DEFAULT, find
 
 _HEAD = "# A training problem for replan. Times are in samples per input dimension.\n"
 _EXAMPLE = """\

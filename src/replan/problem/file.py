@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, create_model
 
 from replan import check, files
-from replan._common.naming import named
-from replan.problem.sections import Section, paths, read, task_from_one, toml, toml_key
-from replan.models import Model, find
-from replan.models.registry import DEFAULT
+from replan.errors import ArgumentError, renamed
+from replan.models import Model
+from replan.models.registry import DEFAULT, find
 from replan.problem.control import Control
 from replan.problem.ensemble_file import ensemble_from, is_ensemble
 from replan.problem.limits import Limits
+from replan.schema import Section, paths, read, task_from_one, toml, toml_key
 
 if TYPE_CHECKING:
     from replan.problem.problem import Problem
@@ -97,9 +97,10 @@ class _Objective(Section):
                 listed[names.index(name)] = target
                 continue
             if not name.isdecimal() or len(name) > 9:
-                raise ValueError(
-                    "`objective.targets` expects tasks as keys, such as 1, or names of losses, "
-                    f"got {toml(name)}"
+                raise ArgumentError(
+                    "objective.targets",
+                    "tasks as keys, such as 1, or names of losses",
+                    f"{toml(name)}",
                 )
             listed[task_from_one("objective.targets", int(name), len(names))] = target
         return listed
@@ -180,37 +181,34 @@ def problem_from(
     problem: type[_P],
     content: Mapping[str, Any],
     model: Model | None = None,
-    *,
-    sketch: bool = False,
 ) -> _P:
     """Return the problem that the sections describe, with `model` if given, or the ensemble.
 
-    A mistake is a ValueError that names the key by its full path. sketch: with a start that costs
-    nothing (`Model.sketch_start`), to find the mistakes.
+    A mistake is a ValueError that names the key by its full path.
     """
     check.instance("content", content, Mapping, "the sections of a problem file")
     if "sweep" in content:
         raise ValueError("`sweep` makes this a study: `replan sweep FILE` runs it")
     if model is None and is_ensemble(content):
-        make = partial(problem_from, problem, sketch=sketch)
+        make = partial(problem_from, problem)
         return ensemble_from(problem.of_members, content, make)
     file = read(_File, content)
     if model is None:
         settings = dict(file.model)
         kind = settings.pop("kind", DEFAULT)
         if not isinstance(kind, str):
-            raise ValueError(f"`model.kind` expects a word, got {toml(kind)}")
-        with named(paths(file.model, "model")):
+            raise ArgumentError("model.kind", "a word", f"{toml(kind)}")
+        with renamed(paths(file.model, "model")):
             model = find(kind).from_dict(settings)
     check.instance("model", model, Model, "a dynamics such as TeacherStudent")
     start_paths = paths(file.start, "start")
-    with named(start_paths):
-        start = (model.sketch_start if sketch else model.start_from_dict)(file.start)
+    with renamed(start_paths):
+        start = model.start_from_dict(file.start)
     names = list(model.layout.knobs)
     settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
     free = read(_with_knobs(_Control, names, _Knob), file.control, "control")
     turned = {name: getattr(free, name) for name in names if getattr(free, name) is not None}
-    with named({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
+    with renamed({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
         control = Control(
             free.tasks,
             knobs={name: (x.min, x.max) for name, x in turned.items()},
@@ -221,7 +219,7 @@ def problem_from(
     own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}
     own |= {key: f"objective.{key}" for key in _Objective.model_fields}
     own |= {key: f"limits.{key}" for key in _Limits.model_fields}
-    with named(start_paths | own):
+    with renamed(start_paths | own):
         return problem(
             model,
             start,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints
+from replan.errors import ArgumentError
 
 
 class StepLimits(NamedTuple):
@@ -101,9 +102,7 @@ class Limits:
             if getattr(self, name) is not None:
                 shares = check.array(name, getattr(self, name), ("T",))
                 if shares.size and (shares.min() < 0 or shares.max() > 1):
-                    raise ValueError(
-                        f"`{name}` expects shares from 0 to 1, got {check.show(shares.tolist())}"
-                    )
+                    raise ArgumentError(name, "shares from 0 to 1", check.show(shares.tolist()))
                 object.__setattr__(self, name, tuple(shares.tolist()))
 
     def on_grid(self, there: Bools, duration: float, arrivals: Ints | None = None) -> StepLimits:
@@ -119,21 +118,18 @@ class Limits:
         most = check.array("max_share", high_given, (tasks,))
         for t in range(tasks):
             if least[t] > most[t]:
-                raise ValueError(
-                    f"`min_share` expects at most `max_share`, got {least[t]:g} and {most[t]:g} "
-                    f"for task {t + 1}"
+                raise ArgumentError(
+                    "min_share",
+                    "at most `max_share`",
+                    f"{least[t]:g} and {most[t]:g} for task {t + 1}",
                 )
         if least.sum() > 1 + 1e-9:
-            raise ValueError(
-                f"`min_share` expects shares that sum to at most 1, got {least.sum():g}"
-            )
+            raise ArgumentError("min_share", "shares that sum to at most 1", f"{least.sum():g}")
         if most.sum() < 1 - 1e-9:
-            raise ValueError(
-                f"`max_share` expects shares that sum to at least 1, got {most.sum():g}"
-            )
+            raise ArgumentError("max_share", "shares that sum to at least 1", f"{most.sum():g}")
         if self.min_dwell > duration * (1 + 1e-9):
-            raise ValueError(
-                f"`min_dwell` expects at most the duration {duration:g}, got {self.min_dwell:g}"
+            raise ArgumentError(
+                "min_dwell", f"at most the duration {duration:g}", f"{self.min_dwell:g}"
             )
         low = np.ceil(least * steps - 1e-6).astype(np.int64)
         high = np.floor(most * steps + 1e-6).astype(np.int64)
@@ -145,9 +141,10 @@ class Limits:
         dwell = max(1, int(np.ceil(self.min_dwell * steps / duration - 1e-6)))
         switches = steps - 1 if self.max_switches is None else min(self.max_switches, steps - 1)
         for t in np.flatnonzero(low > there.sum(axis=0)).tolist():
-            raise ValueError(
-                f"`min_share` of task {t + 1} expects at most {there[:, t].mean():.6g}, as long as "
-                f"it is there, got {least[t]:g}"
+            raise ArgumentError(
+                f"min_share of task {t + 1}",
+                f"at most {there[:, t].mean():.6g}, as long as it is there",
+                f"{least[t]:g}",
             )
         first = np.zeros(tasks, np.int64) if arrivals is None else arrivals
         replay = self._replay(there, duration, first)
@@ -173,19 +170,22 @@ class Limits:
         if self.max_replay is None:
             return np.zeros_like(there), begins, np.zeros(steps, np.int64)
         if starts.size == 1:
-            raise ValueError(
-                "`max_replay` expects tasks that arrive during the training, got none: give "
-                "`arrivals`, or limit old tasks by `max_share`"
+            raise ArgumentError(
+                "max_replay",
+                "tasks that arrive during the training",
+                "none: give `arrivals`, or limit old tasks by `max_share`",
             )
         old, lengths = first < starts[interval][:, None], np.bincount(interval)
         most = np.floor(self.max_replay * lengths + 1e-6).astype(np.int64)
         forced = np.bincount(interval, ~np.any(there & ~old, axis=1))
         for k in np.flatnonzero(forced > most).tolist():
             since, until = (x * duration / steps for x in (starts[k], starts[k] + lengths[k]))
-            raise ValueError(
-                f"`max_replay` expects at least {forced[k] / lengths[k]:.6g} here, got "
-                f"{self.max_replay:g}: tasks that arrive at {since:g} are away for that part of "
-                f"the time until {until:g}, which leaves only older ones"
+            raise ArgumentError(
+                "max_replay",
+                f"at least {forced[k] / lengths[k]:.6g} here",
+                f"{self.max_replay:g}: tasks that arrive at {since:g} are away for"
+                f" that part of the time until {until:g}, which leaves only older"
+                " ones",
             )
         capped = most < lengths
         capped[0] = False  # nothing is old
@@ -236,7 +236,7 @@ def _mean(name: str, value: Any) -> tuple[float, float]:
         value = (value, value)
     low, high = check.array(f"mean of {name}", value, (2,))
     if low > high:
-        raise ValueError(f"`mean` of {name} expects min ≤ max, got min {low:g} and max {high:g}")
+        raise ArgumentError(f"mean of {name}", "min ≤ max", f"min {low:g} and max {high:g}")
     return float(low), float(high)
 
 

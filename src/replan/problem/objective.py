@@ -10,6 +10,7 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
+from replan.errors import ArgumentError
 from replan.models import Model
 from replan.problem.availability import Availability
 
@@ -123,8 +124,9 @@ def goal_of(name: Any, weights: Floats, presence: Availability, model: Model) ->
     if found == "seen":
         counts = counts & (presence.arrivals < presence.duration)
     if not counts.any():
-        raise ValueError(
-            f"`weights` expects one above 0 {'of a task that arrives ' * (found == 'seen')}where "
-            f"the goal is {found}, got {check.show(weights.tolist())}"
+        raise ArgumentError(
+            "weights",
+            f"one above 0 {'of a task that arrives ' * (found == 'seen')}where the goal is {found}",
+            check.show(weights.tolist()),
         )
     return Goal(found, weights / weights.max() if found == "worst" else weights, presence)

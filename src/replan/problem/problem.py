@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check, files
-from replan.core import memory
 from replan.check import Floats
+from replan.core import memory
+from replan.errors import ArgumentError
 from replan.models import Model
 from replan.models.base import first_state
 from replan.models.registry import import_named
-from replan.problem.control import Control
-from replan.problem.objective import Goal, GoalName, goal_of
-from replan.problem.limits import Limits, StepLimits
 from replan.problem.availability import Availability, presence
+from replan.problem.control import Control
+from replan.problem.limits import Limits, StepLimits
+from replan.problem.objective import Goal, GoalName, goal_of
 from replan.problem.risk import ONE, Risk
 from replan.protocol import Protocol
 
@@ -95,7 +96,7 @@ class Problem:
     of_members: ClassVar[Callable[..., Any]]  # makes an `Ensemble`; set where that is defined
     knob_values: dict[str, float] = field(init=False)
     state: Floats = field(init=False)
-    presence: Availability = field(init=False)
+    availability: Availability = field(init=False)
     measure: Goal = field(init=False)
     step_limits: StepLimits = field(init=False)
 
@@ -105,23 +106,14 @@ class Problem:
         check.instance("limits", self.limits, Limits, "a Limits(max_share=…, …)")
         for name in ("kind", "tasks"):
             if not hasattr(self.model, name):
-                raise ValueError(
-                    f"`model` expects a dynamics with `{name}`, "
-                    f"got a {type(self.model).__name__} without"
-                )
-        for knob in self.model.end_knobs:
-            if not np.isfinite(knob.high - knob.low):
-                raise ValueError(
-                    f"`model` expects end knobs with finite ranges, got {knob.name} from "
-                    f"{knob.low:g} to {knob.high:g}"
+                raise ArgumentError(
+                    "model", f"a dynamics with `{name}`", f"a {type(self.model).__name__} without"
                 )
         tasks, count = self.model.tasks, len(self.model.loss_names)
         weights = self._weights("weights", np.full(count, 1 / count))
         running = self._weights("running", np.zeros(count))
         if weights.max() == 0 and running.max() == 0:
-            raise ValueError(
-                f"`weights` expects numbers not all 0, got {check.show(weights.tolist())}"
-            )
+            raise ArgumentError("weights", "numbers not all 0", check.show(weights.tolist()))
         values = self._knob_values()
         for name, value in {
             "duration": check.number("duration", self.duration, above=0),
@@ -141,7 +133,7 @@ class Problem:
             2 * memory.COPIES * self.steps * size,
         )
         present = presence(self.arrivals, self.departures, tasks, self.edges)
-        object.__setattr__(self, "presence", present)
+        object.__setattr__(self, "availability", present)
         object.__setattr__(self, "measure", goal_of(self.goal, weights, present, self.model))
         if self.control.tasks == "constant" and not present.always:
             raise ValueError(
@@ -151,14 +143,15 @@ class Problem:
         first = np.rint(present.arrivals / self.duration * self.steps).astype(np.int64)
         limits = self.limits.on_grid(present.on(self.edges), self.duration, first)
         if limits.binding and not self.control.tasks:
-            raise ValueError(
-                "`limits` expects limits only where `control.tasks` is true, "
-                f"got {check.show(self.limits)}"
+            raise ArgumentError(
+                "limits", "limits only where `control.tasks` is true", check.show(self.limits)
             )
         if limits.on_stays and self.control.tasks == "constant":
-            raise ValueError(
-                "`limits` expects no limits on stays and switches where `control.tasks` is "
-                f'"constant": a mixture of tasks has neither, got {check.show(self.limits)}'
+            raise ArgumentError(
+                "limits",
+                "no limits on stays and switches where `control.tasks` is"
+                ' "constant": a mixture of tasks has neither',
+                check.show(self.limits),
             )
         object.__setattr__(self, "step_limits", limits)
         self._check_means()
@@ -180,9 +173,8 @@ class Problem:
             known.check(f"control.{name}", high)
         for name in self.control.shared:
             if not knobs[name].per_task:
-                raise ValueError(
-                    f"`shared` expects knobs with a value for each task, got {name}, which has one "
-                    "for all"
+                raise ArgumentError(
+                    "shared", "knobs with a value for each task", f"{name}, which has one for all"
                 )
         values = {}
         for name, knob in knobs.items():
@@ -190,9 +182,11 @@ class Problem:
             default = min(max(knob.default, low), high)
             values[name] = value = knob.check(name, given.get(name, default))
             if not low <= value <= high:
-                raise ValueError(
-                    f"`{name}` expects a {'rate' if knob.rate else 'value'} within "
-                    f"`control.{name}`, {low:g} to {high:g}, got {value:g}"
+                raise ArgumentError(
+                    name,
+                    f"a {('rate' if knob.rate else 'value')} within `control."
+                    f"{name}`, {low:g} to {high:g}",
+                    f"{value:g}",
                 )
         return values
 
@@ -201,14 +195,13 @@ class Problem:
         for name, (least, most) in self.limits.mean.items():
             check.one_of("mean", name, self.model.layout.knobs)
             if name not in self.control.ranges:
-                raise ValueError(
-                    f"`mean` expects knobs that are controlled, got {name}, which is fixed"
-                )
+                raise ArgumentError("mean", "knobs that are controlled", f"{name}, which is fixed")
             low, high = self.control.ranges[name]
             if most < low or least > high:
-                raise ValueError(
-                    f"`mean` of {name} expects a mean within `control.{name}`, {low:g} to "
-                    f"{high:g}, got {least:g}" + (f" to {most:g}" if most > least else "")
+                raise ArgumentError(
+                    f"mean of {name}",
+                    f"a mean within `control.{name}`, {low:g} to {high:g}",
+                    f"{least:g}{f' to {most:g}' if most > least else ''}",
                 )
             per_task = self.model.layout.knobs[name].per_task and self.model.tasks > 1
             if per_task and self.control.tasks and name not in self.control.shared:
@@ -272,7 +265,7 @@ class Problem:
             return given
         names = self.model.loss_names
         if not given:
-            raise ValueError(f"`{name}` expects a number for at least one loss, got none")
+            raise ArgumentError(name, "a number for at least one loss", "none")
         for key in given:
             check.one_of(name, key, names)
         return [given.get(key, default) for key in names]
@@ -281,9 +274,7 @@ class Problem:
         given = self._listed(name, getattr(self, name), 0.0)
         weights = check.array(name, default if given is None else given, default.shape)
         if weights.min() < 0:
-            raise ValueError(
-                f"`{name}` expects numbers of at least 0, got {check.show(weights.tolist())}"
-            )
+            raise ArgumentError(name, "numbers of at least 0", check.show(weights.tolist()))
         return weights
 
     def _targets(self) -> Floats:
@@ -294,7 +285,7 @@ class Problem:
         expects = f"{count} numbers or None"
         given = check.items("targets", self._listed("targets", self.targets, None), expects)
         if len(given) != count:
-            raise ValueError(f"`targets` expects {expects}, got {len(given)}")
+            raise ArgumentError("targets", expects, f"{len(given)}")
 
         def bound(x: Any) -> float:
             none = x is None or (isinstance(x, float) and x == np.inf)
@@ -348,7 +339,9 @@ class Problem:
     def __repr__(self) -> str:
         knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())
         goal = "" if self.goal == "final" else f', goal="{self.goal}"'
-        times = "" if self.availability.always else f", arrivals={self.availability.arrivals.tolist()}"
+        times = (
+            "" if self.availability.always else f", arrivals={self.availability.arrivals.tolist()}"
+        )
         return f"Problem({self.model!r}, duration={self.duration:g}{knobs}{times}{goal})"
 
     @property
@@ -360,23 +353,21 @@ class Problem:
         """Return the protocol if it fits this problem; else refuse it, naming the argument."""
         if not isinstance(protocol, Protocol):
             hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
-            raise ValueError(f"`{name}` expects a Protocol, got {check.show(protocol)}{hint}")
+            raise ArgumentError(name, "a Protocol", f"{check.show(protocol)}{hint}")
         tasks = self.model.tasks
         if protocol.tasks != tasks:
-            raise ValueError(f"`{name}` expects a protocol of {tasks} tasks, got {protocol.tasks}")
+            raise ArgumentError(name, f"a protocol of {tasks} tasks", f"{protocol.tasks}")
         if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
-            raise ValueError(
-                f"`{name}` expects a protocol of duration {self.duration:g}, "
-                f"got {protocol.duration:g}"
+            raise ArgumentError(
+                name, f"a protocol of duration {self.duration:g}", f"{protocol.duration:g}"
             )
         panel = self.model.layout
         for knob, values in protocol.knobs.items():
             check.one_of(f"knobs of {name}", knob, panel.knobs)
             known = panel.knobs[knob]
             if values.ndim == 2 and not known.per_task:
-                raise ValueError(
-                    f"`{name}` expects one value of {knob} per step for all tasks, got one for "
-                    "each task"
+                raise ArgumentError(
+                    name, f"one value of {knob} per step for all tasks", "one for each task"
                 )
             for value in (values.min(), values.max()):
                 known.check(f"{knob} of {name}", value)

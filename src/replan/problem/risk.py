@@ -10,6 +10,7 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
+from replan.errors import ArgumentError
 
 RiskLevel = Literal["mean", "worst"] | float
 
@@ -111,7 +112,7 @@ def _weights(given: Any, count: int) -> Floats:
         return np.full(count, 1 / count)
     weights = check.array("member_weights", given, (count,))
     if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
-        raise ValueError(
-            f"`member_weights` expects numbers above 0 of sum 1, got {check.show(weights.tolist())}"
+        raise ArgumentError(
+            "member_weights", "numbers above 0 of sum 1", check.show(weights.tolist())
         )
     return np.asarray(weights / weights.sum())

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.core import memory
 from replan.check import Floats, Ints
-from replan.progress import Meter, Watch
-from replan.models import Chain, IntegrationError, Simulable, require
+from replan.core import memory
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.capabilities import Chain, Simulable, require_simulable
 from replan.problem import Ensemble, Problem
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.samples import ORDERS, Samples, sample_count
 from replan.simulation._simulation import Simulation
@@ -95,7 +96,7 @@ def simulate(
     threads = check.integer("threads", threads, at_least=1)
     samples = sample_count(protocol, dimension)
     if samples == 0:
-        raise ValueError(f"`dimension` expects enough dimensions for one sample, got {dimension}")
+        raise ArgumentError("dimension", "enough dimensions for one sample", dimension)
     if times is None:
         times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), presence.changes)
     looks = _looks(times, protocol.duration, dimension, samples)
@@ -165,16 +166,16 @@ def check_simulable(
 ) -> tuple[Simulable, str]:
     """Return a problem's model and the name of the engine; refuse what cannot be simulated."""
     if isinstance(problem, Ensemble):
-        raise ValueError(
-            f"`problem` expects one problem to simulate, got an ensemble of "
-            f"{len(problem.members)}: simulate its `members` one by one"
+        raise ArgumentError(
+            "problem",
+            "one problem to simulate",
+            f"an ensemble of {len(problem.members)}: simulate its `members` one by one",
         )
-    model = require(problem.model, Simulable, "simulate")
+    model = require_simulable(problem.model)
     engine = model.choose_engine(engine)
     if check.integer("dimension", dimension) < model.least_dimension:
-        raise ValueError(
-            f"`dimension` expects at least {model.least_dimension}, room for all units, "
-            f"got {dimension}"
+        raise ArgumentError(
+            "dimension", f"at least {model.least_dimension}, room for all units", dimension
         )
     check.integer("seeds", seeds, at_least=1)
     check.integer("seed", seed)
@@ -225,16 +226,17 @@ def _accept(after: Simulation, problem: Problem, dimension: int, seeds: int, eng
     """Refuse an earlier simulation that runs cannot continue from."""
     check.instance("after", after, Simulation, "a Simulation")
     if after.problem.to_dict()["model"] != problem.to_dict()["model"]:
-        raise ValueError("`after` expects a simulation of the same model, got another one")
+        raise ArgumentError("after", "a simulation of the same model", "another one")
     for name, wanted in (("engine", engine), ("dimension", dimension), ("seeds", seeds)):
         if after.settings[name] != wanted:
-            raise ValueError(
-                f"`after` expects a simulation with `{name}` {wanted}, got {after.settings[name]}"
+            raise ArgumentError(
+                "after", f"a simulation with `{name}` {wanted}", f"{after.settings[name]}"
             )
     if after.failures:
-        raise ValueError(
-            f"`after` expects finished runs, got {len(after.failures)} of {seeds} that diverged "
-            "or were stopped"
+        raise ArgumentError(
+            "after",
+            "finished runs",
+            f"{len(after.failures)} of {seeds} that diverged or were stopped",
         )
 
 
@@ -242,9 +244,7 @@ def _looks(times: ArrayLike, duration: float, dimension: int, samples: int) -> I
     """Return after how many samples to record the runs; the end is always included."""
     wanted = check.array("times", times, ("m",))
     if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
-        raise ValueError(
-            f"`times` expects times from 0 to {duration:g}, got {check.show(wanted.tolist())}"
-        )
+        raise ArgumentError("times", f"times from 0 to {duration:g}", check.show(wanted.tolist()))
     looks = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
     return np.unique(np.append(looks, samples))
 
@@ -255,5 +255,5 @@ def _order(order: str | Sequence[int], samples: int, tasks: int) -> str | Ints:
         return check.one_of("order", order, ORDERS)
     given = check.task_list("order", order, tasks)
     if given.size != samples:
-        raise ValueError(f"`order` expects {samples} tasks, one per sample, got {given.size}")
+        raise ArgumentError("order", f"{samples} tasks, one per sample", f"{given.size}")
     return given

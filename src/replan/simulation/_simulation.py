@@ -12,8 +12,6 @@ import numpy as np
 from replan import files
 from replan.check import Floats
 from replan.curves import Curves
-from replan.models import HasOverlaps, require
-from replan.models.base import with_ends
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -55,19 +53,14 @@ class Simulation:
 
     @cached_property
     def losses(self) -> Floats:
-        """All losses (seeds, m, L), with the end knobs that are best in theory."""
+        """All losses (seeds, m, L)."""
         with np.errstate(invalid="ignore"):
-            return self.problem.model.losses(with_ends(self.states, self.theory.ends))
+            return self.problem.model.losses(self.states)
 
     @property
     def final_losses(self) -> Floats:
         """The final losses (seeds, L)."""
         return self.losses[:, -1]
-
-    @property
-    def overlaps(self) -> Any:
-        """The overlaps, with seeds and times in front, of a model that has them."""
-        return require(self.problem.model, HasOverlaps, "overlaps").overlaps(self.states)
 
     @cached_property
     def curves(self) -> Curves:

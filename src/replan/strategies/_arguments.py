@@ -9,7 +9,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from replan import check
-from replan.problem.sections import task_from_one
+from replan.errors import ArgumentError
+from replan.schema import task_from_one
 from replan.strategies._strategy import Strategy
 
 _OTHERS = ("problem", "protocol", "progress")  # arguments that are no settings
@@ -64,7 +65,7 @@ def _argument(name: str, value: Any, parameter: inspect.Parameter, tasks: int) -
     if set(kinds) <= {*_SCALARS, NoneType}:
         return _scalar(name, value, [kind for kind in kinds if kind is not NoneType])
     if isinstance(value, str):
-        raise ValueError(f"`{name}` expects numbers separated by commas, got {check.show(value)}")
+        raise ArgumentError(name, "numbers separated by commas", check.show(value))
     values = value if isinstance(value, list) else [value]
     return [task(one) for one in values] if Sequence[check.Task] in kinds else values
 
@@ -76,4 +77,4 @@ def _scalar(name: str, value: Any, kinds: list[type]) -> Any:
     if float in kinds and type(value) in (int, float):
         return check.number(name, value)
     expects = " or ".join(_SCALARS[kind] for kind in kinds)
-    raise ValueError(f"`{name}` expects {expects}, got {check.show(value)}")
+    raise ArgumentError(name, expects, check.show(value))

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints, Task
-from replan.progress import Meter, Watch
-from replan.models import IntegrationError
+from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.strategies._strategy import Strategy, UnfitError, main_rate, strategy
 from replan.trajectory import Trajectory, evaluate
@@ -165,9 +165,10 @@ def focus_then_replay(
     new = problem.availability.newest(problem.edges)[arrivals].tolist()
     if new_task is not None:
         if len(new) > 1:
-            raise ValueError(
-                "`new_task` expects None where tasks arrive: each is new when it does, got "
-                f"{check.show(new_task)}"
+            raise ArgumentError(
+                "new_task",
+                "None where tasks arrive: each is new when it does",
+                check.show(new_task),
             )
         new = [_task(problem, "new_task", new_task)]
     if problem.model.loss_names != problem.model.task_names:
@@ -365,7 +366,7 @@ def grid_search(
     ]
     for name, values in zip(grid, lists, strict=True):
         if not values:
-            raise ValueError(f"`{name}` expects at least one value to try, got none")
+            raise ArgumentError(name, "at least one value to try", "none")
     tried = []
     combinations = list(product(*lists))
     with Meter(progress, "grid points", len(combinations)) as meter:
@@ -534,7 +535,7 @@ def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:
     tasks = problem.model.tasks
     chosen = check.task_list("order", range(tasks) if order is None else order, tasks).tolist()
     if not chosen:
-        raise ValueError("`order` expects at least one task, got none")
+        raise ArgumentError("order", "at least one task", "none")
     return chosen
 
 

@@ -8,6 +8,7 @@ from functools import update_wrapper
 from typing import Any, overload
 
 from replan import check
+from replan.errors import ArgumentError
 from replan.problem import Problem
 from replan.protocol import Protocol
 
@@ -113,24 +114,24 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
 def _check(recipe: Any, needs: tuple[str, ...]) -> None:
     """Refuse a recipe that cannot be called with a problem alone, or lacks what it needs."""
     if not inspect.isfunction(recipe):
-        raise ValueError(f"`recipe` expects a function, got {check.show(recipe)}")
+        raise ArgumentError("recipe", "a function", check.show(recipe))
     signature = inspect.signature(recipe)
     try:
         signature.bind("a problem", **dict.fromkeys(needs))
     except TypeError as error:
         also = f", with the settings {' and '.join(needs)}," if needs else ""
-        raise ValueError(
-            f"`recipe` expects a function{also} that can be called with a problem alone, "
-            f"got {recipe.__name__}{signature}: {error}"
+        raise ArgumentError(
+            "recipe",
+            f"a function{also} that can be called with a problem alone",
+            f"{recipe.__name__}{signature}: {error}",
         ) from None
 
 
 def _add(made: Strategy) -> Strategy:
     known = STRATEGIES.get(made.name, made).recipe
     if (known.__module__, known.__qualname__) != (made.recipe.__module__, made.recipe.__qualname__):
-        raise ValueError(
-            f"`strategy` expects a new name, got {check.show(made.name)}, which is one of "
-            f"{known.__module__}"
+        raise ArgumentError(
+            "strategy", "a new name", f"{check.show(made.name)}, which is one of {known.__module__}"
         )
     STRATEGIES[made.name] = made
     return made

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from replan import check
 from replan.core.interrupt import interrupted
-from replan.problem.sections import Section, read, toml
+from replan.schema import Section, read, toml
 
 MOST = 100_000  # values of an axis, problems and results: more have no place in one table
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from replan import check, files
 from replan.check import Floats
-from replan.core.interrupt import interrupted
 from replan.control import METHODS, Plan, solve
+from replan.core.interrupt import interrupted
 from replan.models import IntegrationError, find
 from replan.problem import Ensemble, Problem
 from replan.problem.ensemble_file import kinds

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from replan import check, files
-from replan.core import memory
-from replan._common.naming import named
-from replan.progress import Meter, Watch
 from replan.control._solve import check_solvable
+from replan.core import memory
+from replan.errors import renamed
 from replan.models._absent import Absent, AbsentError
 from replan.models.registry import import_named
 from replan.problem import Problem
 from replan.problem.file import problem_from, sections
+from replan.progress import Meter, Watch
 from replan.simulation._simulate import check_simulable
 from replan.strategies import STRATEGIES
 from replan.strategies._arguments import arguments
@@ -152,7 +152,7 @@ class Design:
         """Refuse what cannot run on a problem, as far as that is seen without computing."""
         tasks, steps = problem.model.tasks, problem.steps
         if self.plans:
-            with named({"problem": "sweep.solvers"}):
+            with renamed({"problem": "sweep.solvers"}):
                 check_solvable(problem)
             numbers = steps * (6 * tasks + problem.state.size + 4)
             memory.require(
@@ -161,7 +161,7 @@ class Design:
         if self.simulate is not None:
             settings = {key: x for key, x in self.simulate.items() if key != "order"}
             names = {key: f"sweep.simulate.{key}" for key in settings}
-            with named(names | {"simulate": "sweep.simulate"}):
+            with renamed(names | {"simulate": "sweep.simulate"}):
                 check_simulable(problem, **settings)
         model = problem.model
         absent = Absent({}, tasks, model.knobs, model.loss_names, model.end_knobs, model.task_names)

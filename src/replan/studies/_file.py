@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from replan import check
-from replan._common.naming import named
-from replan.problem.sections import Section, check_keys, from_keys, read, toml
 from replan.control import METHODS
+from replan.errors import renamed
 from replan.samples import ORDERS
+from replan.schema import Section, check_keys, from_keys, read, toml
 from replan.simulation import simulate
 from replan.strategies import STRATEGIES
 from replan.strategies._arguments import settings_of
@@ -76,7 +76,7 @@ class Run:
     @contextmanager
     def naming(self) -> Iterator[None]:
         """Have mistakes name the keys of the file."""
-        with named({key: f"{self.where}.{key}" for key in self.settings}):
+        with renamed({key: f"{self.where}.{key}" for key in self.settings}):
             yield
 
     def to_dict(self) -> dict[str, Any]:

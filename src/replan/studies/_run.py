@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from replan import files
-from replan.progress import Watch
 from replan._common.sources import reachable_sources
 from replan.control import METHODS
 from replan.models import find
 from replan.models.registry import model_modules
 from replan.problem.ensemble_file import kinds
+from replan.progress import Watch
 from replan.strategies import STRATEGIES
 from replan.studies._axes import BEGIN
 from replan.studies._cases import Content, make_start, run_on, simulate_on

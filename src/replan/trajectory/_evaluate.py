@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from replan import check
-from replan.core import memory
 from replan.check import Floats
-from replan.problem.averages import averages, simpson_weights
-from replan.models import Integration, IntegrationError, Schedule, integrate
-from replan.models.integrator import MAX_STEPS, RTOL, Status
+from replan.core import memory
+from replan.core.schedule import Schedule
+from replan.errors import IntegrationError
+from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
 from replan.models.stacked import in_threads, listed
 from replan.problem import Problem
-from replan.problem.ends import best_ends
+from replan.problem.averages import averages
 from replan.protocol import Protocol
 from replan.trajectory._trajectory import Trajectory
 
@@ -58,16 +58,13 @@ def evaluate(
         f"{steps.steps} steps and a state of {size} numbers",
         memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
     )
-    pieces = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths).cut(parts)
+    pieces = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths).subdivide(
+        parts
+    )
     accuracy = {"rtol": rtol, "max_steps": max_steps}
-    runs = _integrated(problem, [pieces] * len(problem.members), None, **accuracy)
-    ends = np.array([knob.default for knob in problem.model.end_knobs])
-    if ends.size and all(run.status == "ok" for run in runs):
-        ends = _best_ends(problem, steps, parts, runs)
-        again = [pieces._replace(substeps=run.substeps // 2) for run in runs]
-        runs = _integrated(problem, again, ends, **accuracy)
+    runs = _integrated(problem, pieces, **accuracy)
     found = [
-        _trajectory(member, protocol, steps.edges, run, parts, ends, rtol)
+        _trajectory(member, protocol, steps.edges, run, parts, rtol)
         for member, run in zip(problem.members, runs, strict=True)
     ]
     whole = found[0] if found[0].problem is problem else _joined(problem, found)
@@ -76,33 +73,19 @@ def evaluate(
     return whole
 
 
-def _integrated(
-    problem: Problem, pieces: Sequence[Schedule], ends: Floats | None, **accuracy: Any
-) -> list[Integration]:
-    """Return the runs of all members, each over its own pieces; those of several in threads."""
+def _integrated(problem: Problem, schedule: Schedule, **accuracy: Any) -> list[Integration]:
+    """Return the runs of all members, those of several in threads."""
     members = problem.members
 
     def run(m: int) -> Integration:
-        return integrate(members[m].model, members[m].state, pieces[m], ends=ends, **accuracy)
+        return integrate(members[m].model, members[m].state, schedule, **accuracy)
 
     return [run(0), *in_threads(lambda m: run(m + 1), len(members) - 1)]  # the first one compiles
 
 
-def _best_ends(
-    problem: Problem, steps: Protocol, parts: int, runs: Sequence[Integration]
-) -> Floats:
-    """Return the best values (E,) of the end knobs, one of each for all members."""
-    along = None
-    if problem.averages_count:
-        along = np.zeros((len(runs[0].states), runs[0].losses.shape[1]))
-        counts = problem.counts_along(steps.edges)
-        along[:: parts // 2] = simpson_weights(steps.lengths, counts)
-    return best_ends(problem, np.concatenate([run.states for run in runs], axis=1), along)
-
-
 def _trajectory(
     problem: Problem, protocol: Protocol, edges: Floats, run: Integration, parts: int,
-    ends: Floats, rtol: float,
+    rtol: float,
 ) -> Trajectory:  # fmt: skip
     """Return the trajectory of one member from its run, whose pieces are parts of the steps."""
     last = (len(run.states) - 1) // parts + 1
@@ -122,7 +105,6 @@ def _trajectory(
         average_errors=average_errors,
         goal_loss=goal_loss,
         goal_error=goal_error,
-        ends=ends,
         rtol=rtol,
         status=run.status,
         advice=run.advice,
@@ -168,7 +150,6 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
         average_errors=mean("average_errors"),
         goal_loss=float(weights @ [one.goal_loss for one in members]),
         goal_error=float(weights @ [one.goal_error for one in members]),
-        ends=first.ends,
         rtol=first.rtol,
         status=status,
         advice=advice,

@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
-from replan._common.naming import knob_label
 from replan.curves import Curves
-from replan.models import HasOverlaps, IntegrationError, Schedule, require
-from replan.models.base import with_ends
+from replan.errors import ArgumentError, IntegrationError
+from replan.models import Schedule
 from replan.models.integrator import Status
 from replan.problem import Problem
 from replan.protocol import Protocol
@@ -36,8 +35,7 @@ class Trajectory:
     times: (n,) the edges of the protocol's and the problem's steps. states: (n, …) the dynamics'
     states. losses: (n, L). errors: (n, L) estimated discretisation errors of the losses. substeps:
     (n − 1,) integration steps taken between the times. average_losses, average_errors: (L,) over
-    the time covered. goal_loss, goal_error: what the problem's goal makes of the losses. ends:
-    (E,) the best values of the model's end knobs, which the losses are with. status: "ok", or
+    the time covered. goal_loss, goal_error: what the problem's goal makes of the losses. status: "ok", or
     "diverged" or "inaccurate", where `advice` says when and what to try; a diverged trajectory ends
     before its divergence. members: those of the members of an ensemble, for which everything else
     is a weighted mean over them, and `states` are those of all of them.
@@ -64,7 +62,6 @@ class Trajectory:
     average_errors: Floats
     goal_loss: float
     goal_error: float
-    ends: Floats
     rtol: float
     status: Status
     advice: str
@@ -159,25 +156,13 @@ class Trajectory:
         """The states in the model's own form, with time in front."""
         return self.problem.model.unpack(self.states)
 
-    @property
-    def overlaps(self) -> Any:
-        """The overlaps, with time in front, of a model that has them."""
-        return require(self.problem.model, HasOverlaps, "overlaps").overlaps(self.states)
-
-    @property
-    def cosines(self) -> Floats:
-        """Cosine similarities (n, K, P) of hidden units and teachers, of a model that has them."""
-        return require(self.problem.model, HasOverlaps, "cosines").cosines(self.overlaps)
-
     def losses_at(self, times: ArrayLike) -> Floats:
         """Return the losses (m, L) at any times (m,), integrated there rather than interpolated."""
         wanted = check.array("times", times, ("m",))
         end = self.times[-1]
         wanted[np.abs(wanted - end) <= 1e-9 * end] = end
         if wanted.size and (wanted.min() < 0 or wanted.max() > end):
-            raise ValueError(
-                f"`times` expects times from 0 to {end:g}, got {check.show(wanted.tolist())}"
-            )
+            raise ArgumentError("times", f"times from 0 to {end:g}", check.show(wanted.tolist()))
         return np.array([self._losses_at(time) for time in wanted]).reshape(
             -1, self.losses.shape[1]
         )
@@ -197,7 +182,7 @@ class Trajectory:
 
     def _losses_of(self, states: Floats) -> Floats:
         """Return the losses (…, L) at states (…, n)."""
-        return self.problem.model.losses(with_ends(states, self.ends))
+        return self.problem.model.losses(states)
 
     @cached_property
     def sampled(self) -> tuple[Floats, Floats]:
@@ -228,12 +213,6 @@ class Trajectory:
         states = self.problem.model.roll_out(self.states[0], pieces)
         return times[: len(states)], self._losses_of(states)
 
-    @property
-    def best_ends(self) -> dict[str, float]:
-        """The values of the model's end knobs with which the objective is smallest, by name."""
-        names = [knob.name for knob in self.problem.model.end_knobs]
-        return dict(zip(names, self.ends.tolist(), strict=True))
-
     def _require_ok(self) -> None:
         if self.status != "ok":
             raise IntegrationError(self.advice)
@@ -250,7 +229,6 @@ class Trajectory:
             **({"members": self._members_to_dict()} if self.members else {}),
             "average_losses": self.average_losses.tolist(),
             **({"transfer": self.transfer.to_dict()} if ok and self.transfer else {}),
-            "ends": self.best_ends,
             "status": self.status,
             "advice": self.advice,
             **self.protocol.to_dict(),
@@ -367,12 +345,11 @@ class Trajectory:
 
     @property
     def losses_text(self) -> str:
-        """The final losses by name, and the end knobs that they are with."""
+        """The final losses by name."""
         parts = zip(self.problem.model.loss_names, self.final_losses, strict=True)
-        ends = [f"with {knob_label(name)} {x:.4g}" for name, x in self.best_ends.items()]
         first = "mean over members: " * bool(self.members)
         first += "at the end: " * self.problem.measure.throughout
-        return first + ", ".join([*(f"{name} {x:.6g}" for name, x in parts), *ends])
+        return first + ", ".join(f"{name} {x:.6g}" for name, x in parts)
 
     @property
     def name(self) -> str:

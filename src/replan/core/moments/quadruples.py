@@ -15,9 +15,9 @@ import numpy as np
 
 from replan.check import Floats, Ints
 from replan.core.compiled import compiled, index, inlined
-from replan.core.moments import _orthants
-from replan.core.moments.orthants import NOTHING, OVER_TWO_PI, bounded
+from replan.core.moments import orthants
 from replan.core.moments.erf import arcsine
+from replan.core.moments.orthants import NOTHING, OVER_TWO_PI, bounded
 
 LANES = 16
 LEAST = 1e-8  # a sine that divides: units that are closer cannot be told apart
@@ -74,7 +74,7 @@ def set_quadruples(count: int, fours: Quadruples) -> None:
             break
     _set_orthants(lanes, fours)
     _place(lanes, fours)
-    _orthants.integrate(lanes, fours.given, fours.turned, fours.whole)
+    orthants.integrate(lanes, fours.given, fours.turned, fours.whole)
     for lane in range(lanes):
         closed = 0.0625 + 0.25 * OVER_TWO_PI * fours.angles[lane]
         fours.whole[lane] = closed + OVER_TWO_PI * OVER_TWO_PI * fours.whole[lane]
@@ -164,7 +164,7 @@ def _set_orthants(lanes: Any, fours: Quadruples) -> None:
             size = math.sqrt(cofactors[a, lane] * cofactors[b, lane])
             partial = bounded(fours.minors[other, lane] / size, 1.0)
             fours.partial[pair, lane] = partial
-            fours.orthants[pair, lane] = _orthants.two(arcsine(partial))
+            fours.orthants[pair, lane] = orthants.two(arcsine(partial))
 
 
 @inlined

@@ -27,18 +27,18 @@ import math
 
 from replan.check import Floats
 from replan.core.compiled import compiled, inlined
-from replan.core.moments import _orthants
+from replan.core.moments import orthants
+from replan.core.moments.erf import arcsine
+from replan.core.moments.orthants import OVER_TWO_PI, bounded
 from replan.core.moments.quadruples import (
     FIRST,
     LEAST,
     SECOND,
     Quadruples,
     make_quadruples,
-    set_quadruples,
     set_meetings,
+    set_quadruples,
 )
-from replan.core.moments.orthants import OVER_TWO_PI, bounded
-from replan.core.moments.erf import arcsine
 
 _TINY = 1e-100  # a length of 0
 _PI = math.pi
@@ -86,7 +86,7 @@ def product(rho: float, sine: float, angle: float) -> float:
 @inlined
 def gated_own_square(rho: float, sine: float, angle: float) -> float:
     """E[Θ_a b⁺²]; its derivative by ρ is s / π."""
-    return _orthants.two(angle) + OVER_TWO_PI * rho * sine
+    return orthants.two(angle) + OVER_TWO_PI * rho * sine
 
 
 @inlined
@@ -165,7 +165,7 @@ def _four(cov: Floats, a: int, b: int, c: int, d: int) -> Quadruples:
 def _triple(cov: Floats, a: int, b: int, c: int) -> tuple[float, ...]:
     """Return ρ_ab, ρ_ac, ρ_bc, their s, and P(a, b, c > 0)."""
     ab, ac, bc = _correlation(cov, a, b), _correlation(cov, a, c), _correlation(cov, b, c)
-    p3 = _orthants.three(arcsine(ab), arcsine(ac), arcsine(bc))
+    p3 = orthants.three(arcsine(ab), arcsine(ac), arcsine(bc))
     return ab, ac, bc, sine(ab), sine(ac), sine(bc), p3
 
 
@@ -185,7 +185,7 @@ def i3(cov: Floats, n: int, k: int, h: int) -> float:
         return 0.5 * cov[n, h]
     rho = _correlation(cov, n, k)
     along = cov[h, k] * inverse(_length(cov, k)) * _length(cov, n) * sine(rho) * OVER_TWO_PI
-    return cov[h, n] * _orthants.two(arcsine(rho)) + along
+    return cov[h, n] * orthants.two(arcsine(rho)) + along
 
 
 @compiled
@@ -232,7 +232,7 @@ def pull_i2(cov: Floats, a: int, b: int, bar: float, out: Floats) -> None:
         return
     value = bar * i2(cov, a, b)
     lengths = _length(cov, a) * _length(cov, b)
-    p2 = _orthants.two(arcsine(_correlation(cov, a, b)))
+    p2 = orthants.two(arcsine(_correlation(cov, a, b)))
     _pull_correlation(bar * lengths * p2, cov, a, b, out)
     _pull_length(value, cov, a, out)
     _pull_length(value, cov, b, out)
@@ -242,7 +242,7 @@ def pull_i2(cov: Floats, a: int, b: int, bar: float, out: Floats) -> None:
 def pull_i3(cov: Floats, n: int, k: int, h: int, bar: float, out: Floats) -> None:
     """Reverse of `i3`."""
     rho = 1.0 if n == k else _correlation(cov, n, k)
-    s, p2 = sine(rho), _orthants.two(arcsine(rho))
+    s, p2 = sine(rho), orthants.two(arcsine(rho))
     ratio = inverse(_length(cov, k)) * _length(cov, n) * s * OVER_TWO_PI
     for left, right, factor in ((h, n, p2), (h, k, ratio)):
         out[left, right] += 0.5 * bar * factor

@@ -5,43 +5,47 @@ from __future__ import annotations
 from replan.core.compiled import by_type
 from replan.core.kernels import Kernels
 from replan.core.moments import erf, linear, relu
-from replan.models.teacher_student import (
-    _kernels,
-    _linear,
-    _relu_kernels,
-    _relu_reverse,
-    _relu_work,
-    _reverse,
-    _work,
+from replan.core.teacher_student import erf as erf_kernels
+from replan.core.teacher_student import (
+    erf_vjp,
+    relu_vjp,
+    relu_work,
+    work,
+)
+from replan.core.teacher_student import (
+    linear as linear_kernels,
+)
+from replan.core.teacher_student import (
+    relu as relu_kernels,
 )
 
 KERNELS = {
     "erf": Kernels(
-        _work.Parameters,
-        _kernels.rate,
-        _kernels.losses,
-        _reverse.rate_vjp,
-        _reverse.losses_vjp,
-        _work.make_work,
-        _work.make_vjp_work,
+        work.Parameters,
+        erf_kernels.rate,
+        erf_kernels.losses,
+        erf_vjp.rate_vjp,
+        erf_vjp.losses_vjp,
+        work.make_work,
+        work.make_vjp_work,
     ),
     "relu": Kernels(
-        _relu_work.ReluParameters,
-        _relu_kernels.rate,
-        _relu_kernels.losses,
-        _relu_reverse.rate_vjp,
-        _relu_reverse.losses_vjp,
-        _relu_work.make_work,
-        _relu_work.make_vjp_work,
+        relu_work.ReluParameters,
+        relu_kernels.rate,
+        relu_kernels.losses,
+        relu_vjp.rate_vjp,
+        relu_vjp.losses_vjp,
+        relu_work.make_work,
+        relu_work.make_vjp_work,
     ),
     "linear": Kernels(
-        _linear.LinearParameters,
-        _linear.rate,
-        _linear.losses,
-        _linear.rate_vjp,
-        _linear.losses_vjp,
-        _linear.make_work,
-        _linear.make_vjp_work,
+        linear_kernels.LinearParameters,
+        linear_kernels.rate,
+        linear_kernels.losses,
+        linear_kernels.rate_vjp,
+        linear_kernels.losses_vjp,
+        linear_kernels.make_work,
+        linear_kernels.make_vjp_work,
     ),
 }
 

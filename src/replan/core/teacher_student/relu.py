@@ -12,10 +12,10 @@ import math
 
 from replan.check import Floats
 from replan.core.compiled import REORDERED, compiled, index, inlined
-from replan.core.moments import _orthants, relu
-from replan.core.moments.quadruples import FIRST, LANES, LEAST, SECOND, set_quadruples
-from replan.core.moments.orthants import OVER_TWO_PI
+from replan.core.moments import orthants, relu
 from replan.core.moments.erf import arcsine
+from replan.core.moments.orthants import OVER_TWO_PI
+from replan.core.moments.quadruples import FIRST, LANES, LEAST, SECOND, set_quadruples
 from replan.core.teacher_student.layout import select, set_rates, unpack
 from replan.core.teacher_student.relu_work import ReluWork, set_lengths
 
@@ -41,7 +41,7 @@ def set_correlations(tasks: int, units: int, work: ReluWork) -> None:
             work.scaled[i, a] = work.weights[index(work.active[i]), n] * work.lengths[n]
         for b in range(a):
             m = index(work.units[b])
-            rho[a, b] = _orthants.bounded(cov[n, m] * inverses[n] * inverses[m], 1.0)
+            rho[a, b] = orthants.bounded(cov[n, m] * inverses[n] * inverses[m], 1.0)
         for b in range(a):
             sines[a, b] = relu.sine(rho[a, b])
             inverse_sines[a, b] = 1.0 / max(sines[a, b], LEAST)
@@ -80,7 +80,7 @@ def _drift(shares: Floats, tasks: int, units: int, work: ReluWork) -> None:
             for i in range(index(tasks)):
                 t = index(work.active[i])
                 total += shares[t] * rates[t] * moving[t, k] * weights[t, n]
-            push[b] = total * _orthants.two(work.angles[k, b])
+            push[b] = total * orthants.two(work.angles[k, b])
             along += total * work.lengths[n] * work.sines[k, b]
         along *= work.inverses[k] * OVER_TWO_PI
         for h in range(U):
@@ -134,7 +134,7 @@ def _add_triples(tasks: int, units: int, work: ReluWork) -> None:
                 if not meets[b, c]:
                     continue
                 ac, bc, s_ac, s_bc = rho[a, c], rho[b, c], sines[a, c], sines[b, c]
-                p3 = _orthants.three(angles[a, b], angles[a, c], angles[b, c])
+                p3 = orthants.three(angles[a, b], angles[a, c], angles[b, c])
                 by_a = relu.gated_product(ab, ac, bc, s_ab, s_ac, s_bc, p3)
                 for i in range(index(tasks)):
                     squares[i, a, a] += 2.0 * scaled[i, b] * scaled[i, c] * by_a
@@ -242,7 +242,7 @@ def _feature_rate(shares: Floats, tasks: int, work: ReluWork, out: Floats) -> No
     noise, K, U = work.noise * work.noise, index(work.K), index(work.drift.shape[1])
     for k in range(K):
         for h in range(k, K):
-            total, slopes = 0.0, noise * _orthants.two(work.angles[k, h])
+            total, slopes = 0.0, noise * orthants.two(work.angles[k, h])
             for i in range(index(tasks)):
                 t = index(work.active[i])
                 pace = shares[t] * rates[t] * rates[t] * moving[t, k] * moving[t, h]

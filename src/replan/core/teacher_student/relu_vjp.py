@@ -12,9 +12,9 @@ from typing import Any
 
 from replan.check import Floats
 from replan.core.compiled import REORDERED, compiled, index, inlined
-from replan.core.moments import _orthants, relu
-from replan.core.moments.quadruples import FIRST, LANES, SECOND, set_quadruples, set_meetings
+from replan.core.moments import orthants, relu
 from replan.core.moments.orthants import OVER_TWO_PI
+from replan.core.moments.quadruples import FIRST, LANES, SECOND, set_meetings, set_quadruples
 from replan.core.teacher_student.layout import add_by_controls, set_rates, write_by_state
 from replan.core.teacher_student.relu import (
     have_fours,
@@ -68,7 +68,7 @@ def _pull_heads(cotangent: Floats, shares: Floats, work: ReluWork, bars: ReluBar
                 total -= pace * work.scaled[t, n]
             bars.lengths[k] += total * moment
             if n != k:
-                slope = total * work.lengths[k] * _orthants.two(work.angles[k, n])
+                slope = total * work.lengths[k] * orthants.two(work.angles[k, n])
                 bars.rho[min(k, n), max(k, n)] += slope
 
 
@@ -89,7 +89,7 @@ def _pull_drift(shares: Floats, work: ReluWork, bars: ReluBars) -> None:
                 row[n] += cov[n, h] * cotangent[k, h]
         own, along = row[k] * work.inverses[k] * OVER_TWO_PI, 0.0
         for n in range(U):
-            p2, sine, length = _orthants.two(work.angles[k, n]), work.sines[k, n], work.lengths[n]
+            p2, sine, length = orthants.two(work.angles[k, n]), work.sines[k, n], work.lengths[n]
             moment, coupling = row[n] * p2 + own * length * sine, 0.0
             for t in range(T):
                 pace = shares[t] * rates[t]
@@ -148,7 +148,7 @@ def _pull_pairs(work: ReluWork, bars: ReluBars) -> None:
                 by_product += 2.0 * v_a * v_b * total
                 by_scaled[t, a] += 2.0 * (v_a * square * (bb + ab) + v_b * product * total)
                 by_scaled[t, b] += 2.0 * (v_b * square * (aa + ab) + v_a * product * total)
-            bars.rho[a, b] += by_square * sine / math.pi + by_product * _orthants.two(angle)
+            bars.rho[a, b] += by_square * sine / math.pi + by_product * orthants.two(angle)
 
 
 @inlined
@@ -158,7 +158,7 @@ def _pull_triple(a: Any, b: Any, c: Any, work: ReluWork, bars: ReluBars) -> None
     rho, sines, angles, by_rho = work.rho, work.sines, work.angles, bars.rho
     ab, ac, bc = rho[a, b], rho[a, c], rho[b, c]
     s_ab, s_ac, s_bc = sines[a, b], sines[a, c], sines[b, c]
-    p3 = _orthants.three(angles[a, b], angles[a, c], angles[b, c])
+    p3 = orthants.three(angles[a, b], angles[a, c], angles[b, c])
     by_a = relu.gated_product(ab, ac, bc, s_ab, s_ac, s_bc, p3)
     by_b = relu.gated_product(ab, bc, ac, s_ab, s_bc, s_ac, p3)
     by_c = relu.gated_product(ac, bc, ab, s_ac, s_bc, s_ab, p3)
@@ -275,7 +275,7 @@ def _pull_scales(shares: Floats, work: ReluWork, bars: ReluBars) -> None:
     for k in range(K):
         for h in range(k, K):
             both = bars.cotangent[k, h] if h > k else 0.5 * bars.cotangent[k, h]
-            slopes, bar = noise * _orthants.two(work.angles[k, h]), 0.0
+            slopes, bar = noise * orthants.two(work.angles[k, h]), 0.0
             for t in range(T):
                 square = work.squares[t, k, h] + slopes
                 bars.quadratic[t] += both * moving[t, k] * moving[t, h] * square
@@ -357,6 +357,6 @@ def losses_vjp(pull_work: ReluVjpWork, state: Floats, cotangent: Floats, out: Fl
                 bars.scaled[t, m] += bar * work.scaled[t, n] * moment
                 total += bar * work.scaled[t, n] * work.scaled[t, m]
             if m < n:
-                bars.rho[m, n] += total * _orthants.two(work.angles[n, m])
+                bars.rho[m, n] += total * orthants.two(work.angles[n, m])
     _pull_state(work, bars)
     write_by_state(work, bars, out)

@@ -1,6 +1,4 @@
-"""The `[model]` and `[start]` sections of a problem file to start from, and its dials."""
-
-from replan.models._dials import Dial
+"""The `[model]` and `[start]` sections of a problem file to start from."""
 
 EXAMPLE = """\
 [model]
@@ -29,18 +27,3 @@ pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = 1 }
 # V = [[0.1, 0.1], [0.1, 0.1]]
 
 """
-
-_PRETRAIN, _FRESH = "start.pretrain", "start.fresh"
-
-DIALS = (
-    Dial("model.similarity", "similarity γ", -0.25, 1.0),
-    Dial("model.tasks", "tasks", 2, 5, 1, default=2, beside="model.similarity"),
-    Dial("model.hidden", "hidden units", 1, 6, 1),
-    Dial("model.noise", "label noise", 0.0, 1.0, default=0.0),
-    Dial(f"{_PRETRAIN}.seed", "seed", 0, 99, 1, default=0, beside=_PRETRAIN),
-    Dial(f"{_FRESH}.seed", "seed", 0, 99, 1, default=0, beside=_FRESH),
-    Dial(f"{_PRETRAIN}.duration", "pretraining", 1.0, 2000.0, 1.0, 1000.0, _PRETRAIN, False),
-    Dial(f"{_PRETRAIN}.lr", "rate of pretraining", 0.0, 5.0, 0.05, 1.0, _PRETRAIN, False),
-    Dial("model.batch", "batch", 1, 32, 1, default=1, main=False),
-    Dial("model.momentum", "momentum", 0.0, 0.95, default=0.0, main=False),
-)

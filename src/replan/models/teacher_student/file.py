@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from replan.problem.sections import Matrix, Section, read, task_from_one
+from replan.schema import Matrix, Section, read, task_from_one
 
 
 def _heads(value: Any) -> Any:

@@ -18,16 +18,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.core import memory
 from replan.check import Floats, Ints
-from replan.models.capabilities import Chain, HasOverlaps, Simulable
-from replan.models.compiled_model import CompiledModel
-from replan.models.base import Schedule, first_state
-from replan.models.integrator import MAX_STEPS, RTOL, IntegrationError, integrate
+from replan.core import memory
 from replan.core.kernels import Kernels
+from replan.core.schedule import Schedule
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.base import first_state
+from replan.models.capabilities import Chain, Simulable
+from replan.models.compiled_model import CompiledModel
+from replan.models.integrator import MAX_STEPS, RTOL, integrate
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
-from replan.models.teacher_student.example import DIALS, EXAMPLE
+from replan.models.teacher_student.example import EXAMPLE
 from replan.models.teacher_student.streams import TEACHERS
 
 _APART = 1000.0  # the longest piece of a pretraining
@@ -71,7 +73,7 @@ class Overlaps:
 
 
 @register
-class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
+class TeacherStudent(CompiledModel, Simulable):
     """A two-layer student with K hidden units that learns T tasks set by P teacher units.
 
     **Main arguments**
@@ -110,7 +112,6 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
     kind = "teacher-student"
     engines = ("reduced", "full")
     example = EXAMPLE
-    dials = DIALS
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
         self.hidden = check.integer("hidden", hidden, at_least=1)
         S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
         if S.shape[0] != S.shape[1] or S.shape[0] == 0:
-            raise ValueError(f"`teacher_overlaps` expects a square matrix, got shape {S.shape}")
+            raise ArgumentError("teacher_overlaps", "a square matrix", f"shape {S.shape}")
         _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
         S = check.symmetric("teacher_overlaps", S)
         check.positive_semidefinite("teacher_overlaps", S)
@@ -141,7 +142,7 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
         self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", units))
         self.tasks = len(self.teacher_heads)
         if self.tasks == 0:
-            raise ValueError("`teacher_heads` expects at least one task, got none")
+            raise ArgumentError("teacher_heads", "at least one task", "none")
         self.noise = check.number("noise", noise, at_least=0)
         self.train_heads = _flags("train_heads", train_heads, self.tasks)
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
@@ -203,9 +204,7 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
             own["between"] = check.number("between", between, at_least=0, at_most=gamma)
         for name in own:
             if name not in inspect.signature(TEACHERS[kind]).parameters:
-                raise ValueError(
-                    f"`{name}` expects other `teachers`, got it with {check.show(kind)}"
-                )
+                raise ArgumentError(name, "other `teachers`", f"it with {check.show(kind)}")
         hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
         _check_sizes(hidden, tasks, tasks)
         return cls(TEACHERS[kind](tasks, gamma, **own), hidden=hidden, **settings)
@@ -331,9 +330,10 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
         B = check.array("teacher_weights", teacher_weights, (self.teacher_units, N))
         gap = float(np.max(np.abs(B @ B.T / N - self.teacher_overlaps)))
         if gap > 1e-6 * max(1.0, float(np.max(np.abs(self.teacher_overlaps)))):  # float32's
-            raise ValueError(
-                "`teacher_weights` expects teachers with the model's `teacher_overlaps` "
-                f"(wᵀw/N), got overlaps that differ by {gap:.3g}"
+            raise ArgumentError(
+                "teacher_weights",
+                "teachers with the model's `teacher_overlaps` (wᵀw/N)",
+                f"overlaps that differ by {gap:.3g}",
             )
         V = check.array("heads", heads, (self.tasks, self.hidden))
         return Overlaps(Q=w @ w.T / N, M=w @ B.T / N, V=V)
@@ -357,7 +357,7 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
         K, P, T = self.hidden, self.teacher_units, self.tasks
         size = K * K + K * P + T * K
         if not isinstance(states, np.ndarray) or states.shape[-1:] != (size,):
-            raise ValueError(f"`states` expects an array (…, {size}), got {check.show(states)}")
+            raise ArgumentError("states", f"an array (…, {size})", check.show(states))
         Q, M, V = np.split(states, [K * K, K * K + K * P], axis=-1)
         lead = states.shape[:-1]
         return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
@@ -428,9 +428,10 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
         """Return an engine if it can simulate this model; batches and momentum need "full"."""
         chosen = super().choose_engine("full" if engine is None and not self.online else engine)
         if chosen == "reduced" and not self.online:
-            raise ValueError(
-                "`engine` expects 'full' for a model with batches or momentum, got 'reduced' and "
-                f"batch {self.batch}, momentum {self.momentum:g}"
+            raise ArgumentError(
+                "engine",
+                "'full' for a model with batches or momentum",
+                f"'reduced' and batch {self.batch}, momentum {self.momentum:g}",
             )
         return chosen
 
@@ -444,12 +445,12 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
     ) -> Chain:
         """Return a run of SGD at its start, by one of the `engines`."""
         if engine == "reduced":
-            from replan.core.teacher_student.sgd_reduced import Reduced
+            from replan.models.teacher_student.sgd import Reduced
 
             if weights is not None:
                 raise ValueError("`weights` expects None unless the engine is 'full'")
             return Reduced.begin(self, self.unpack(state), dimension)
-        from replan.core.teacher_student.sgd_full import Full
+        from replan.models.teacher_student.sgd import Full
 
         return Full.begin(self, self.unpack(state), dimension, weights)
 
@@ -458,9 +459,9 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TeacherStudent:
         """Return the model that the `[model]` section of a problem file describes."""
-        from replan.models.teacher_student import _file
+        from replan.models.teacher_student.file import read_model
 
-        settings = _file.read_model(content)
+        settings = read_model(content)
         if "teachers" in settings:
             return cls.stream(**settings)
         if "similarity" in settings:
@@ -484,24 +485,13 @@ class TeacherStudent(CompiledModel, HasOverlaps, Simulable):
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Overlaps:
         """Return the start that the `[start]` section describes: overlaps, fresh or pretrained."""
-        from replan.models.teacher_student import _file
+        from replan.models.teacher_student.file import read_start
 
-        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
+        fresh, pretrain, overlaps = read_start(content, self.tasks)
         if overlaps is not None:
             return Overlaps(**overlaps)
         start = self.fresh(**fresh)
         return start if pretrain is None else self.pretrain(start=start, **pretrain)
-
-    def sketch_start(self, content: Mapping[str, Any]) -> Overlaps:
-        """Return the start that the `[start]` section describes, but without pretraining."""
-        from replan.models.teacher_student import _file
-
-        fresh, pretrain, overlaps = _file.read_start(content, self.tasks)
-        if overlaps is not None:
-            return Overlaps(**overlaps)
-        if pretrain is not None:
-            self._pretraining(**{"duration": 1.0, "lr": 1.0, **pretrain})  # the defaults are right
-        return self.fresh(**fresh)
 
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
@@ -542,10 +532,12 @@ def _same_activation(activation: str, teacher_activation: str | None) -> str:
     given = check.one_of("teacher_activation", teacher_activation, ACTIVATIONS)
     if given != activation:
         twins = " (z = max(z, 0) − max(−z, 0): take ReLU teacher units ±w* with heads ±1)"
-        raise ValueError(
-            "`teacher_activation` expects the same activation for students and teachers, "
-            f"{check.show(activation)}, since averages over both are not implemented, "
-            f"got {check.show(given)}" + twins * ((activation, given) == ("relu", "linear"))
+        raise ArgumentError(
+            "teacher_activation",
+            "the same activation for students and teachers, "
+            f"{check.show(activation)}, since averages over both are not"
+            " implemented",
+            f"{check.show(given)}{twins * ((activation, given) == ('relu', 'linear'))}",
         )
     return given
 
@@ -562,8 +554,7 @@ def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, .
     one = isinstance(value, bool | np.bool_)
     flags = [value] * tasks if one else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
-        raise ValueError(
-            f"`{name}` expects true, false or one of these for each of {tasks} tasks, "
-            f"got {check.show(value)}"
+        raise ArgumentError(
+            name, f"true, false or one of these for each of {tasks} tasks", check.show(value)
         )
     return tuple(bool(flag) for flag in flags)

@@ -1,28 +1,78 @@
-"""Plain SGD on N-dimensional weights: what the reduced engine is checked against.
+"""SGD of the teacher-student model at finite N: exact in law at O(K²) a step, and the plain one.
 
-With batches of b samples and momentum β, a velocity u keeps the gradients. Each batch makes
-u ← β u + (1/b) Σ lr_i ∇_i over its samples, which may be of several tasks, each with its own rate,
-and all weights and heads go by −u.
+The notation is that of `replan.core.teacher_student.sgd`, which makes the steps.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan.check import Floats, Ints
-from replan.core.compiled import compiled, inlined
+from replan.core.teacher_student.sgd import advance_reduced, train, train_batches
+from replan.errors import ArgumentError
 from replan.models.capabilities import Chain
-from replan.core.teacher_student.activations import activation, slope
-from replan.core.teacher_student.sgd_reduced import LARGE, coordinates
 
 if TYPE_CHECKING:
     from replan.models.teacher_student.model import Overlaps, TeacherStudent
 
 _BLOCK = 2**20  # numbers drawn at once
+
+
+class Reduced(Chain):
+    """One run of SGD as a Markov chain of the overlaps."""
+
+    def __init__(
+        self,
+        model: TeacherStudent,
+        along: Floats,
+        rest: Floats,
+        heads: Floats,
+        dimension: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model, self.dimension, self.rng = model, dimension, rng
+        self.frame = model.teacher_frame
+        self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
+
+    @classmethod
+    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Reduced:
+        """Return a run at a start."""
+        along, rest = coordinates(start, model.teacher_frame)
+        return cls(model, along, rest, start.V, dimension, np.random.default_rng(0))
+
+    def resume(self, rng: np.random.Generator) -> Reduced:
+        """Return a copy that continues from here with its own random numbers."""
+        return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
+
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
+        K, r = self.along.shape
+        model = self.model
+        rates, head_rates = model.sample_rates(tasks, knobs)
+        return int(
+            advance_reduced(
+                model.parameters,
+                self.along,
+                self.rest,
+                self.heads,
+                tasks,
+                rates,
+                head_rates,
+                self.frame,
+                self.dimension,
+                self.dimension - K - r,
+                self.rng,
+            )
+        )
+
+    def state(self) -> Floats:
+        """Return the overlaps now, as a state."""
+        Q = self.along @ self.along.T + self.rest @ self.rest.T
+        parts = ((Q + Q.T) / 2, self.along @ self.frame.T, self.heads)
+        return np.concatenate([np.ravel(part) for part in parts])
 
 
 class Full(Chain):
@@ -85,10 +135,10 @@ class Full(Chain):
                 rates[part], head_rates[part], self.teachers,
             )  # fmt: skip
             if self.velocity is None:
-                done = _train(*given)
+                done = train(*given)
             else:
                 momentum = (*self.velocity, model.momentum)
-                done = _train_batches(*given, *momentum, model.batch, self.filled)
+                done = train_batches(*given, *momentum, model.batch, self.filled)
                 self.filled = (self.filled + done) % model.batch
             if done < count:
                 return first + int(done)
@@ -102,111 +152,13 @@ class Full(Chain):
         return np.concatenate([np.ravel(part) for part in parts])
 
 
-@inlined
-def _error(
-    p: Any,
-    x: Floats,
-    t: int,
-    noise: float,
-    weights: Floats,
-    heads: Floats,
-    teachers: Floats,
-    fields: Floats,
-    activations: Floats,
-) -> float:
-    """Return prediction minus label of an input x (N,) of task t; fill in the fields (K,)."""
-    K, N = weights.shape
-    error = -noise
-    for q in range(teachers.shape[0]):
-        error -= p.A[t, q] * activation(p, _dot(teachers[q], x) / math.sqrt(N))
-    for k in range(K):
-        fields[k] = _dot(weights[k], x) / math.sqrt(N)
-        activations[k] = activation(p, fields[k])
-        error += heads[t, k] * activations[k]
-    return error
-
-
-@compiled
-def _train(
-    p: Any,
-    weights: Floats,
-    heads: Floats,
-    inputs: Floats,
-    noise: Floats,
-    tasks: Ints,
-    rates: Floats,
-    head_rates: Floats,
-    teachers: Floats,
-) -> int:
-    """Make one SGD step for every input (n, N), in place; return the number before a divergence."""
-    K, N = weights.shape
-    fields, activations = np.empty(K), np.empty(K)
-    for sample in range(tasks.size):
-        x, t = inputs[sample], tasks[sample]
-        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
-        pace, head_pace = rates[sample] / N * error, head_rates[sample] / N * error
-        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
-            return sample
-        for k in range(K):
-            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
-            heads[t, k] -= head_pace * activations[k]
-            for j in range(N):
-                weights[k, j] -= push * x[j]
-    return tasks.size
-
-
-@compiled
-def _train_batches(
-    p: Any,
-    weights: Floats,
-    heads: Floats,
-    inputs: Floats,
-    noise: Floats,
-    tasks: Ints,
-    rates: Floats,
-    head_rates: Floats,
-    teachers: Floats,
-    velocity: Floats,
-    head_velocity: Floats,
-    momentum: float,
-    batch: int,
-    filled: int,
-) -> int:
-    """Make an SGD step for every batch of inputs (n, N), in place, as `_train` does for each.
-
-    The velocity already holds the first `filled` samples of a batch.
-    """
-    K, N = weights.shape
-    fields, activations = np.empty(K), np.empty(K)
-    for sample in range(tasks.size):
-        x, t = inputs[sample], tasks[sample]
-        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
-        pace = rates[sample] / (batch * N) * error
-        head_pace = head_rates[sample] / (batch * N) * error
-        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
-            return sample
-        if filled == 0:
-            velocity *= momentum
-            head_velocity *= momentum
-        for k in range(K):
-            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
-            head_velocity[t, k] += head_pace * activations[k]
-            for j in range(N):
-                velocity[k, j] += push * x[j]
-        filled += 1
-        if filled == batch:
-            weights -= velocity
-            heads -= head_velocity
-            filled = 0
-    return tasks.size
-
-
-@compiled(fastmath={"reassoc", "contract"})  # sums in any order run several times as fast
-def _dot(a: Floats, b: Floats) -> float:
-    total = 0.0
-    for j in range(a.size):
-        total += a[j] * b[j]
-    return total
+def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
+    """Return `along` (K, r) and lower triangular `rest` (K, K) of students with these overlaps."""
+    along = np.asarray(overlaps.M) @ np.linalg.pinv(frame).T
+    values, vectors = np.linalg.eigh(np.asarray(overlaps.Q) - along @ along.T)
+    root = vectors * np.sqrt(values.clip(min=0.0))
+    _, upper = np.linalg.qr(root.T)
+    return along, np.ascontiguousarray(upper.T)
 
 
 def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floats, Floats]:
@@ -231,9 +183,8 @@ def _checked(
 ) -> tuple[Floats, Floats]:
     """Return given weights (K, N) and teachers (P, N) if they have the overlaps of the start."""
     if not isinstance(weights, tuple) or len(weights) != 2:
-        raise ValueError(
-            "`weights` expects a tuple of students (K, N) and teachers (P, N), "
-            f"got {type(weights).__name__}"
+        raise ArgumentError(
+            "weights", "a tuple of students (K, N) and teachers (P, N)", f"{type(weights).__name__}"
         )
     try:
         found = model.from_weights(weights[0], start.V, weights[1])
@@ -241,13 +192,12 @@ def _checked(
         raise ValueError(f"`weights`: {error}") from None
     student, teachers = (np.array(part, dtype=np.float64) for part in weights)
     if student.shape[1] != dimension:
-        raise ValueError(
-            f"`weights` expects weights of dimension {dimension}, got {student.shape[1]}"
-        )
+        raise ArgumentError("weights", f"weights of dimension {dimension}", f"{student.shape[1]}")
     gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
     if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # float32's
-        raise ValueError(
-            f"`weights` expects weights with the overlaps of `problem.start`, got overlaps that "
-            f"differ by {gap:.3g}"
+        raise ArgumentError(
+            "weights",
+            "weights with the overlaps of `problem.start`",
+            f"overlaps that differ by {gap:.3g}",
         )
     return student, teachers

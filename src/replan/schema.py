@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from replan import check
+from replan.errors import ArgumentError
 
 _WIDEST = 100  # characters of a value in a message
 
@@ -103,7 +104,7 @@ def task_from_one(name: str, value: int, tasks: int) -> int:
     """Return the index from 0 of a task that people count from 1."""
     if not 1 <= value <= tasks:
         expects = "1, the only task" if tasks == 1 else f"a task from 1 to {tasks}"
-        raise ValueError(f"`{name}` expects {expects}, got {check.show(value)}")
+        raise ArgumentError(name, expects, check.show(value))
     return value - 1
 
 

@@ -1,97 +1,34 @@
-"""SGD's overlaps at finite N, exact in law at O(K² + KP) per sample, without N-dimensional vectors.
+"""The steps of SGD at finite N, compiled: of the reduced chain of overlaps, and plain ones.
 
-Inputs are Gaussian, so only their components along the teachers and students matter. Notation: the
+**Reduced.** Inputs are Gaussian, so only their components along the teachers and students matter. Notation: the
 teachers span r dimensions, with coordinates `frame` (P, r), S = frame frameᵀ; student k, over √N,
 is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an orthonormal frame of its
 own. An input has r + K standard normal components there; what is left of it lies along one new
 direction, and its length is χ distributed with N − K − r degrees of freedom. After an update the
 rest reaches into the new direction; a rotation of the frame makes it triangular again.
 No matrix is inverted, so nothing becomes singular when a student aligns with a teacher.
+
+**Plain.** With batches of b samples and momentum β, a velocity u keeps the gradients. Each batch makes
+u ← β u + (1/b) Σ lr_i ∇_i over its samples, which may be of several tasks, each with its own rate,
+and all weights and heads go by −u.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from replan.check import Floats, Ints
 from replan.core.compiled import compiled, inlined
-from replan.models.capabilities import Chain
 from replan.core.teacher_student.activations import activation, slope
-
-if TYPE_CHECKING:
-    from replan.models.teacher_student.model import Overlaps, TeacherStudent
 
 LARGE = 1e10  # a run diverges where the error on a sample, or that times lr / N, exceeds this
 
 
-class Reduced(Chain):
-    """One run of SGD as a Markov chain of the overlaps; see the module for its coordinates."""
-
-    def __init__(
-        self,
-        model: TeacherStudent,
-        along: Floats,
-        rest: Floats,
-        heads: Floats,
-        dimension: int,
-        rng: np.random.Generator,
-    ) -> None:
-        self.model, self.dimension, self.rng = model, dimension, rng
-        self.frame = model.teacher_frame
-        self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
-
-    @classmethod
-    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Reduced:
-        """Return a run at a start."""
-        along, rest = coordinates(start, model.teacher_frame)
-        return cls(model, along, rest, start.V, dimension, np.random.default_rng(0))
-
-    def resume(self, rng: np.random.Generator) -> Reduced:
-        """Return a copy that continues from here with its own random numbers."""
-        return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
-
-    def advance(self, tasks: Ints, knobs: Floats) -> int:
-        """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
-        K, r = self.along.shape
-        model = self.model
-        rates, head_rates = model.sample_rates(tasks, knobs)
-        return int(
-            _advance(
-                model.parameters,
-                self.along,
-                self.rest,
-                self.heads,
-                tasks,
-                rates,
-                head_rates,
-                self.frame,
-                self.dimension,
-                self.dimension - K - r,
-                self.rng,
-            )
-        )
-
-    def state(self) -> Floats:
-        """Return the overlaps now, as a state."""
-        Q = self.along @ self.along.T + self.rest @ self.rest.T
-        parts = ((Q + Q.T) / 2, self.along @ self.frame.T, self.heads)
-        return np.concatenate([np.ravel(part) for part in parts])
-
-
-def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
-    """Return `along` (K, r) and lower triangular `rest` (K, K) of students with these overlaps."""
-    along = np.asarray(overlaps.M) @ np.linalg.pinv(frame).T
-    values, vectors = np.linalg.eigh(np.asarray(overlaps.Q) - along @ along.T)
-    root = vectors * np.sqrt(values.clip(min=0.0))
-    _, upper = np.linalg.qr(root.T)
-    return along, np.ascontiguousarray(upper.T)
-
-
 @compiled
-def _advance(
+def advance_reduced(
     p: Any,
     along: Floats,
     rest: Floats,
@@ -195,3 +132,110 @@ def _turn(wide: Floats, i: int, j: int, c: float, s: float, first: int) -> None:
         a, b = wide[k, i], wide[k, j]
         wide[k, i] = c * a + s * b
         wide[k, j] = c * b - s * a
+
+
+@inlined
+def _error(
+    p: Any,
+    x: Floats,
+    t: int,
+    noise: float,
+    weights: Floats,
+    heads: Floats,
+    teachers: Floats,
+    fields: Floats,
+    activations: Floats,
+) -> float:
+    """Return prediction minus label of an input x (N,) of task t; fill in the fields (K,)."""
+    K, N = weights.shape
+    error = -noise
+    for q in range(teachers.shape[0]):
+        error -= p.A[t, q] * activation(p, _dot(teachers[q], x) / math.sqrt(N))
+    for k in range(K):
+        fields[k] = _dot(weights[k], x) / math.sqrt(N)
+        activations[k] = activation(p, fields[k])
+        error += heads[t, k] * activations[k]
+    return error
+
+
+@compiled
+def train(
+    p: Any,
+    weights: Floats,
+    heads: Floats,
+    inputs: Floats,
+    noise: Floats,
+    tasks: Ints,
+    rates: Floats,
+    head_rates: Floats,
+    teachers: Floats,
+) -> int:
+    """Make one SGD step for every input (n, N), in place; return the number before a divergence."""
+    K, N = weights.shape
+    fields, activations = np.empty(K), np.empty(K)
+    for sample in range(tasks.size):
+        x, t = inputs[sample], tasks[sample]
+        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
+        pace, head_pace = rates[sample] / N * error, head_rates[sample] / N * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
+            return sample
+        for k in range(K):
+            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
+            heads[t, k] -= head_pace * activations[k]
+            for j in range(N):
+                weights[k, j] -= push * x[j]
+    return tasks.size
+
+
+@compiled
+def train_batches(
+    p: Any,
+    weights: Floats,
+    heads: Floats,
+    inputs: Floats,
+    noise: Floats,
+    tasks: Ints,
+    rates: Floats,
+    head_rates: Floats,
+    teachers: Floats,
+    velocity: Floats,
+    head_velocity: Floats,
+    momentum: float,
+    batch: int,
+    filled: int,
+) -> int:
+    """Make an SGD step for every batch of inputs (n, N), in place, as `train` does for each.
+
+    The velocity already holds the first `filled` samples of a batch.
+    """
+    K, N = weights.shape
+    fields, activations = np.empty(K), np.empty(K)
+    for sample in range(tasks.size):
+        x, t = inputs[sample], tasks[sample]
+        error = _error(p, x, t, noise[sample], weights, heads, teachers, fields, activations)
+        pace = rates[sample] / (batch * N) * error
+        head_pace = head_rates[sample] / (batch * N) * error
+        if not max(abs(error), abs(pace), abs(head_pace)) < LARGE:
+            return sample
+        if filled == 0:
+            velocity *= momentum
+            head_velocity *= momentum
+        for k in range(K):
+            push = pace * math.sqrt(N) * heads[t, k] * slope(p, fields[k])
+            head_velocity[t, k] += head_pace * activations[k]
+            for j in range(N):
+                velocity[k, j] += push * x[j]
+        filled += 1
+        if filled == batch:
+            weights -= velocity
+            heads -= head_velocity
+            filled = 0
+    return tasks.size
+
+
+@compiled(fastmath={"reassoc", "contract"})  # sums in any order run several times as fast
+def _dot(a: Floats, b: Floats) -> float:
+    total = 0.0
+    for j in range(a.size):
+        total += a[j] * b[j]
+    return total
