@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves
     from replan.errors import ArgumentError, IntegrationError, SolveError
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
-    from replan.problem import Control, Ensemble, Limits, Problem
+    from replan.problem import Control, Limits, Objective, Problem, Range
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
     from replan.studies import Study, study
@@ -46,7 +46,6 @@ _HOMES = {
     "Comparison": "comparison",
     "Control": "problem",
     "Curves": "curves",
-    "Ensemble": "problem",
     "Exhaustive": "control",
     "Flips": "control",
     "ForwardBackward": "control",
@@ -54,10 +53,12 @@ _HOMES = {
     "Levers": "control",
     "Limits": "problem",
     "Model": "models",
+    "Objective": "problem",
     "Overlaps": "models",
     "Plan": "control",
     "Problem": "problem",
     "Protocol": "protocol",
+    "Range": "problem",
     "Relax": "control",
     "Simulation": "simulation",
     "SolveError": "errors",
@@ -80,7 +81,6 @@ __all__ = [
     "Comparison",
     "Control",
     "Curves",
-    "Ensemble",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
@@ -88,10 +88,12 @@ __all__ = [
     "Levers",
     "Limits",
     "Model",
+    "Objective",
     "Overlaps",
     "Plan",
     "Problem",
     "Protocol",
+    "Range",
     "Relax",
     "Simulation",
     "SolveError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,12 +24,15 @@ class ArgumentError(ValueError):
         hidden | `hidden` must be an integer of at least 1, got 0
     """
 
+    source = ""  # the file that it stands in
+
     def __init__(self, name: str, expected: str, got: str) -> None:
         super().__init__(name, expected, got)
         self.name, self.expected, self.got = name, expected, got
 
     def __str__(self) -> str:
-        return f"`{self.name}` must be {self.expected}, got {self.got}"
+        where = f"{self.source}: " if self.source else ""
+        return f"{where}`{self.name}` must be {self.expected}, got {self.got}"
 
 
 @contextmanager
@@ -40,6 +44,16 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         if error.name not in names:
             raise
         raise type(error)(names[error.name], error.expected, error.got) from error
+
+
+@contextmanager
+def in_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in which a mistake stands."""
+    try:
+        yield
+    except ArgumentError as error:
+        error.source = os.fspath(path)
+        raise
 
 
 class IntegrationError(RuntimeError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
@@ -15,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, in_file
 from replan.models.knobs import knob_label
 from replan.samples import ORDERS, Samples, sample_count
 
@@ -35,13 +33,11 @@ class Protocol:
 
     - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
     - `duration`: the total time in units of samples per input dimension, in equal steps.
-    - `lr`: the learning rate: a number, (steps,), or (steps, T) for one per task; by default 1.
+    - Any knob by its name, such as `lr`: a number, (steps,), or (steps, T) for one value per task.
+      A problem gives its own values to the knobs that a protocol does not set.
 
     **Other arguments**
 
-    - `knobs`: by name, what else the protocol sets, in the same forms, such as {"keep": 0.5}; knobs
-      of a model that it does not set are those of the problem. A model without a learning rate
-      needs protocols without one, which have `knobs` and no `lr`.
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
 
     Examples:
@@ -58,10 +54,9 @@ class Protocol:
         self,
         shares: ArrayLike,
         duration: float | None = None,
-        lr: ArrayLike | None = None,
         *,
-        knobs: Mapping[str, ArrayLike] | None = None,
         edges: ArrayLike | None = None,
+        **knobs: ArrayLike,
     ) -> None:
         self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
         steps, tasks = self.shares.shape
@@ -80,7 +75,7 @@ class Protocol:
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
                 raise ArgumentError("edges", "increasing times from 0", check.show(edges))
             check.number("edges", self.duration)
-        self.knobs = _knobs(lr, knobs, steps, tasks)
+        self.knobs = _knobs(knobs, steps, tasks)
 
     @classmethod
     def from_sequence(
@@ -88,30 +83,26 @@ class Protocol:
         sequence: Sequence[int] | Ints,
         tasks: int,
         duration: float,
-        lr: ArrayLike | None = None,
-        *,
-        knobs: Mapping[str, ArrayLike] | None = None,
+        **knobs: ArrayLike,
     ) -> Protocol:
         """Return the protocol that trains on one task (from 0) per step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
         chosen = check.task_list("sequence", sequence, tasks)
         if chosen.size == 0:
             raise ArgumentError("sequence", "at least one step", "none")
-        return cls(np.eye(tasks)[chosen], duration, lr, knobs=knobs)
+        return cls(np.eye(tasks)[chosen], duration, **knobs)
 
     @classmethod
     def from_segments(
         cls,
         segments: Sequence[tuple[float, int | Sequence[float]]],
         tasks: int,
-        lr: ArrayLike | None = None,
-        *,
-        knobs: Mapping[str, ArrayLike] | None = None,
+        **knobs: ArrayLike,
     ) -> Protocol:
         """Return the protocol made of (length, task or shares) segments.
 
         "Task 2 for 7, then half and half for 18" is `[(7.0, 1), (18.0, [0.5, 0.5])]`: tasks count
-        from 0. `lr` and `knobs` may hold a value for each segment.
+        from 0. `knobs` may hold a value for each segment.
         """
         tasks = check.integer("tasks", tasks, at_least=1)
         pairs = check.items("segments", segments, "(length, task or shares)")
@@ -127,7 +118,7 @@ class Protocol:
             for _, what in pairs
         ]
         edges = np.concatenate([[0.0], np.cumsum(lengths)])
-        return cls(rows, lr=lr, knobs=knobs, edges=edges)
+        return cls(rows, edges=edges, **knobs)
 
     # What it says
 
@@ -233,8 +224,8 @@ class Protocol:
             )
         return Protocol(
             np.concatenate([self.shares, other.shares]),
-            knobs=knobs,
             edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
+            **knobs,
         )
 
     def _check_other(self, other: Protocol) -> None:
@@ -246,7 +237,7 @@ class Protocol:
         end = check.number("duration", duration, above=0)
         edges = self.edges * (end / self.duration)
         edges[-1] = end
-        return Protocol(self.shares, knobs=self.knobs, edges=edges)
+        return Protocol(self.shares, edges=edges, **self.knobs)
 
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal steps."""
@@ -271,11 +262,11 @@ class Protocol:
     def select(self, steps: Ints, edges: Floats) -> Protocol:
         """Return the protocol that has these of its steps (n,), in this order, at other edges."""
         knobs = {name: values[steps] for name, values in self.knobs.items()}
-        return Protocol(self.shares[steps], knobs=knobs, edges=edges)
+        return Protocol(self.shares[steps], edges=edges, **knobs)
 
     def with_knobs(self, **knobs: ArrayLike) -> Protocol:
         """Return the same protocol with other values of some knobs."""
-        return Protocol(self.shares, knobs=self.knobs | knobs, edges=self.edges)
+        return Protocol(self.shares, edges=self.edges, **(self.knobs | knobs))
 
     def round(self) -> Protocol:
         """Return the protocol with one task per step that follows the shares most closely.
@@ -288,7 +279,7 @@ class Protocol:
 
         there = np.ones(self.shares.shape, bool)
         rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths, 0.0, there)]
-        return Protocol(rows, knobs=self.knobs, edges=self.edges)
+        return Protocol(rows, edges=self.edges, **self.knobs)
 
     def sample(
         self, dimension: int, *, order: Literal["spread", "random"] = "spread", seed: int = 0
@@ -347,31 +338,28 @@ class Protocol:
     def load(cls, path: files.FilePath) -> Protocol:
         """Read a saved .json or .csv file, or the .json of any result that holds a protocol."""
         ending = files.suffix(path, [".json", ".csv"])
-        try:
+        with in_file(path):
             if ending == ".csv":
                 return cls._from_csv(path)
             content = files.read_json(path)
             content = content.get("protocol", content)
-            if not isinstance(content, dict):
-                raise ArgumentError("protocol", "a JSON object", check.show(content))
+            check.instance("protocol", content, dict, "a JSON object")
             return cls.from_dict(content)
-        except KeyError as error:
-            raise ValueError(f"{path}: no {error} in it, so not a protocol") from None
-        except ValueError as error:
-            where = str(path)
-            raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Protocol:
         """Return the protocol that `to_dict` has described; `lr` alone will do for `knobs`."""
+        for name in ("duration", "shares"):
+            if name not in content:
+                raise ArgumentError(name, "part of a protocol", "nothing")
         duration = check.number("duration", content["duration"], above=0)
         edges = content.get("edges")
         knobs = check.instance("knobs", content.get("knobs", {}), Mapping, "values by name")
-        if "lr" in content or not knobs:
+        if "lr" in content:
             knobs = {**knobs, "lr": content["lr"]}
         if edges is None:
-            return cls(content["shares"], duration, knobs=knobs)
-        protocol = cls(content["shares"], knobs=knobs, edges=edges)
+            return cls(content["shares"], duration, **knobs)
+        protocol = cls(content["shares"], edges=edges, **knobs)
         if abs(protocol.duration - duration) > _SAME * protocol.duration:
             raise ArgumentError(
                 "duration", f"the last of `edges`, {protocol.duration:g}", f"{duration:g}"
@@ -380,44 +368,37 @@ class Protocol:
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        text = io.StringIO(files.read_text(path), newline="")
-        reader = csv.reader(text, skipinitialspace=True)
+        """Read the columns of `to_frame`; others that a plan's frame has are left alone."""
+        import pandas as pd
+
         try:
-            lines = [(reader.line_num, cells) for cells in reader if cells]
-        except csv.Error as error:
-            raise ValueError(f"not a CSV file ({error})") from None
-        (_, header), *rows = lines or [(0, [])]
-        tasks = sum(name.startswith("share_") for name in header)
-        shares = [f"share_{t + 1}" for t in range(max(1, tasks))]
-        losses = [name for name in header if name.startswith("loss_")]  # as a plan's frame has
-        known = ("start", "end", *shares, *losses, "weighted")
-        own = [name for name in header if name not in known]
-        names = list(dict.fromkeys(re.sub(r"_\d+$", "", name) for name in own)) or ["lr"]
-        knobs = {
-            name: [f"{name}_{t + 1}" for t in range(tasks)] if f"{name}_1" in header else [name]
-            for name in names
-        }
-        needed = ["start", "end", *shares, *(name for some in knobs.values() for name in some)]
-        missing = [name for name in needed if name not in header]
-        if missing or not rows:
-            raise ValueError(
-                "expects the columns start, end, share_1, … and lr (or lr_1, …), and a row per "
-                f"step, got {f'no column {missing[0]}' if missing else 'no row'}"
-            )
-        table = np.array([_cells(line, header, cells) for line, cells in rows])
-        column = {name: table[:, i] for i, name in enumerate(header)}
-        if np.any(np.abs(column["start"][1:] - column["end"][:-1]) > _SAME * column["end"][-1]):
-            raise ValueError("expects steps that each start where the previous one ends, got a gap")
-        return cls(
-            np.stack([column[name] for name in shares], axis=1),
-            knobs={
-                name: column[name]
-                if some == [name]
-                else np.stack([column[x] for x in some], axis=1)
-                for name, some in knobs.items()
-            },
-            edges=np.append(column["start"], column["end"][-1:]),
-        )
+            frame = pd.read_csv(io.StringIO(files.read_text(path)), skipinitialspace=True)
+        except ValueError as error:
+            raise ValueError(f"{path}: not a CSV file ({error})") from None
+        columns = {str(name): frame[name] for name in frame}
+        tasks = max(1, sum(name.startswith("share_") for name in columns))
+        for name in ("start", "end", *(f"share_{t + 1}" for t in range(tasks))):
+            if name not in columns:
+                raise ArgumentError("columns", f"start, end, share_1, … with {name}", "none")
+        if frame.empty:
+            raise ArgumentError("rows", "at least one step", "none")
+        table = {name: check.array(name, column.to_numpy()) for name, column in columns.items()}
+        if np.any(np.abs(table["start"][1:] - table["end"][:-1]) > _SAME * table["end"][-1]):
+            raise ArgumentError("start", "where the previous step ends", "a gap")
+
+        def by_task(name: str) -> Floats:
+            return np.stack([table.pop(f"{name}_{t + 1}") for t in range(tasks)], axis=1)
+
+        shares, edges = by_task("share"), np.append(table.pop("start"), table.pop("end")[-1:])
+        knobs = {}
+        while table:
+            name = next(iter(table))
+            if name.endswith("_1"):
+                knobs[name[:-2]] = by_task(name[:-2])
+            else:
+                knobs[name] = table.pop(name)
+        results = {"loss", "weighted"}
+        return cls(shares, edges=edges, **{k: x for k, x in knobs.items() if k not in results})
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | None = None
@@ -510,36 +491,10 @@ class Protocol:
         return lines
 
 
-def _cells(line: int, header: list[str], cells: list[str]) -> list[float]:
-    """Return the numbers in a line of a .csv file, one for each column."""
-    if len(cells) != len(header):
-        raise ValueError(f"line {line} expects {len(header)} numbers, got {len(cells)}")
-    numbers = []
-    for name, cell in zip(header, cells, strict=True):
-        try:
-            numbers.append(check.number(name, float(cell)))
-        except ValueError:
-            raise ValueError(
-                f"line {line}: `{name}` expects a finite number, got {check.show(cell)}"
-            ) from None
-    return numbers
-
-
-def _knobs(
-    lr: ArrayLike | None, knobs: Mapping[str, ArrayLike] | None, steps: int, tasks: int
-) -> dict[str, Floats]:
+def _knobs(given: Mapping[str, ArrayLike], steps: int, tasks: int) -> dict[str, Floats]:
     """Return the values of all knobs, (steps,) or (steps, T) each."""
-    given = {} if knobs is None else check.instance("knobs", knobs, Mapping, "values by name")
-    if lr is None and knobs is None:
-        lr = 1.0
-    if lr is not None:
-        if "lr" in given:
-            raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
-        given = {"lr": lr, **given}
     found = {}
     for name, value in given.items():
-        if not isinstance(name, str):
-            raise ArgumentError("knobs", "names of knobs", check.show(name))
         low = 0.0 if name == "lr" else None
         if isinstance(value, Real):
             found[name] = np.full(steps, check.number(name, value, at_least=low))

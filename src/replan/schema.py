@@ -79,15 +79,18 @@ def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
     check_keys(content, known, name)
     for key, parameter in known.items():
         if key not in content and parameter.default is parameter.empty:
-            raise ValueError(f"`{name}.{key}` is missing")
+            raise ArgumentError(f"{name}.{key}", "given", "nothing")
     return function(**content)
 
 
 def check_keys(content: Iterable[str], known: Iterable[str], name: str) -> None:
     """Refuse keys of a section that are not known; name the nearest that is."""
+    known = list(known)
     for key in content:
         if key not in known:
-            raise ValueError(_unknown(f"{name}.{key}", key, list(known)))
+            near = check.hint(key, known) or f"; known are {', '.join(known)}"
+            path = f"{name}.{key}" if name else key
+            raise ArgumentError(path, "a known key", f"an unknown one{near}")
 
 
 def paths(content: Mapping[str, Any], name: str) -> dict[str, str]:

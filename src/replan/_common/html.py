@@ -64,9 +64,9 @@ def _cell(value: Any) -> str:
 def final_losses(trajectory: Trajectory) -> Html:
     """Return a table of the tasks: weight, final loss, and targets and transfer where any."""
     problem = trajectory.problem
-    targets = np.asarray(problem.targets)
+    targets = problem.objective.targets
     header = ["task", "weight", "final loss"]
-    columns = [range(1, targets.size + 1), np.asarray(problem.weights), trajectory.final_losses]
+    columns = [range(1, targets.size + 1), problem.objective.weights, trajectory.final_losses]
     if np.any(targets < np.inf):
         header.append("target")
         columns.append([x if x < np.inf else None for x in targets])

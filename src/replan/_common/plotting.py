@@ -204,10 +204,10 @@ def draw_losses(axes: Axes, trajectory: Trajectory) -> None:
         line = TASK_LINES[t % len(TASK_LINES)]
         axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
     if len(names) > 1:
-        curves = [trajectory.problem.measure.curve(times, one) for one in each]
+        curves = [trajectory.problem.objective.curve(times, one) for one in each]
         weighted, words = trajectory.problem.risk.of(np.stack(curves)), trajectory.label
         axes.plot(times, weighted, color="black", linestyle=":", label=words)
-    draw_targets(axes, np.asarray(trajectory.problem.targets), names)
+    draw_targets(axes, trajectory.problem.objective.targets, names)
     axes.set(yscale="log", ylabel="loss", xlim=(0, trajectory.problem.duration))
 
 

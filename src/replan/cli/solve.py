@@ -52,12 +52,6 @@ from replan.cli._options import (
     help="A protocol file to begin from, averaged over the problem's steps where its own differ; "
     "where only the learning rate is free, it sets the tasks.",
 )
-@click.option(
-    "--regret/--no-regret",
-    default=True,
-    show_default=True,
-    help="Of an ensemble: solve for each member alone, and say what not knowing it costs.",
-)
 @json_output
 @output("--plot", PICTURES, "Draw the plan.")
 def command(
@@ -66,7 +60,6 @@ def command(
     max_gradients: int,
     workers: int | None,
     start: str | None,
-    regret: bool,
     json: Path | None,
     plot: Path | None,
     **settings: int | float | None,
@@ -80,7 +73,6 @@ def command(
       replan solve problem.toml --json plan.json --plot plan.png
       replan solve problem.toml --method sweep
       replan evaluate problem.toml --protocol plan.json
-      replan solve ensemble.toml --no-regret
     """
     problem, sections = load_problem(file)
     protocol = None if start is None else problem.accept(load_protocol(start), "start")
@@ -101,12 +93,6 @@ def command(
     if json is not None:  # before anything else, which may fail
         write_json(json, plan.to_dict(), sections, **options)
     click.echo(plan)
-    if regret and isinstance(problem, replan.Ensemble):
-        price = replan.regret(problem, {"plan": plan.protocol}, progress=True)
-        click.echo(price)
-        if json is not None:
-            found = plan.to_dict() | {"regret": price.to_dict()["plan"]}
-            write_json(json, found, sections, **options)
     if plot is not None:
         plan.plot(plot)
     say_written(json, plot)

@@ -6,12 +6,11 @@ from replan.control.plan import Certificate, Plan
 
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
-    from replan.control._regret import Regret, regret
     from replan.control._solve import solve
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
-    from replan.control.objective import Controls, Objective
+    from replan.control.objective import Controls, DiscretisedObjective
     from replan.control.relax import Relax
     from replan.control.search import Found, Search
     from replan.control.solver import Descent, Solver
@@ -28,34 +27,30 @@ __all__ = [
     "ForwardBackward",
     "Found",
     "Levers",
-    "Objective",
+    "DiscretisedObjective",
     "Plan",
-    "Regret",
     "Relax",
     "Search",
     "Solver",
     "levers",
-    "regret",
     "solve",
 ]
 
 # These load numba, and are therefore imported when they are first used.
 _LAZY = {
     "METHODS": "_solve",
-    "Controls": "_objective",
-    "Descent": "_solver",
+    "Controls": "objective",
+    "Descent": "solver",
     "Exhaustive": "exhaustive",
     "Flips": "flips",
     "ForwardBackward": "forward_backward",
-    "Found": "_search",
+    "Found": "search",
     "Levers": "_levers",
-    "Objective": "_objective",
-    "Regret": "_regret",
+    "DiscretisedObjective": "objective",
     "Relax": "relax",
-    "Search": "_search",
-    "Solver": "_solver",
+    "Search": "search",
+    "Solver": "solver",
     "levers": "_levers",
-    "regret": "_regret",
     "solve": "_solve",
 }
 

@@ -17,7 +17,6 @@ from replan.control.relax import TOLERANCE, Relax
 from replan.errors import ArgumentError
 from replan.models import Model
 from replan.problem import Problem
-from replan.problem.control import Range
 from replan.progress import Meter, Progress, Watch
 from replan.protocol import Protocol
 from replan.trajectory import evaluate
@@ -82,7 +81,7 @@ class Levers:
     problems: tuple[Problem, ...]
     alone: tuple[dict[str, Lever], ...]
     rest: tuple[dict[str, Lever], ...]
-    ranges: dict[str, Range]
+    ranges: dict[str, tuple[float, float]]
     notes: tuple[str, ...]
 
     @property

@@ -117,7 +117,7 @@ def solve(
 
 def check_solvable(problem: Problem) -> None:
     """Refuse a problem with nothing to control, or whose model has no gradients."""
-    if not problem.control.tasks and not problem.control.ranges:
+    if not problem.control.tasks and not problem.control.knobs:
         raise ArgumentError(
             "problem",
             "a control of tasks, of the learning rate or another knob, or of several",

@@ -12,8 +12,7 @@ from replan.check import Floats
 from replan.control.objective import check_differentiable
 from replan.core.projection import Domain, project
 from replan.errors import ArgumentError, IntegrationError
-from replan.problem import Control, Limits, Problem
-from replan.problem.control import Range
+from replan.problem import Control, Limits, Problem, Range
 from replan.protocol import Protocol
 from replan.strategies import constant_lr, grid_search, interleaved
 from replan.strategies._strategy import main_rate
@@ -57,7 +56,7 @@ class Ladder:
         self.ranges = self._ranges()
         values = self._values()
         self.base = problem.changed(
-            lr=values.pop("lr", None), knobs=values, control=Control(tasks=False),
+            **values, control=Control(tasks=False),
             limits=Limits(),
         )  # fmt: skip
         self.protocol = interleaved(self.base, shares=self._shares())
@@ -93,14 +92,15 @@ class Ladder:
         levers = {name: frozenset(free) for name, free in (known | {"all": words}).items()}
         return levers, {name: frozenset(free) for name, free in without.items()}
 
-    def _ranges(self) -> dict[str, Range]:
+    def _ranges(self) -> dict[str, tuple[float, float]]:
         """Return the ranges of all knobs that have one: the problem's, or one by default."""
         found = {}
         for name, knob in self._problem.model.layout.knobs.items():
-            low, high = self._problem.control.ranges.get(name, (knob.low, knob.high))
-            given = name in self._problem.control.ranges
+            free = self._problem.control.knobs.get(name)
+            given = free is not None
+            low, high = (free.low, free.high) if free else (knob.low, knob.high)
             if name == self._rate and not given:
-                value = self._problem.knob_values[name]
+                value = self._problem.knobs[name]
                 low, high = max(low, 0.0), min(high, FASTEST * (value or 1.0))
                 why = f": up to {FASTEST:g} times the problem's" if value else ""
                 self.notes.append(f"{name} from {low:g} to {high:g}{why}")
@@ -158,9 +158,10 @@ class Ladder:
         return self.base.changed(
             control=Control(
                 tasks,
-                knobs={name: self.ranges[name] for name in names},
-                constant=constant,
-                shared=[name for name in dict.fromkeys(shared) if name in names],
+                **{
+                    name: Range(*self.ranges[name], name in constant, name in shared)
+                    for name in names
+                },
             ),
             limits=Limits(
                 min_share=limits.min_share if tasks else None,
@@ -180,7 +181,7 @@ class Ladder:
             [
                 np.linspace(low, high, _SCAN),
                 np.geomspace(max(low, high / 64), high, 13),
-                [self.base.knob_values[self._rate]],
+                [self.base.knobs[self._rate]],
             ]
         )
         with suppress(IntegrationError):  # the problem's own rate is a start, too

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from replan.check import Floats
-from replan.control.objective import Controls, Objective
+from replan.control.objective import Controls, DiscretisedObjective
 from replan.control.solver import Descent
 from replan.errors import ArgumentError
 from replan.problem.discrete import allows
@@ -22,9 +22,9 @@ class Enumeration(Descent):
     heads: the beginnings that are left.
     """
 
-    def __init__(self, objective: Objective, start: Controls) -> None:
+    def __init__(self, objective: DiscretisedObjective, start: Controls) -> None:
         self.objective, self.limits = objective, objective.problem.step_limits
-        self._choices = [np.flatnonzero(row).tolist() for row in self.limits.there]
+        self._choices = [np.flatnonzero(row).tolist() for row in self.limits.available]
         counts = [len(choice) for choice in self._choices]
         if prod(counts) > _MOST:
             powers = [f"{count}^{len(list(group))}" for count, group in groupby(counts)]

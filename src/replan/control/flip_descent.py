@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replan.check import Floats, Ints
-from replan.control.objective import Controls, Gradient, Objective
+from replan.control.objective import Controls, DiscretisedObjective, Gradient
 from replan.control.smoothing import Smoothing
 from replan.control.solver import Descent
 from replan.problem.discrete import allows, cheapest
@@ -82,7 +82,7 @@ class FlipDescent(Descent):
     """
 
     def __init__(
-        self, objective: Objective, start: Controls, *, enough: float, failures: int = 25
+        self, objective: DiscretisedObjective, start: Controls, *, enough: float, failures: int = 25
     ) -> None:
         self.objective, self.enough, self.failures = objective, enough, failures
         self.limits = objective.problem.step_limits
@@ -261,7 +261,7 @@ class FlipDescent(Descent):
             slopes = np.stack([gradient.each_by_shares for gradient in found], axis=1)
             slopes = slopes.reshape(size, *slopes.shape[2:])
         now = np.take_along_axis(slopes, self.controls.sequence[None, :, None], axis=2)
-        gains = np.where(self.limits.there, slopes - now, np.inf)
+        gains = np.where(self.limits.available, slopes - now, np.inf)
         linear = _Linear(levels, gains, risk)
         return linear._replace(below=levels - float(linear.of(levels)))
 

@@ -45,7 +45,7 @@ class ForwardBackward(Solver):
 
     def run(self, search: Search) -> Status:
         """Sweep until the controls settle, cycle or diverge."""
-        if search.problem.control.tied:
+        if search.problem.control.ties:
             raise ArgumentError(
                 "ForwardBackward",
                 "controls that are free at every step and for every task",

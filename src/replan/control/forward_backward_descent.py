@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from replan.check import Floats
-from replan.control.objective import Controls, Gradient, Objective
+from replan.control.objective import Controls, DiscretisedObjective, Gradient
 from replan.control.solver import Descent
 
 
@@ -20,7 +20,7 @@ class ForwardBackwardDescent(Descent):
 
     def __init__(
         self,
-        objective: Objective,
+        objective: DiscretisedObjective,
         start: Controls,
         *,
         free_tasks: bool,
@@ -67,7 +67,7 @@ class ForwardBackwardDescent(Descent):
             if low[columns.start] < high[columns.start]:
                 hamiltonians, aim = self._least_over(found, aim, columns)
         if self.free_tasks:
-            there = self.objective.problem.step_limits.there
+            there = self.objective.problem.step_limits.available
             aim = aim.with_tasks(np.argmin(np.where(there, hamiltonians, np.inf), axis=1))
         return aim
 

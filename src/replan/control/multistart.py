@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from threading import Event
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from replan.control.objective import Controls, LimitError, Objective
+from replan.control.objective import Controls, DiscretisedObjective, LimitError
 from replan.control.solver import Descent
 from replan.core.interrupt import interrupted
 
@@ -23,7 +23,10 @@ class _Run(Generic[D]):
     """A descent from one start, on an objective that counts its work alone."""
 
     def __init__(
-        self, objective: Objective, start: Controls, begin: Callable[[Objective, Controls], D]
+        self,
+        objective: DiscretisedObjective,
+        start: Controls,
+        begin: Callable[[DiscretisedObjective, Controls], D],
     ) -> None:
         self.objective, self.start, self._begin = objective, start, begin
         self.descent: D | None = None
@@ -51,7 +54,7 @@ class _Run(Generic[D]):
 def descend_from(
     starts: Sequence[Controls],
     search: Search,
-    begin: Callable[[Objective, Controls], D],
+    begin: Callable[[DiscretisedObjective, Controls], D],
     most: int,
 ) -> list[D]:
     """Begin a descent on the coarse grid from each start, and make at most `most` steps of each.

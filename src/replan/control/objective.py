@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,7 +98,7 @@ def check_differentiable(problem: Problem) -> None:
             )
 
 
-class Objective:
+class DiscretisedObjective:
     """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
 
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
@@ -112,7 +113,7 @@ class Objective:
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> objective = replan.control.Objective(problem, steps=50)
+        >>> objective = replan.control.DiscretisedObjective(problem, steps=50)
         >>> controls = replan.control.Controls(np.full((50, 2), 0.5), np.ones((50, 6)))
         >>> found = objective.gradient(controls)
         >>> f"{found.value:.4f}", found.by_shares.shape
@@ -130,7 +131,7 @@ class Objective:
         self.model, self.members = problem.model, as_stacked(problem.model)
         self.problem, self.steps = problem, steps
         self.lengths = np.full(steps, problem.duration / steps)
-        self.pieces = 2 if problem.averages_count else 1
+        self.pieces = 2 if problem.objective.averages_count else 1
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
         self._values: dict[tuple[bytes, bytes, int], float] = {}
@@ -149,13 +150,13 @@ class Objective:
         for controls in plain:
             self.resolve(controls, error)
 
-    def apart(self, max_gradients: float) -> Objective:
+    def apart(self, max_gradients: float) -> DiscretisedObjective:
         """Return the same objective with counts of its own."""
         found = copy(self)
         found.counts, found._values = Counts(max_gradients=max_gradients), {}
         return found
 
-    def refined(self, steps: int) -> Objective:
+    def refined(self, steps: int) -> DiscretisedObjective:
         """Return the same objective on more steps, at least as accurate, counted together."""
         found = copy(self)
         found.steps, found.lengths = steps, np.full(steps, self.problem.duration / steps)
@@ -166,7 +167,7 @@ class Objective:
     def _along(self) -> Floats:
         """Return what each loss counts (2 × steps + 1, L) at the edges and middles of steps."""
         edges = np.linspace(0.0, self.problem.duration, self.steps + 1)
-        return simpson_weights(self.lengths, self.problem.counts_along(edges))
+        return simpson_weights(self.lengths, self.problem.objective.weights_along(edges))
 
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
@@ -239,7 +240,7 @@ class Objective:
             along = None
             if self.pieces > 1:
                 along = [float(np.sum(self.along * rows)) for rows in losses]
-            levels = self.problem.objectives(losses[:, -1], along)
+            levels = self._levels(losses[:, -1], along)
             value = float(self.problem.risk.of(levels))
         return value if np.isfinite(value) else np.inf, Reached(levels, losses[:, -1])
 
@@ -247,7 +248,13 @@ class Objective:
         """Return what is reached at a state, as if training began and ended there."""
         along = self.along.sum(axis=0)
         losses = self.members.losses_each(state)
-        return Reached(self.problem.objectives(losses, [along @ one for one in losses]), losses)
+        return Reached(self._levels(losses, [float(along @ one) for one in losses]), losses)
+
+    def _levels(self, final: Floats, along: Sequence[float] | None) -> Floats:
+        """Return the objectives (M,) of all members, from their final losses (M, L)."""
+        rest = [0.0] * len(final) if along is None else along
+        pairs = zip(final, rest, strict=True)
+        return np.stack([self.problem.objective.value(*pair) for pair in pairs])
 
     def smoothing(self, controls: Controls) -> Smoothing | None:
         """Return what may stand for the objective to begin with, None where it is smooth."""
@@ -258,8 +265,8 @@ class Objective:
 
     def gradients(self, controls: Controls) -> list[Gradient]:
         """Return the gradient, or where the goal is "worst" those with each loss as the largest."""
-        goal, risk = self.problem.measure, self.problem.risk
-        if goal.name != "worst":
+        goal, risk = self.problem.objective, self.problem.risk
+        if goal.goal != "worst":
             return [self.gradient(controls)]
         rows = np.eye(goal.weights.size)[goal.weights > 0]
         alone = [np.tile(row, (risk.weights.size, 1)) for row in rows]
@@ -287,7 +294,7 @@ class Objective:
         soft = smoothing(self.problem, self.first, reached) if soft is None else soft
         mixture = Mixture(self.problem.risk.weights, None)
         if soft is not None:
-            scaled = self.problem.measure.scaled(reached.losses)
+            scaled = self.problem.objective.scaled(reached.losses)
             mixture, levels = (
                 soft.mixture(reached.levels, scaled),
                 soft.levels(reached.levels, scaled),
@@ -324,7 +331,7 @@ class Objective:
         """Return the derivatives (M, L) of each member's objective by its final losses."""
         mixed = [None] * len(final) if mixture.losses is None else mixture.losses
         pairs = zip(final, mixed, strict=True)
-        return np.stack([self.problem.slopes(one, part) for one, part in pairs])
+        return np.stack([self.problem.objective.slopes(one, part) for one, part in pairs])
 
     def _diverged(self, controls: Controls, states: Floats) -> Gradient:
         """Return an infinite value, without slopes."""

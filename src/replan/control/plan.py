@@ -167,7 +167,7 @@ class Plan:
 
     def _targets(self) -> list[tuple[float, float]]:
         """Return every final loss and its target."""
-        targets = np.asarray(self.problem.targets)
+        targets = self.problem.objective.targets
         return list(zip(self.trajectory.largest_losses.tolist(), targets.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
@@ -296,10 +296,14 @@ class Plan:
 
     def _parts_text(self) -> list[str]:
         goal, running, targets = self.trajectory.parts.values()
-        without = np.all(np.asarray(self.problem.targets) == np.inf)
-        if without and not np.any(np.asarray(self.problem.running)):
+        without = np.all(self.problem.objective.targets == np.inf)
+        if without and not np.any(self.problem.objective.running):
             return []
-        what = "final losses" if self.problem.goal == "final" else self.problem.measure.words
+        what = (
+            "final losses"
+            if self.problem.objective.goal == "final"
+            else self.problem.objective.words
+        )
         return [
             f"made up of {what} {goal:.4g}, running costs {running:.4g} and penalties for targets "
             f"{targets:.4g}"

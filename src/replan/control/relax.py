@@ -10,7 +10,7 @@ import numpy as np
 from replan import check
 from replan.control.flip_descent import FlipDescent
 from replan.control.multistart import descend_from
-from replan.control.objective import Controls, Objective
+from replan.control.objective import Controls, DiscretisedObjective
 from replan.control.plan import Status
 from replan.control.relaxed_controls import interpolated
 from replan.control.relaxed_descent import RelaxedDescent
@@ -84,7 +84,7 @@ class Relax(Solver):
         """Relax from all promising starts; return the descent with the smoothest of the best."""
         enough = _ROUGH * search.enough(self.tolerance)
 
-        def begin(grid: Objective, start: Controls) -> RelaxedDescent:
+        def begin(grid: DiscretisedObjective, start: Controls) -> RelaxedDescent:
             return self._descent(search, grid, start, enough)
 
         ends = descend_from(self._promising(search), search, begin, 60)
@@ -197,7 +197,7 @@ class Relax(Solver):
     def _descent(
         self,
         search: Search,
-        grid: Objective,
+        grid: DiscretisedObjective,
         start: Controls,
         enough: float,
         after: RelaxedDescent | None = None,
@@ -230,7 +230,8 @@ def _fill_knobs(problem: Problem, controls: Controls) -> Controls:
     knobs = controls.knobs.copy()
     steps = np.arange(len(knobs))
     for name, columns in problem.model.layout.columns.items():
-        if columns.stop - columns.start == 1 or name in problem.control.shared:
+        free = problem.control.knobs.get(name)
+        if columns.stop - columns.start == 1 or free is None or free.shared:
             continue
         for t in range(problem.model.tasks):
             used = controls.shares[:, t] > 1e-3

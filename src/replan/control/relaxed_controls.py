@@ -47,9 +47,10 @@ class RelaxedControls:
         steps, size = self.fixed.knobs.shape
         step, column = np.indices((steps, size))
         for name, columns in problem.model.layout.columns.items():
-            if name in problem.control.constant:
+            free = problem.control.knobs.get(name)
+            if free is not None and free.constant:
                 step[:, columns] = 0
-            if name in problem.control.shared:
+            if free is not None and free.shared:
                 column[:, columns] = columns.start
         places = (step * size + column)[:, self._free]
         numbers: Ints = np.unique(places, return_inverse=True)[1]
@@ -148,9 +149,9 @@ def interpolated(rows: Floats, steps: int) -> Floats:
 
 def _least_shares(rows: Floats, domain: Domain) -> float:
     """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
-    always = not domain.there.size
+    always = not domain.available.size
     if not always:
-        rows = np.where(domain.there, rows, np.inf)
+        rows = np.where(domain.available, rows, np.inf)
     if not domain.low.any() and np.all(domain.high >= 1.0):
         least, free = 0.0, np.ones(len(rows), dtype=bool)
         for (first, last), cap in zip(domain.spans, domain.caps, strict=True):

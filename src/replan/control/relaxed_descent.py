@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from replan.check import Floats
-from replan.control.objective import Controls, Gradient, Objective
+from replan.control.objective import Controls, DiscretisedObjective, Gradient
 from replan.control.quasi_newton import QuasiNewton
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
@@ -30,7 +30,7 @@ class RelaxedDescent(Descent):
 
     def __init__(
         self,
-        objective: Objective,
+        objective: DiscretisedObjective,
         start: Controls,
         *,
         free_tasks: bool,

@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from replan.check import Floats
-from replan.control.objective import Controls, Objective
+from replan.control.objective import Controls, DiscretisedObjective
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.solver import Descent
-from replan.core import memory
 from replan.core.interrupt import interrupted
 from replan.core.projection import project
 from replan.errors import ArgumentError, IntegrationError
@@ -29,10 +28,7 @@ from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
-_STATES = 12  # copies of the states at all steps: roll-outs, adjoints, learning curves
 _ROUNDING = 1e-17  # losses are differences of numbers near 1: their slopes are not more exact
-_PAIRS = 150  # copies of the free controls: the memory of the quasi-Newton method and its model
-_MOVES = 80  # numbers for each change of a task that is listed
 
 
 class Found(NamedTuple):
@@ -99,14 +95,13 @@ class Search:
             self._check_same_tasks()
         low, high = problem.knob_ranges
         self.free_knobs = bool(np.any(low < high))
-        self._check_memory()
-        self.fine = Objective(problem, problem.steps)
+        self.fine = DiscretisedObjective(problem, problem.steps)
         # Given tasks may change at every step, which a coarse grid would blur.
         few = self.free_tasks and problem.steps > _COARSE
         self.coarse = self.fine
         if few:
             steps = fewer_steps(problem, _COARSE)
-            self.coarse = Objective(problem, steps, 1e-5, self.fine.counts)
+            self.coarse = DiscretisedObjective(problem, steps, 1e-5, self.fine.counts)
         self.counts = self.fine.counts
         self.counts.max_gradients = max_gradients
         self.values: list[float] = []
@@ -123,16 +118,6 @@ class Search:
             raise ValueError(
                 "`start` expects protocols with the same shares where tasks are not controlled"
             )
-
-    def _check_memory(self) -> None:
-        """Refuse a problem for which there is no room."""
-        steps, tasks, size = self.problem.steps, self.problem.model.tasks, self.problem.state.size
-        low, high = self.problem.knob_ranges
-        free = tasks * self.free_tasks + int(np.sum(low < high))
-        memory.require(
-            f"`solve` with `steps` = {steps} and a state of {size} numbers",
-            steps * (_STATES * size + _PAIRS * free + _MOVES * tasks * self.one_task),
-        )
 
     # Beginning
 
@@ -174,10 +159,10 @@ class Search:
                 different = 1 if problem.control.tasks == "constant" else steps
                 draws = rng.dirichlet(np.ones(problem.model.tasks), different)
                 rows = np.broadcast_to(draws, (steps, problem.model.tasks))
-                rows = problem.availability.among(
+                rows = problem.availability.renormalise(
                     rows, np.linspace(0.0, problem.duration, steps + 1)
                 )
-                yield Protocol(rows, problem.duration, knobs=self._random_knobs(rng)), False
+                yield Protocol(rows, problem.duration, **self._random_knobs(rng)), False
             return
         given = self.given[0] if self.given else interleaved(problem)
         if not self.given:
@@ -191,17 +176,18 @@ class Search:
             yield given.with_knobs(**{name: low + part * (high - low)}), False
 
     @property
-    def _free(self) -> dict[str, Range]:
+    def _free(self) -> dict[str, tuple[float, float]]:
         """The ranges of the knobs that may change, by name."""
-        ranges = self.problem.control.ranges
-        return {name: (low, high) for name, (low, high) in ranges.items() if low < high}
+        knobs = self.problem.control.knobs
+        return {name: (knob.low, knob.high) for name, knob in knobs.items() if knob.free}
 
     def _random_knobs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return knobs for a random start: rates as they are, others at random within ranges."""
         values: dict[str, Any] = dict(self.problem.settings)
         for name, (low, high) in self._free.items():
             if not self.problem.model.layout.knobs[name].rate:
-                draws = 1 if name in self.problem.control.constant else self.coarse.steps
+                free = self.problem.control.knobs[name]
+                draws = 1 if free.constant else self.coarse.steps
                 values[name] = np.broadcast_to(rng.uniform(low, high, draws), self.coarse.steps)
         return values
 
@@ -234,8 +220,9 @@ class Search:
         """Return a given start; refuse one with values of knobs that the problem does not allow."""
         self.problem.accept(start, "start")
         for name, values in start.knobs.items():
-            value = self.problem.knob_values[name]
-            low, high = self.problem.control.ranges.get(name, (value, value))
+            value = self.problem.knobs[name]
+            free = self.problem.control.knobs.get(name, Range(value, value))
+            low, high = free.low, free.high
             room = 1e-9 * max(abs(low), abs(high))
             if values.min() < low - room or values.max() > high + room:
                 words = "learning rates" if name == "lr" else f"values of {knob_label(name)}"
@@ -253,10 +240,10 @@ class Search:
         steps, tasks = self.problem.steps, self.problem.model.tasks
         rows = [np.full(tasks, 1 / tasks), *np.eye(tasks)]
         edges, presence = self.problem.edges, self.problem.availability
-        shares = [presence.among(np.tile(row, (steps, 1)), edges) for row in rows]
+        shares = [presence.renormalise(np.tile(row, (steps, 1)), edges) for row in rows]
         if not self.free_tasks:
             shares = [self.starts[0].found.controls.shares]
-        values = self.problem.knob_values
+        values = self.problem.knobs
         choices = [values]
         for name, (low, high) in self._free.items():
             choices += [
@@ -321,7 +308,7 @@ class Search:
         mixed = self.free_tasks and not self.one_task
         always = self.problem.availability.always
         budgets = mixed and (self.problem.step_limits.binding or not always)
-        if not (self.problem.control.tied or self.problem.limits.mean or budgets):
+        if not (self.problem.control.ties or self.problem.limits.mean or budgets):
             return controls
         space = RelaxedControls(self.problem, controls, free_tasks=mixed, free_knobs=True)
         return space.split(np.asarray(project(space.join(controls), space.domain)))
@@ -386,7 +373,7 @@ def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
         found = np.diff(at, axis=0) / np.diff(edges)[:, None]
         return np.where(np.ptp(rows, axis=0) == 0, rows[0], found)  # without rounding errors
 
-    shares = problem.availability.among(means(protocol.shares), edges)
+    shares = problem.availability.renormalise(means(protocol.shares), edges)
     return Controls(shares / shares.sum(axis=1, keepdims=True), means(knobs))
 
 
@@ -399,4 +386,4 @@ def as_protocol(problem: Problem, controls: Controls, *, one_task: bool = False)
     shares = controls.shares if one_task else None
     knobs = problem.model.layout.by_name(controls.knobs, shares)
     own = {name: knobs[name] for name in problem.settings}
-    return Protocol(controls.shares, problem.duration, knobs=own)
+    return Protocol(controls.shares, problem.duration, **own)

@@ -158,9 +158,9 @@ def smoothing(problem: Problem, first: Reached, final: Reached) -> Smoothing | N
     """
     if problem.smooth:
         return None
-    goal, risk = problem.measure, problem.risk
+    goal, risk = problem.objective, problem.risk
     before, after, priors = first.levels, final.levels, None
-    if goal.name == "worst":
+    if goal.goal == "worst":
         counts = goal.weights > 0
         before, after = (goal.scaled(x.losses)[:, counts] for x in (first, final))
         priors = np.tile(counts / counts.sum(), (len(before), 1))

@@ -18,7 +18,7 @@ _FAR = 1e18  # a price at which a task has all or nothing, to rounding
 class Domain(NamedTuple):
     """Vectors that hold `rows` rows of shares (T each) and then m numbers between 0 and 1.
 
-    there: (rows, T) whether a task can have a share in a row; (0, T) where all always can. The mean
+    available: (rows, T) whether a task can have a share in a row; (0, T) where all always can. The mean
     share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the mean
     weights[g] · x of each of G groups, which have none in common, lies between least[g] and
     most[g]; weights are (G, m), positive on the group.
@@ -28,7 +28,7 @@ class Domain(NamedTuple):
     """
 
     rows: int
-    there: Bools
+    available: Bools
     low: Floats
     high: Floats
     weights: Floats
@@ -195,11 +195,11 @@ def project(x: Floats, domain: Domain) -> Floats:
     end = domain.rows * T
     if domain.rows:
         rows, shares = x[:end].reshape(-1, T), out[:end].reshape(-1, T)
-        if domain.there.size:
+        if domain.available.size:
             rows = rows.copy()
             for i in range(domain.rows):
                 for t in range(T):
-                    if not domain.there[i, t]:
+                    if not domain.available[i, t]:
                         rows[i, t] = -np.inf
         bound = domain.caps.size > 0
         for t in range(T):

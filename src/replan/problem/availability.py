@@ -59,7 +59,7 @@ class Availability:
         newest_first = len(order) - 1 - order
         return newest_first[np.argmax(self.on(edges)[:, newest_first], axis=1)]
 
-    def among(self, shares: Floats, edges: Floats) -> Floats:
+    def renormalise(self, shares: Floats, edges: Floats) -> Floats:
         """Return shares (n, T) in n steps with those of tasks that are away given to the others.
 
         These get as much each, relative to one another, as they had; equal shares if they had none.
@@ -86,7 +86,7 @@ class Availability:
             )
 
 
-def presence(
+def availability_of(
     arrivals: ArrayLike | None, departures: ArrayLike | None, tasks: int, edges: Floats
 ) -> Availability:
     """Return when tasks are there; refuse times between the edges, and a time without any task."""

@@ -25,7 +25,7 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     costs: (steps, T).
     """
     if not limits.binding:
-        return np.asarray(np.argmin(np.where(limits.there, costs, np.inf), axis=1))
+        return np.asarray(np.argmin(np.where(limits.available, costs, np.inf), axis=1))
     steps, tasks = costs.shape
     sizes = _counted(limits, steps)
     limited = limits.switches < steps // limits.dwell - 1
@@ -38,7 +38,7 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
             f"`limits` need a table of {entries:.1g} entries on {steps} steps, more than "
             f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
         )
-    return _shortest_path(np.where(limits.there, costs, 0.0), limits, most, sizes)
+    return _shortest_path(np.where(limits.available, costs, 0.0), limits, most, sizes)
 
 
 def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
@@ -50,11 +50,11 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
     """
     steps, tasks = shares.shape
     lengths = np.ones(steps)
-    sequence = sum_up(shares, lengths, patience, limits.there)
+    sequence = sum_up(shares, lengths, patience, limits.available)
     # beyond twice the steps, only tasks that depart are left
     while patience < 2 * steps and np.count_nonzero(np.diff(sequence)) > limits.switches:
         patience = 1.5 * patience + 1.0
-        sequence = sum_up(shares, lengths, patience, limits.there)
+        sequence = sum_up(shares, lengths, patience, limits.available)
     return sequence if allows(limits, sequence) else cheapest(1.0 - np.eye(tasks)[sequence], limits)
 
 
@@ -64,7 +64,7 @@ def allows(limits: StepLimits, sequence: Ints) -> bool:
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
     return bool(
-        np.all(limits.there[np.arange(limits.steps), sequence])
+        np.all(limits.available[np.arange(limits.steps), sequence])
         and np.all((counts >= limits.low) & (counts <= limits.high))
         and _replays(limits, sequence)
         and len(changes) <= limits.switches
@@ -107,7 +107,7 @@ def _shortest_path(costs: Floats, limits: StepLimits, switches: int, sizes: Ints
     sums = np.vstack([np.zeros(T), np.cumsum(costs, axis=0)])
     stays = np.zeros((steps + 1, T), np.int64)  # the longest that end at each edge
     for i in range(steps):
-        stays[i + 1] = np.where(limits.there[i], stays[i] + 1, 0)
+        stays[i + 1] = np.where(limits.available[i], stays[i] + 1, 0)
     replay = (limits.old, limits.begins, limits.replays)
     walk = (*replay, limits.dwell, switches, sizes, strides)
     _PACE.run(_fill, steps + 1, costs, sums, stays, *walk, best, came)

@@ -1,171 +1,246 @@
-"""The problem file (TOML): its keys and their types; `example` gives a commented one."""
+"""The problem file (TOML): its sections, read by the constructors they describe."""
 
 from __future__ import annotations
 
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
-
-from pydantic import BeforeValidator, Field, create_model
+from typing import TYPE_CHECKING, Any
 
 from replan import check, files
-from replan.errors import ArgumentError, renamed
+from replan.errors import ArgumentError, in_file, renamed
 from replan.models import Model
-from replan.models.registry import DEFAULT, find
-from replan.problem.control import Control
-from replan.problem.ensemble_file import ensemble_from, is_ensemble
+from replan.models.registry import DEFAULT, find, import_named
+from replan.problem.axes import span
+from replan.problem.control import Control, Range
 from replan.problem.limits import Limits
-from replan.schema import Section, paths, read, task_from_one, toml, toml_key
+from replan.problem.objective import Objective
+from replan.schema import check_keys, from_keys, paths, task_from_one, toml, toml_key
 
 if TYPE_CHECKING:
     from replan.problem.problem import Problem
 
-_P = TypeVar("_P", bound="Problem")
-
-
-def _true_false_or_constant(value: Any) -> Any:
-    if not isinstance(value, bool) and value != "constant":
-        raise ValueError('true, false or "constant"')
-    return value
-
-
-def _range_or_false(value: Any) -> Any:
-    if value is not False and not isinstance(value, dict):
-        raise ValueError("false or { min = …, max = … }")
-    return None if value is False else value
-
-
-def _table_of_losses(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError("a table such as { 1 = 0.01 }")
-    return value
-
-
-def _number_or_range(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float | dict):
-        raise ValueError("a number or { min = …, max = … }")
-    return value
-
-
-def _number_or_never(value: Any) -> Any:
-    return math.inf if value == _NEVER else value
-
-
+_SECTIONS = ("model", "start", "training", "control", "objective", "limits", "ensemble")
+_NEEDED = ("model", "start", "training")
+_TRAINING = ("duration", "steps", "arrivals", "departures")
+_ENSEMBLE = ("risk", "weights", "axes", "members")
 _NEVER = "inf"  # a time; JSON has no infinite numbers, and files are kept in results
-_Time = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(_number_or_never)]
 
 
-class _Training(Section):
-    duration: float = Field(gt=0)
-    steps: int | None = Field(None, ge=1)
-    arrivals: list[_Time] | None = None
-    departures: list[_Time] | None = None
+def read_problem(path: files.FilePath) -> Problem:
+    """Return the problem in a file."""
+    import_named()  # first: what goes wrong there is not the file's mistake
+    content = read_sections(path)
+    with in_file(path):
+        return problem_from(content)
 
 
-class _Range(Section):
-    min: float
-    max: float
-
-
-class _Free(_Range):
-    constant: bool = False
-    shared: bool = False
-
-
-_Knob = Annotated[_Free | None, BeforeValidator(_range_or_false)]
-
-
-class _Control(Section):
-    tasks: Annotated[bool | Literal["constant"], BeforeValidator(_true_false_or_constant)] = True
-
-
-class _Objective(Section):
-    goal: str = "final"
-    weights: list[float] | None = None
-    running: list[float] | None = None
-    targets: Annotated[dict[str, float] | None, BeforeValidator(_table_of_losses)] = None
-
-    def target_list(self, names: Sequence[str]) -> list[float | None] | None:
-        """Return the targets of all losses; the file has them by name, or by number from 1."""
-        if self.targets is None:
-            return None
-        listed: list[float | None] = [None] * len(names)
-        for name, target in self.targets.items():
-            if name in names:
-                listed[names.index(name)] = target
-                continue
-            if not name.isdecimal() or len(name) > 9:
-                raise ArgumentError(
-                    "objective.targets",
-                    "tasks as keys, such as 1, or names of losses",
-                    f"{toml(name)}",
-                )
-            listed[task_from_one("objective.targets", int(name), len(names))] = target
-        return listed
-
-
-_Mean = Annotated[float | _Range, BeforeValidator(_number_or_range)]
-
-
-class _Limits(Section):
-    min_share: list[float] | None = None
-    max_share: list[float] | None = None
-    min_dwell: float = 0.0
-    max_switches: int | None = None
-    mean: dict[str, _Mean] | None = None
-    max_replay: float | None = None
-
-    def limits(self) -> Limits:
-        """Return the limits themselves."""
-        given = self.given()
-        if self.mean is not None:
-            given["mean"] = {
-                name: (mean.min, mean.max) if isinstance(mean, _Range) else mean
-                for name, mean in self.mean.items()
-            }
-        return Limits(**given)
-
-
-class _File(Section):
-    model: dict[str, Any]
-    start: dict[str, Any]
-    training: dict[str, Any]
-    control: dict[str, Any] = Field(default_factory=dict)
-    objective: dict[str, Any] = Field(default_factory=dict)
-    limits: _Limits = _Limits()
-
-
-def sections(path: files.FilePath) -> dict[str, Any]:
+def read_sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
     text = files.read_text(path)
     try:
-        return parsed(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """Return the sections in the text of a problem file."""
-    try:
         content = tomllib.loads(text)
     except ValueError as error:
-        raise ValueError(f"not a TOML file ({error})") from None
+        raise ValueError(f"{path}: not a TOML file ({error})") from None
     except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
+        raise ValueError(f"{path}: brackets are nested too deeply") from None
     training = content.get("training")
     if isinstance(training, dict):
         times = {"arrivals", "departures"} & training.keys()
-        content["training"] = training | {name: _with_nevers(training[name]) for name in times}
+        content["training"] = training | {name: _with_never(training[name]) for name in times}
     return content
 
 
-def _with_nevers(value: Any) -> Any:
+def _with_never(value: Any) -> Any:
     """Return times, or lists of them, with the word for infinite ones."""
     if isinstance(value, list):
-        return [_with_nevers(x) for x in value]
+        return [_with_never(x) for x in value]
     return _NEVER if value == math.inf else value
+
+
+def problem_from(content: Mapping[str, Any], model: Model | None = None) -> Problem:
+    """Return the problem that the sections describe, with `model` if given, or the ensemble.
+
+    A mistake is an ArgumentError that names the key by its full path.
+    """
+    from replan.problem.problem import Problem
+
+    check.instance("content", content, Mapping, "the sections of a problem file")
+    if "axes" in content:
+        raise ArgumentError("axes", "absent from a problem file", "a study: use `replan study`")
+    check_keys(content, _SECTIONS, "")
+    if "ensemble" in content:
+        return _ensemble_from(content, model)
+    for name in _NEEDED:
+        if name not in content:
+            raise ArgumentError(name, "a section of the file", "nothing")
+    for name, section in content.items():
+        check.instance(name, section, Mapping, "a table of keys")
+    if model is None:
+        settings = dict(content["model"])
+        kind = find(settings.pop("kind", DEFAULT))
+        with renamed(paths(settings, "model")):
+            model = kind.from_dict(settings)
+    with renamed(paths(content["start"], "start")):
+        start = model.start_from_dict(content["start"])
+    training = dict(content["training"])
+    knobs = list(model.layout.knobs)
+    check_keys(training, [*_TRAINING, *knobs], "training")
+    if "duration" not in training:
+        raise ArgumentError("training.duration", "given", "nothing")
+    for name in ("arrivals", "departures"):
+        if isinstance(training.get(name), list):
+            training[name] = [math.inf if x == _NEVER else x for x in training[name]]
+    own = {key: f"training.{key}" for key in (*_TRAINING, *knobs)}
+    own |= paths(content.get("objective", {}), "objective")
+    own |= {key: f"limits.{key}" for key in Limits.__dataclass_fields__}
+    with renamed(own):
+        return Problem(
+            model,
+            start,
+            **training,
+            objective=_objective(content.get("objective", {}), model.loss_names),
+            control=_control(content.get("control", {}), knobs),
+            limits=_limits(content.get("limits", {})),
+        )
+
+
+def _objective(section: Mapping[str, Any], losses: Sequence[str]) -> Objective:
+    """Return the objective; the file has targets by name, or by number from 1."""
+    given = dict(section)
+    if "targets" in given:
+        name = "objective.targets"
+        targets = check.instance(name, given["targets"], Mapping, "a table such as { 1 = 0.01 }")
+        listed: list[Any] = [None] * len(losses)
+        for key, target in targets.items():
+            if key in losses:
+                listed[losses.index(key)] = target
+            elif key.isdecimal():
+                listed[task_from_one(name, int(key[:9]), len(losses))] = target
+            else:
+                raise ArgumentError(name, "a table by task, such as 1, or by loss", toml(key))
+        given["targets"] = listed
+    objective: Objective = from_keys(Objective, given, "objective")
+    return objective
+
+
+def _control(section: Mapping[str, Any], knobs: Sequence[str]) -> Control:
+    check_keys(section, ["tasks", *knobs], "control")
+    with renamed({"tasks": "control.tasks"}):
+        return Control(
+            section.get("tasks", True),
+            **{
+                name: _range(f"control.{name}", value)
+                for name, value in section.items()
+                if name != "tasks" and value is not False
+            },
+        )
+
+
+def _range(name: str, value: Any) -> Range:
+    """Return the range of a knob: { min, max } and whether it is constant or shared."""
+    check.instance(name, value, Mapping, "false or { min = …, max = … }")
+    check_keys(value, ["min", "max", "constant", "shared"], name)
+    for key in ("min", "max"):
+        if key not in value:
+            raise ArgumentError(f"{name}.{key}", "given", "nothing")
+    own = {"low": f"{name}.min", "high": f"{name}.max"}
+    with renamed(own | {key: f"{name}.{key}" for key in ("constant", "shared")}):
+        ties = {key: value[key] for key in ("constant", "shared") if key in value}
+        return Range(value["min"], value["max"], **ties)
+
+
+def _limits(section: Mapping[str, Any]) -> Limits:
+    given = dict(section)
+    if "mean" in given:
+        means = check.instance("limits.mean", given["mean"], Mapping, "a table of means by knob")
+        given["mean"] = {knob: _mean(f"limits.mean.{knob}", value) for knob, value in means.items()}
+    limits: Limits = from_keys(Limits, given, "limits")
+    return limits
+
+
+def _mean(name: str, value: Any) -> Any:
+    """Return a mean as a number or a pair; the file has a range as { min, max }."""
+    if not isinstance(value, Mapping):
+        return check.number(name, value)
+    bounds = _range(name, value)
+    return bounds.low, bounds.high
+
+
+# Ensembles
+
+
+def _ensemble_from(content: Mapping[str, Any], model: Model | None) -> Problem:
+    """Return the ensemble whose members `[ensemble]` lists, or spans by axes."""
+    from replan.problem.problem import Problem
+
+    section = check.instance("ensemble", content["ensemble"], Mapping, "a table of keys")
+    check_keys(section, _ENSEMBLE, "ensemble")
+    if model is not None or ("axes" in section) == ("members" in section):
+        got = "a model given besides" if model is not None else ", ".join(section) or "nothing"
+        raise ArgumentError("ensemble", "a table with either `axes` or `members`", got)
+    shared = {key: x for key, x in content.items() if key != "ensemble"}
+    if "axes" in section:
+        points = span(shared, section["axes"], "ensemble.axes")
+        members = {
+            ", ".join(f"{key} {toml(x)}" for key, x in point.values.items()): point.content
+            for point in points
+        }
+    else:
+        members = _listed(shared, section["members"])
+    problems = {name: problem_from(member) for name, member in members.items()}
+    with renamed({"weights": "ensemble.weights", "risk": "ensemble.risk"}):
+        return Problem.ensemble(
+            problems, weights=section.get("weights"), risk=section.get("risk", "mean")
+        )
+
+
+def _listed(shared: Mapping[str, Any], members: Any) -> dict[str, dict[str, Any]]:
+    """Return the sections of members that a file lists one by one, by name."""
+    listed: dict[str, dict[str, Any]] = {}
+    for i, member in enumerate(check.items("ensemble.members", members, "tables")):
+        name = f"ensemble.members[{i}]"
+        check.instance(name, member, Mapping, "a table with `model` and `start`")
+        check_keys(member, ["name", "model", "start"], name)
+        word = check.word(f"{name}.name", member.get("name", f"member {i + 1}"))
+        if word in listed:
+            raise ArgumentError(f"{name}.name", "different from the others", repr(word))
+        listed[word] = {**shared, **{key: x for key, x in member.items() if key != "name"}}
+    return listed
+
+
+# Writing
+
+
+def problem_to_dict(problem: Problem) -> dict[str, Any]:
+    """Return a problem as the sections of a problem file, its start as a state."""
+    if problem.is_ensemble:
+        sections = [member.to_dict() for member in problem.members]
+        shared = {key: x for key, x in sections[0].items() if key not in ("model", "start")}
+        members = [
+            {"name": name, "model": section["model"], "start": section["start"]}
+            for name, section in zip(problem.names, sections, strict=True)
+        ]
+        risk = {"risk": problem.risk.word, "weights": problem.risk.weights.tolist()}
+        return {"ensemble": risk | {"members": members}} | shared
+    training: dict[str, Any] = {"duration": problem.duration, "steps": problem.steps}
+    for name in ("arrivals", "departures"):
+        if problem.arguments[name] is not None:
+            training[name] = getattr(problem.availability, name).tolist()
+    control: dict[str, Any] = {"tasks": problem.control.tasks}
+    if "lr" in problem.knobs:
+        control["lr"] = False
+    for name, free in problem.control.knobs.items():
+        ties = {"constant": free.constant, "shared": free.shared}
+        control[name] = {"min": free.low, "max": free.high} | {k: v for k, v in ties.items() if v}
+    return {
+        "model": {"kind": problem.model.kind} | problem.model.to_dict(),
+        "start": problem.model.start_to_dict(problem.start),
+        "training": training | problem.settings,
+        "control": control,
+        "objective": problem.objective.to_dict(),
+        "limits": problem.limits.to_dict(),
+    }
 
 
 def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
@@ -175,73 +250,3 @@ def to_toml(content: Mapping[str, Mapping[str, Any]]) -> str:
         for name, section in content.items()
     ]
     return "\n\n".join(tables) + "\n"
-
-
-def problem_from(
-    problem: type[_P],
-    content: Mapping[str, Any],
-    model: Model | None = None,
-) -> _P:
-    """Return the problem that the sections describe, with `model` if given, or the ensemble.
-
-    A mistake is a ValueError that names the key by its full path.
-    """
-    check.instance("content", content, Mapping, "the sections of a problem file")
-    if "sweep" in content:
-        raise ValueError("`sweep` makes this a study: `replan sweep FILE` runs it")
-    if model is None and is_ensemble(content):
-        make = partial(problem_from, problem)
-        return ensemble_from(problem.of_members, content, make)
-    file = read(_File, content)
-    if model is None:
-        settings = dict(file.model)
-        kind = settings.pop("kind", DEFAULT)
-        if not isinstance(kind, str):
-            raise ArgumentError("model.kind", "a word", f"{toml(kind)}")
-        with renamed(paths(file.model, "model")):
-            model = find(kind).from_dict(settings)
-    check.instance("model", model, Model, "a dynamics such as TeacherStudent")
-    start_paths = paths(file.start, "start")
-    with renamed(start_paths):
-        start = model.start_from_dict(file.start)
-    names = list(model.layout.knobs)
-    settings = read(_with_knobs(_Training, names, float | None), file.training, "training").given()
-    free = read(_with_knobs(_Control, names, _Knob), file.control, "control")
-    turned = {name: getattr(free, name) for name in names if getattr(free, name) is not None}
-    with renamed({name: f"control.{name}" for name in names} | {"lr min": "control.lr.min"}):
-        control = Control(
-            free.tasks,
-            knobs={name: (x.min, x.max) for name, x in turned.items()},
-            constant=[name for name, x in turned.items() if x.constant],
-            shared=[name for name, x in turned.items() if x.shared],
-        )
-    objective = read(_by_name(file.objective), file.objective, "objective")
-    own = {key: f"training.{key}" for key in (*_Training.model_fields, *names)}
-    own |= {key: f"objective.{key}" for key in _Objective.model_fields}
-    own |= {key: f"limits.{key}" for key in _Limits.model_fields}
-    with renamed(start_paths | own):
-        return problem(
-            model,
-            start,
-            **{key: x for key, x in settings.items() if key in _Training.model_fields},
-            knobs={key: x for key, x in settings.items() if key in names},
-            goal=objective.goal,  # type: ignore[arg-type]
-            weights=objective.weights,
-            running=objective.running,
-            targets=objective.target_list(model.loss_names),
-            control=control,
-            limits=file.limits.limits(),
-        )
-
-
-def _by_name(content: Mapping[str, Any]) -> type[_Objective]:
-    """Return the section of the objective, with tables of numbers where it has these for lists."""
-    tables = [key for key in ("weights", "running") if isinstance(content.get(key), dict)]
-    keys: dict[str, Any] = dict.fromkeys(tables, (dict[str, float] | None, None))
-    return create_model("_Objective", __base__=_Objective, **keys)
-
-
-def _with_knobs(section: type[Section], names: Sequence[str], what: Any) -> Any:
-    """Return a section with a further key for every knob."""
-    keys: dict[str, Any] = dict.fromkeys(names, (what, None))
-    return create_model(section.__name__, __base__=section, **keys)

@@ -18,8 +18,8 @@ from replan.errors import ArgumentError
 class StepLimits(NamedTuple):
     """Limits on `steps` steps: counts of each task from low to high (T,), least stay, switches.
 
-    there: (steps, T) whether each task can be trained on in each step. old: (steps, T) whether it
-    counts as replay there. begins: (steps,) whether an interval between arrivals begins with the
+    available: (steps, T) whether each task can be trained on in each step. old: (steps, T) whether it
+    counts as replay available. begins: (steps,) whether an interval between arrivals begins with the
     step. replays: (steps,) the most steps of replay in its interval.
     """
 
@@ -28,14 +28,14 @@ class StepLimits(NamedTuple):
     high: Ints
     dwell: int
     switches: int
-    there: Bools
+    available: Bools
     old: Bools
     begins: Bools
     replays: Ints
 
     @property
     def binding(self) -> bool:
-        """Whether there is any limit at all, besides when tasks are there."""
+        """Whether there is any limit at all, besides when tasks are available."""
         on_shares = self.low.any() or np.any(self.high < self.steps) or self.on_replay
         return bool(self.on_stays or on_shares)
 
@@ -105,13 +105,15 @@ class Limits:
                     raise ArgumentError(name, "shares from 0 to 1", check.show(shares.tolist()))
                 object.__setattr__(self, name, tuple(shares.tolist()))
 
-    def on_grid(self, there: Bools, duration: float, arrivals: Ints | None = None) -> StepLimits:
+    def on_grid(
+        self, available: Bools, duration: float, arrivals: Ints | None = None
+    ) -> StepLimits:
         """Return the limits in steps; refuse limits that no protocol can keep.
 
-        there: (steps, T) whether each task can be trained on in each step. arrivals: (T,) the first
+        available: (steps, T) whether each task can be trained on in each step. arrivals: (T,) the first
         such step of each, by default 0.
         """
-        steps, tasks = there.shape
+        steps, tasks = available.shape
         low_given = np.zeros(tasks) if self.min_share is None else self.min_share
         high_given = np.ones(tasks) if self.max_share is None else self.max_share
         least = check.array("min_share", low_given, (tasks,))
@@ -140,35 +142,35 @@ class Limits:
             )
         dwell = max(1, int(np.ceil(self.min_dwell * steps / duration - 1e-6)))
         switches = steps - 1 if self.max_switches is None else min(self.max_switches, steps - 1)
-        for t in np.flatnonzero(low > there.sum(axis=0)).tolist():
+        for t in np.flatnonzero(low > available.sum(axis=0)).tolist():
             raise ArgumentError(
                 f"min_share of task {t + 1}",
-                f"at most {there[:, t].mean():.6g}, as long as it is there",
+                f"at most {available[:, t].mean():.6g}, as long as it is there",
                 f"{least[t]:g}",
             )
         first = np.zeros(tasks, np.int64) if arrivals is None else arrivals
-        replay = self._replay(there, duration, first)
-        limits = StepLimits(steps, low, high, dwell, switches, there, *replay)
+        replay = self._replay(available, duration, first)
+        limits = StepLimits(steps, low, high, dwell, switches, available, *replay)
         if not _can_be_kept(limits):
             raise ValueError(
                 f"`limits` cannot all be kept on {steps} steps: shares of "
                 f"{check.show(low.tolist())} to {check.show(high.tolist())} steps, "
                 f"stays of at least {dwell}, at most {switches} switches"
                 + (f", replay of at most {self.max_replay:g}" if limits.on_replay else "")
-                + ("" if there.all() else ", each task only while it is there")
+                + ("" if available.all() else ", each task only while it is there")
             )
         return limits
 
-    def _replay(self, there: Bools, duration: float, first: Ints) -> tuple[Bools, Bools, Ints]:
+    def _replay(self, available: Bools, duration: float, first: Ints) -> tuple[Bools, Bools, Ints]:
         """Return what replay is and how much of it there may be, as in `StepLimits`.
 
         first: (T,) the step that each task arrives with.
         """
-        steps = len(there)
+        steps = len(available)
         begins = np.isin(np.arange(steps), [0, *first])
         starts, interval = np.flatnonzero(begins), np.cumsum(begins) - 1
         if self.max_replay is None:
-            return np.zeros_like(there), begins, np.zeros(steps, np.int64)
+            return np.zeros_like(available), begins, np.zeros(steps, np.int64)
         if starts.size == 1:
             raise ArgumentError(
                 "max_replay",
@@ -177,7 +179,7 @@ class Limits:
             )
         old, lengths = first < starts[interval][:, None], np.bincount(interval)
         most = np.floor(self.max_replay * lengths + 1e-6).astype(np.int64)
-        forced = np.bincount(interval, ~np.any(there & ~old, axis=1))
+        forced = np.bincount(interval, ~np.any(available & ~old, axis=1))
         for k in np.flatnonzero(forced > most).tolist():
             since, until = (x * duration / steps for x in (starts[k], starts[k] + lengths[k]))
             raise ArgumentError(
@@ -210,7 +212,7 @@ def replay_on(limits: StepLimits, steps: int) -> tuple[Bools, Ints, Floats]:
     """Return what limits on replay mean for mixtures of tasks on other steps.
 
     That is: (steps, T) which tasks are old, (G, 2) from which to which step each of G limits holds,
-    and (G,) the largest mean share of old tasks there. A step belongs to the interval that its
+    and (G,) the largest mean share of old tasks available. A step belongs to the interval that its
     middle lies in; what of it lies outside may be replay, so that no protocol within the limits is
     lost where arrivals are between the steps.
     """
@@ -243,11 +245,11 @@ def _mean(name: str, value: Any) -> tuple[float, float]:
 def _can_be_kept(limits: StepLimits) -> bool:
     """Whether some protocol keeps the limits.
 
-    Where all tasks are always there: if one does, so does one with a single stay on each of its
+    Where all tasks are always available: if one does, so does one with a single stay on each of its
     tasks. Tasks that need not be trained are added in order of the largest share they may have,
     until all steps are used.
     """
-    if not limits.there.all():
+    if not limits.available.all():
         return _in_a_row(limits) if limits.on_stays else _dealt_out(limits)
     needed = limits.low > 0
     least = np.maximum(limits.low, limits.dwell)
@@ -265,19 +267,19 @@ def _in_a_row(limits: StepLimits) -> bool:
     """Whether some protocol keeps the limits, those on stays and switches too."""
     from replan.problem.discrete import cheapest  # compiled, slow to import
 
-    return cheapest(np.zeros(limits.there.shape), limits).size > 0
+    return cheapest(np.zeros(limits.available.shape), limits).size > 0
 
 
 def _dealt_out(limits: StepLimits) -> bool:
-    """Whether the steps can be dealt out to tasks that are there, each as often as it may have.
+    """Whether the steps can be dealt out to tasks that are available, each as often as it may have.
 
-    Only how many steps of a kind, with the same tasks there, a task gets matters. These numbers are
+    Only how many steps of a kind, with the same tasks available, a task gets matters. These numbers are
     a flow: where fractions of steps fit, so do whole ones; with a limit on replay they need not.
     """
     from scipy.optimize import linprog  # would double the time it takes to import replan
 
     interval = limits.interval if limits.on_replay else np.zeros(limits.steps, np.int64)
-    rows = np.column_stack([interval, limits.there])
+    rows = np.column_stack([interval, limits.available])
     kinds, at, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
     tasks = len(limits.low)
     totals = np.tile(np.eye(tasks), len(kinds))

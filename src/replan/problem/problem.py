@@ -1,74 +1,56 @@
-"""Problem: dynamics, start, duration, objective and what may be controlled."""
+"""Problem: model, start, duration, objective and what may be controlled."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats
-from replan.core import memory
 from replan.errors import ArgumentError
 from replan.models import Model
 from replan.models.base import first_state
-from replan.models.registry import import_named
-from replan.problem.availability import Availability, presence
-from replan.problem.control import Control
-from replan.problem.limits import Limits, StepLimits
-from replan.problem.objective import Goal, GoalName, goal_of
-from replan.problem.risk import ONE, Risk
+from replan.models.stacked import StackedModel
+from replan.problem.availability import availability_of
+from replan.problem.control import Control, Range
+from replan.problem.limits import Limits
+from replan.problem.objective import Objective
+from replan.problem.risk import ONE, Risk, RiskLevel, risk_of
 from replan.protocol import Protocol
 
-# A target adds _PENALTY × the largest weight × how far a final loss lies above it, smoothed over
-# the last part below it. Where meeting it would cost more than that in other losses, a plan misses
-# its target. With steeper penalties targets are met more often, but descents become slow.
-_PENALTY = 30.0
-_MARGIN = 0.03  # the penalty sets in below the target by this fraction of it
+_SAME = 1e-9  # durations that differ by less, relatively, are equal
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """A training problem: from `start`, train for `duration` so that the objective is small.
 
-    The objective is its goal, by default Σ_l weights[l] × final loss l, + Σ_l running[l] × its
-    average over the training, and a penalty for final losses above their targets. Most models have
-    a loss for each task; what there is for each loss is a list in their order, or a dict by the
-    model's `loss_names`.
-
     **Main arguments**
 
-    - `model`: the dynamics, such as a `TeacherStudent`.
+    - `model`: what evolves, such as a `TeacherStudent`.
     - `start`: where training begins, such as `model.pretrain(…)`.
-    - `duration`: training time α_F, in samples per input dimension.
-    - `lr`: the learning rate unless stated otherwise; within the range of `control.lr`.
+    - `duration`: training time α, in samples per input dimension.
+    - Any knob of the model by its name, such as `lr=1.0`: its value unless a protocol says
+      otherwise. A knob that is not named has its default, moved into its range where controlled.
 
     **Other arguments**
 
     - `steps`: number of equal steps of a protocol.
-    - `goal`: "final" for the weighted final losses; "seen" for the mean over the training of the
-      mean loss of the tasks that have arrived by then; "worst" for the largest final loss. The last
-      two are for models with a loss for each task.
-    - `weights`: (L,) of the final losses; by default their mean counts. Where the goal is "seen",
-      the mean is weighted by them, relative to one another among the tasks that have arrived; where
-      it is "worst", each final loss counts times its weight relative to the largest, and tasks
-      with the weight 0 do not count.
-    - `running`: (L,) of the average losses over the training; by default they do not count.
-    - `targets`: (L,) what each final loss should not exceed, None for no target.
-    - `control`: what may be controlled.
-    - `limits`: what `solve` must keep to.
-    - `knobs`: values of the model's other knobs, by name, unless stated otherwise.
-    - `arrivals`, `departures`: (T,) between which times each task is there to be trained on, by
-      default throughout; edges of steps. A task that arrives at the end or later, such as at `inf`,
-      never does; one that departs then stays. Losses count all the time, but for the goal "seen".
+    - `objective`: what to minimise, an `Objective`; by default the mean of the final losses.
+    - `control`: what may be controlled, a `Control`; by default the shares of the tasks.
+    - `limits`: what `solve` must keep to, a `Limits`.
+    - `arrivals`, `departures`: (T,) the times, edges of steps, between which each task can be
+      trained on; by default throughout. Use `inf` for a task that never arrives or never leaves.
+      Except for the goal "seen", losses of unavailable tasks count too.
 
-    `knob_values` are those of all knobs of the model, by name. `presence`: when tasks are there.
-    `measure`: what the goal makes of losses.
+    **Attributes**
+
+    `objective` (bound to the model, see `Objective`), `control`, `limits`; `knobs`: the values of
+    all knobs by name; `state`: the start as a vector (n,); `availability`: when tasks are there;
+    `step_limits`: the limits in steps; `members`, `names`, `risk`: of an ensemble.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -79,176 +61,94 @@ class Problem:
         25.0
     """
 
-    model: Model
-    start: Any
-    duration: float
-    lr: float | None = None
-    steps: int = 250
-    weights: ArrayLike | Mapping[str, float] | None = None
-    running: ArrayLike | Mapping[str, float] | None = None
-    targets: Sequence[float | None] | Mapping[str, float] | None = None
-    control: Control = field(default_factory=Control)
-    limits: Limits = field(default_factory=Limits)
-    knobs: Mapping[str, float] = field(default_factory=dict)
-    arrivals: ArrayLike | None = None
-    departures: ArrayLike | None = None
-    goal: GoalName = "final"
-    of_members: ClassVar[Callable[..., Any]]  # makes an `Ensemble`; set where that is defined
-    knob_values: dict[str, float] = field(init=False)
-    state: Floats = field(init=False)
-    availability: Availability = field(init=False)
-    measure: Goal = field(init=False)
-    step_limits: StepLimits = field(init=False)
-
-    def __post_init__(self) -> None:
-        check.instance("model", self.model, Model, "a dynamics such as TeacherStudent")
-        check.instance("control", self.control, Control, "a Control(tasks=…, lr=…)")
-        check.instance("limits", self.limits, Limits, "a Limits(max_share=…, …)")
+    def __init__(
+        self,
+        model: Model,
+        start: Any,
+        duration: float,
+        *,
+        steps: int = 250,
+        objective: Objective | None = None,
+        control: Control | None = None,
+        limits: Limits | None = None,
+        arrivals: ArrayLike | None = None,
+        departures: ArrayLike | None = None,
+        **knobs: float,
+    ) -> None:
+        self.model = check.instance("model", model, Model, "a model such as TeacherStudent")
         for name in ("kind", "tasks"):
-            if not hasattr(self.model, name):
+            if not hasattr(model, name):
                 raise ArgumentError(
-                    "model", f"a dynamics with `{name}`", f"a {type(self.model).__name__} without"
+                    "model", f"a model with `{name}`", f"a {type(model).__name__} without"
                 )
-        tasks, count = self.model.tasks, len(self.model.loss_names)
-        weights = self._weights("weights", np.full(count, 1 / count))
-        running = self._weights("running", np.zeros(count))
-        if weights.max() == 0 and running.max() == 0:
-            raise ArgumentError("weights", "numbers not all 0", check.show(weights.tolist()))
-        values = self._knob_values()
-        for name, value in {
-            "duration": check.number("duration", self.duration, above=0),
-            "lr": values.get("lr"),
-            "knobs": {name: values[name] for name in self.knobs if name != "lr"},
-            "knob_values": values,
-            "steps": check.integer("steps", self.steps, at_least=1, at_most=1_000_000),
-            "weights": weights,
-            "running": running,
-            "targets": self._targets(),
-            "state": first_state(self.model, self.start),
-        }.items():
-            object.__setattr__(self, name, value)
-        size = self.state.size + 2 * tasks
-        memory.require(
-            f"`steps` = {self.steps} and a state of {self.state.size} numbers",
-            2 * memory.COPIES * self.steps * size,
+        spec = Objective() if objective is None else objective
+        check.instance("objective", spec, Objective, "an Objective(weights=…, …)")
+        self.control = check.instance(
+            "control", control or Control(), Control, "a Control(tasks=…, lr=…)"
         )
-        present = presence(self.arrivals, self.departures, tasks, self.edges)
-        object.__setattr__(self, "availability", present)
-        object.__setattr__(self, "measure", goal_of(self.goal, weights, present, self.model))
-        if self.control.tasks == "constant" and not present.always:
-            raise ValueError(
-                "`control.tasks` expects true or false where tasks arrive or depart: constant "
-                "shares would train on tasks that are away"
-            )
-        first = np.rint(present.arrivals / self.duration * self.steps).astype(np.int64)
-        limits = self.limits.on_grid(present.on(self.edges), self.duration, first)
-        if limits.binding and not self.control.tasks:
-            raise ArgumentError(
-                "limits", "limits only where `control.tasks` is true", check.show(self.limits)
-            )
-        if limits.on_stays and self.control.tasks == "constant":
-            raise ArgumentError(
-                "limits",
-                "no limits on stays and switches where `control.tasks` is"
-                ' "constant": a mixture of tasks has neither',
-                check.show(self.limits),
-            )
-        object.__setattr__(self, "step_limits", limits)
-        self._check_means()
+        self.limits = check.instance(
+            "limits", limits or Limits(), Limits, "a Limits(max_share=…, …)"
+        )
+        self.arguments: dict[str, Any] = {
+            "duration": duration, "steps": steps, "objective": spec, "control": self.control,
+            "limits": self.limits, "arrivals": arrivals, "departures": departures, **knobs,
+        }  # fmt: skip
+        self.duration = check.number("duration", duration, above=0)
+        self.steps = check.integer("steps", steps, at_least=1, at_most=1_000_000)
+        self.knobs = self._knob_values(knobs)
+        self._own_knobs = {"lr", *knobs, *self.control.knobs}
+        self.availability = availability_of(arrivals, departures, model.tasks, self.edges)
+        self.objective = spec.bind(model, self.availability)
+        self.start, self.state = start, first_state(model, start)
+        first = np.rint(self.availability.arrivals / self.duration * self.steps).astype(np.int64)
+        available = self.availability.on(self.edges)
+        self.step_limits = self.limits.on_grid(available, self.duration, first)
+        self._check_limits()
+        self._members: tuple[Problem, ...] = ()
+        self.names: tuple[str, ...] = ("problem",)
+        self.risk: Risk = ONE
 
-    def _knob_values(self) -> dict[str, float]:
+    # Knobs
+
+    def _knob_values(self, given: Mapping[str, Any]) -> dict[str, float]:
         """Return the values of all knobs, by name, each within its range if it is controlled."""
-        knobs = self.model.layout.knobs
-        given = dict(check.instance("knobs", self.knobs, Mapping, "values by name"))
-        if self.lr is not None:
-            check.number("lr", self.lr)
-            if given.get("lr", self.lr) != self.lr:
-                raise ValueError("`lr` or `knobs`: expects the learning rate in one of the two")
-            given["lr"] = self.lr
+        known = self.model.layout.knobs
         for name in given:
-            check.one_of("lr" if name == "lr" else "knobs", name, knobs)
-        for name, (low, high) in self.control.ranges.items():
-            known = knobs[check.one_of("control", name, knobs)]
-            known.check(f"control.{name}", low)
-            known.check(f"control.{name}", high)
-        for name in self.control.shared:
-            if not knobs[name].per_task:
-                raise ArgumentError(
-                    "shared", "knobs with a value for each task", f"{name}, which has one for all"
-                )
-        values = {}
-        for name, knob in knobs.items():
-            low, high = self.control.ranges.get(name, (-np.inf, np.inf))
-            default = min(max(knob.default, low), high)
-            values[name] = value = knob.check(name, given.get(name, default))
-            if not low <= value <= high:
+            if name not in known:
                 raise ArgumentError(
                     name,
-                    f"a {('rate' if knob.rate else 'value')} within `control."
-                    f"{name}`, {low:g} to {high:g}",
+                    f"an argument of Problem or a knob of the model ({', '.join(known)})",
+                    f"neither{check.hint(name, known)}",
+                )
+        for name, free in self.control.knobs.items():
+            knob = known[check.one_of("control", name, known)]
+            for value in (free.low, free.high):
+                knob.check(f"control.{name}", value)
+            if free.shared and not knob.per_task:
+                raise ArgumentError(
+                    f"control.{name}", "not shared, as it has one value for all tasks", "shared"
+                )
+        values = {}
+        for name, knob in known.items():
+            allowed = self.control.knobs.get(name, Range(-1e300, 1e300))
+            default = min(max(knob.default, allowed.low), allowed.high)
+            values[name] = value = knob.check(name, given.get(name, default))
+            if not allowed.low <= value <= allowed.high:
+                raise ArgumentError(
+                    name,
+                    f"within `control.{name}`, {allowed.low:g} to {allowed.high:g}",
                     f"{value:g}",
                 )
         return values
 
-    def _check_means(self) -> None:
-        """Refuse limits on the means of knobs that cannot be kept."""
-        for name, (least, most) in self.limits.mean.items():
-            check.one_of("mean", name, self.model.layout.knobs)
-            if name not in self.control.ranges:
-                raise ArgumentError("mean", "knobs that are controlled", f"{name}, which is fixed")
-            low, high = self.control.ranges[name]
-            if most < low or least > high:
-                raise ArgumentError(
-                    f"mean of {name}",
-                    f"a mean within `control.{name}`, {low:g} to {high:g}",
-                    f"{least:g}{f' to {most:g}' if most > least else ''}",
-                )
-            per_task = self.model.layout.knobs[name].per_task and self.model.tasks > 1
-            if per_task and self.control.tasks and name not in self.control.shared:
-                raise ValueError(
-                    f"`mean` of {name}, which has a value for each task, expects "
-                    "`control.tasks` to be false, or the knob to be shared"
-                )
-
-    @property
-    def members(self) -> tuple[Problem, ...]:
-        """The problems that a protocol is for: this one alone, unless it is an `Ensemble`."""
-        return (self,)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What people call the members."""
-        return ("problem",)
-
-    @property
-    def unseen(self) -> Problem | None:
-        """Further members, to test on: none, unless it is an `Ensemble` that has some."""
-        return None
-
-    @property
-    def risk(self) -> Risk:
-        """What the objectives of all members come to."""
-        return ONE
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What it was made from besides the model and the start, by name."""
-        given = [one.name for one in fields(Problem) if one.init]
-        return {name: getattr(self, name) for name in given if name not in ("model", "start")}
-
-    def changed(self, **changes: Any) -> Problem:
-        """Return the same problem with some arguments changed."""
-        return Problem(**{"model": self.model, "start": self.start} | self.arguments | changes)
-
     @property
     def settings(self) -> dict[str, float]:
-        """The values of the knobs that protocols carry: `lr`, and those that are not by default."""
-        own = {"lr", *self.knobs, *self.control.ranges}
-        return {name: value for name, value in self.knob_values.items() if name in own}
+        """The knobs that protocols carry: `lr`, and those that were set or are controlled."""
+        return {name: value for name, value in self.knobs.items() if name in self._own_knobs}
 
     def knob_rows(self, protocol: Protocol) -> Floats:
         """Return the values of all knobs (steps, C) under a protocol, in the model's columns."""
-        return self.model.layout.rows(self.knob_values | protocol.knobs, protocol.steps)
+        return self.model.layout.rows(self.knobs | protocol.knobs, protocol.steps)
 
     @cached_property
     def knob_ranges(self) -> tuple[Floats, Floats]:
@@ -256,93 +156,126 @@ class Problem:
 
         They are equal where a knob is not controlled.
         """
-        fixed = {name: (value, value) for name, value in self.knob_values.items()}
-        return self.model.layout.ends(fixed | self.control.ranges)
+        ranges = {name: (value, value) for name, value in self.knobs.items()}
+        ranges |= {name: (free.low, free.high) for name, free in self.control.knobs.items()}
+        return self.model.layout.ends(ranges)
 
-    def _listed(self, name: str, given: Any, default: Any) -> Any:
-        """Return what is given for each loss, as a list in their order if it is by name."""
-        if not isinstance(given, Mapping):
-            return given
-        names = self.model.loss_names
-        if not given:
-            raise ArgumentError(name, "a number for at least one loss", "none")
-        for key in given:
-            check.one_of(name, key, names)
-        return [given.get(key, default) for key in names]
+    def _check_limits(self) -> None:
+        """Refuse limits that do not fit what is controlled."""
+        if self.control.tasks == "constant" and not self.availability.always:
+            raise ArgumentError(
+                "control.tasks",
+                "true or false where tasks arrive or depart, as constant shares would train on "
+                "tasks that are away",
+                '"constant"',
+            )
+        if self.step_limits.binding and not self.control.tasks:
+            raise ArgumentError(
+                "limits", "without limits where `control.tasks` is false", check.show(self.limits)
+            )
+        if self.step_limits.on_stays and self.control.tasks == "constant":
+            raise ArgumentError(
+                "limits",
+                'without limits on stays and switches where `control.tasks` is "constant"',
+                check.show(self.limits),
+            )
+        for name, (least, most) in self.limits.mean.items():
+            knob = self.model.layout.knobs[check.one_of("mean", name, self.model.layout.knobs)]
+            if name not in self.control.knobs:
+                raise ArgumentError("mean", "of knobs that are controlled", f"{name}, a fixed one")
+            free = self.control.knobs[name]
+            if most < free.low or least > free.high:
+                raise ArgumentError(
+                    f"mean of {name}",
+                    f"within `control.{name}`, {free.low:g} to {free.high:g}",
+                    f"{least:g} to {most:g}" if most > least else f"{least:g}",
+                )
+            if knob.per_task and self.model.tasks > 1 and self.control.tasks and not free.shared:
+                raise ArgumentError(
+                    f"mean of {name}",
+                    "of a shared knob, or with fixed tasks, as the knob has a value for each task",
+                    "neither",
+                )
 
-    def _weights(self, name: str, default: Floats) -> Floats:
-        given = self._listed(name, getattr(self, name), 0.0)
-        weights = check.array(name, default if given is None else given, default.shape)
-        if weights.min() < 0:
-            raise ArgumentError(name, "numbers of at least 0", check.show(weights.tolist()))
-        return weights
+    # Ensembles
 
-    def _targets(self) -> Floats:
-        """Return the targets (L,), infinite where there is none."""
-        count = len(self.model.loss_names)
-        if self.targets is None:
-            return np.full(count, np.inf)
-        expects = f"{count} numbers or None"
-        given = check.items("targets", self._listed("targets", self.targets, None), expects)
-        if len(given) != count:
-            raise ArgumentError("targets", expects, f"{len(given)}")
+    @classmethod
+    def ensemble(
+        cls,
+        problems: Sequence[Problem] | Mapping[str, Problem],
+        *,
+        weights: ArrayLike | None = None,
+        risk: RiskLevel = "mean",
+    ) -> Problem:
+        """Return one problem for several: one protocol for all, because one does not know which.
 
-        def bound(x: Any) -> float:
-            none = x is None or (isinstance(x, float) and x == np.inf)
-            return np.inf if none else check.number("targets", x, above=0)
+        Losses are weighted means over the members. The objective is that of each member, combined
+        by `risk`.
 
-        return np.array([bound(x) for x in given])
+        - `problems`: the members, a list or a dict by name, which differ in model and start alone.
+        - `weights`: (M,) how likely each member is, of sum 1; by default equal.
+        - `risk`: "mean", "worst", or the fraction of the members, the worst ones, whose mean counts
+          (conditional value at risk).
 
-    def objective(self, final: Floats, along: Floats | float = 0.0) -> Floats:
-        """Return the objectives (…) of final losses (…, L) and of what counts along the way (…).
-
-        The latter is the mean over the training of `counts_along` × the losses.
+        Examples:
+            >>> model = replan.TeacherStudent.similar(0.3)
+            >>> starts = [model.pretrain(seed=seed) for seed in (1, 2)]
+            >>> problems = [replan.Problem(model, x, duration=20.0, steps=20) for x in starts]
+            >>> both = replan.Problem.ensemble(problems, risk="worst")
+            >>> run = replan.evaluate(both, replan.strategies.interleaved(both))
+            >>> f"{run.loss:.4f}", [f"{member.loss:.4f}" for member in run.members]
+            ('0.0174', ['0.0076', '0.0174'])
         """
-        return self.measure.at_end(final) + along + self.penalties(final)[0]
+        names, members = _named(problems)
+        for name, member in zip(names, members, strict=True):
+            _check_same(members[0], member, name)
+        combined = risk_of(risk, weights, len(members))
+        model = StackedModel(
+            [member.model for member in members],
+            [member.state.size for member in members],
+            combined.weights,
+            names,
+        )
+        problem = cls(model, [member.start for member in members], **members[0].arguments)
+        problem._members, problem.names, problem.risk = members, names, combined
+        return problem
 
-    def objectives(self, final: Floats, along: Sequence[Floats | float] | None = None) -> Floats:
-        """Return the objectives (M, …) of all members, from their final losses (M, …, L)."""
-        rest = [0.0] * len(final) if along is None else along
-        return np.stack([self.objective(*each) for each in zip(final, rest, strict=True)])
+    @property
+    def members(self) -> tuple[Problem, ...]:
+        """The problems of an ensemble; else this problem alone."""
+        return self._members or (self,)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether this problem was made by `ensemble`."""
+        return bool(self._members)
 
     @property
     def smooth(self) -> bool:
-        """Whether the objective is: not the largest of several numbers."""
-        return self.goal != "worst" and self.risk.linear
+        """Whether the objective is smooth: not the largest of several numbers."""
+        return self.objective.goal != "worst" and self.risk.linear
 
-    @property
-    def averages_count(self) -> bool:
-        """Whether losses along the way are part of the objective."""
-        return bool(self.measure.throughout or np.any(np.asarray(self.running)))
+    def changed(self, **changes: Any) -> Problem:
+        """Return the same problem with some arguments changed.
 
-    def counts_along(self, edges: Floats) -> Floats:
-        """Return what each loss counts (n, L) in n steps: for the goal, and as a running cost."""
-        return self.measure.along(edges) + np.asarray(self.running)
-
-    def slopes(self, final: Floats, mixture: Floats | None = None) -> Floats:
-        """Return the derivatives (L,) of the objective by the final losses; see `Goal.slopes`."""
-        return self.measure.slopes(final, mixture) + self.penalties(final)[1]
-
-    def penalties(self, final: Floats) -> tuple[Floats, Floats]:
-        """Return what the targets add to the objectives (…) and its derivatives (…, L)."""
-        targets, margin = np.asarray(self.targets), _MARGIN
-        if np.all(targets == np.inf):
-            return np.zeros(final.shape[:-1]), np.zeros(final.shape)
-        scale = _PENALTY * max(self.measure.largest_weight, np.max(np.asarray(self.running)))
-        above = np.maximum(final / targets - 1.0 + margin, 0.0)
-        near = above <= margin
-        height = np.where(near, above**2 / (2 * margin), above - margin / 2)
-        lengths = np.where(above > 0, targets, 0.0)
-        slopes = np.where(near, above / margin, 1.0)
-        return scale * np.sum(height * lengths, axis=-1), scale * slopes
-
-    def __repr__(self) -> str:
-        knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())
-        goal = "" if self.goal == "final" else f', goal="{self.goal}"'
-        times = (
-            "" if self.availability.always else f", arrivals={self.availability.arrivals.tolist()}"
+        Of an ensemble, those of all members; `start` is then the list of their starts.
+        """
+        if not self.is_ensemble:
+            return Problem(**{"model": self.model, "start": self.start} | self.arguments | changes)
+        starts = check.items("start", changes.pop("start", self.start), "a start for each member")
+        if len(starts) != len(self.members):
+            raise ArgumentError("start", f"{len(self.members)} starts", f"{len(starts)}")
+        members = [
+            member.changed(start=start, **changes)
+            for member, start in zip(self.members, starts, strict=True)
+        ]
+        return Problem.ensemble(
+            dict(zip(self.names, members, strict=True)),
+            weights=self.risk.weights,
+            risk=self.risk.word,
         )
-        return f"Problem({self.model!r}, duration={self.duration:g}{knobs}{times}{goal})"
+
+    # Protocols
 
     @property
     def edges(self) -> Floats:
@@ -350,45 +283,43 @@ class Problem:
         return np.linspace(0.0, self.duration, self.steps + 1)
 
     def accept(self, protocol: Protocol, name: str = "protocol") -> Protocol:
-        """Return the protocol if it fits this problem; else refuse it, naming the argument."""
+        """Return the protocol, with the problem's value of any knob that it does not set.
+
+        A protocol that does not fit the problem is refused, naming the argument.
+        """
         if not isinstance(protocol, Protocol):
-            hint = ", give its `.protocol`" if hasattr(protocol, "protocol") else ""
+            hint = ": give its `.protocol`" if hasattr(protocol, "protocol") else ""
             raise ArgumentError(name, "a Protocol", f"{check.show(protocol)}{hint}")
-        tasks = self.model.tasks
+        tasks, known = self.model.tasks, self.model.layout.knobs
         if protocol.tasks != tasks:
             raise ArgumentError(name, f"a protocol of {tasks} tasks", f"{protocol.tasks}")
-        if abs(protocol.duration - self.duration) > 1e-9 * self.duration:
+        if abs(protocol.duration - self.duration) > _SAME * self.duration:
             raise ArgumentError(
                 name, f"a protocol of duration {self.duration:g}", f"{protocol.duration:g}"
             )
-        panel = self.model.layout
         for knob, values in protocol.knobs.items():
-            check.one_of(f"knobs of {name}", knob, panel.knobs)
-            known = panel.knobs[knob]
-            if values.ndim == 2 and not known.per_task:
+            check.one_of(f"knobs of {name}", knob, known)
+            if values.ndim == 2 and not known[knob].per_task:
                 raise ArgumentError(
-                    name, f"one value of {knob} per step for all tasks", "one for each task"
+                    name, f"a protocol with one {knob} for all tasks", "one for each task"
                 )
             for value in (values.min(), values.max()):
-                known.check(f"{knob} of {name}", value)
-        names = self.model.task_names
-        self.availability.check(name, protocol.shares, protocol.edges, names)
-        return protocol
+                known[knob].check(f"{knob} of {name}", value)
+        self.availability.check(name, protocol.shares, protocol.edges, self.model.task_names)
+        missing = {knob: x for knob, x in self.settings.items() if knob not in protocol.knobs}
+        return protocol.with_knobs(**missing) if missing else protocol
+
+    # Files
 
     @classmethod
     def load(cls, path: files.FilePath) -> Problem:
-        """Read a problem file (TOML); see docs/problem-file.md.
+        """Read a problem file (.toml); see docs/files.md.
 
         Any mistake in it is a ValueError of one line that names the key.
         """
-        from replan.problem.file import sections
+        from replan.problem.file import read_problem
 
-        import_named()  # before the file is read, which has no part in what goes wrong there
-        content = sections(path)
-        try:
-            return Problem.from_dict(content)
-        except ValueError as error:
-            raise ValueError(f"{os.fspath(path)}: {error}") from None
+        return read_problem(path)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, model: Model | None = None) -> Problem:
@@ -399,7 +330,7 @@ class Problem:
         """
         from replan.problem.file import problem_from
 
-        return problem_from(Problem, content, model)
+        return problem_from(content, model)
 
     def save(self, path: files.FilePath) -> None:
         """Write a problem file (.toml), its start as a state; refuse what `load` could not read."""
@@ -412,37 +343,52 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as the sections of a problem file, its start as a state."""
-        control: dict[str, Any] = {"tasks": self.control.tasks}
-        if "lr" in self.knob_values:
-            control["lr"] = False
-        for name, (low, high) in self.control.ranges.items():
-            control[name] = {"min": low, "max": high}
-            ties = {"constant": self.control.constant, "shared": self.control.shared}
-            control[name] |= {tie: True for tie, names in ties.items() if name in names}
-        return {
-            "model": {"kind": self.model.kind} | self.model.to_dict(),
-            "start": self.model.start_to_dict(self.start),
-            "training": self._training_to_dict() | self.settings,
-            "control": control,
-            "objective": self._objective_to_dict(),
-            "limits": self.limits.to_dict(),
-        }
+        from replan.problem.file import problem_to_dict
 
-    def _training_to_dict(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"duration": self.duration, "steps": self.steps}
-        for name in ("arrivals", "departures"):
-            if getattr(self, name) is not None:
-                content[name] = getattr(self.availability, name).tolist()
-        return content
+        return problem_to_dict(self)
 
-    def _objective_to_dict(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"goal": self.goal} if self.goal != "final" else {}
-        content["weights"] = np.asarray(self.weights).tolist()
-        if np.any(np.asarray(self.running)):
-            content["running"] = np.asarray(self.running).tolist()
-        targets = np.asarray(self.targets)
-        if np.any(np.isfinite(targets)):
-            content["targets"] = {
-                str(i + 1): x for i, x in enumerate(targets.tolist()) if x < np.inf
-            }
-        return content
+    def __repr__(self) -> str:
+        if self.is_ensemble:
+            return f"Problem.ensemble({self.risk.words}, the first {self.members[0]!r})"
+        knobs = "".join(f", {name}={value:g}" for name, value in self.settings.items())
+        goal = "" if self.objective.goal == "final" else f', goal="{self.objective.goal}"'
+        arrivals = self.availability.arrivals
+        times = "" if self.availability.always else f", arrivals={arrivals.tolist()}"
+        return f"Problem({self.model!r}, duration={self.duration:g}{knobs}{times}{goal})"
+
+
+def _named(problems: Any) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    """Return the names of the members of an ensemble, and these."""
+    if isinstance(problems, Mapping):
+        names = tuple(check.word("problems", name) for name in problems)
+        members = tuple(problems.values())
+    else:
+        members = tuple(check.items("problems", problems, "problems"))
+        names = tuple(f"member {m + 1}" for m in range(len(members)))
+    if not members:
+        raise ArgumentError("problems", "at least one problem", "none")
+    for member in members:
+        check.instance("problems", member, Problem, "problems")
+        if member.is_ensemble:
+            raise ArgumentError(
+                "problems", "single problems", "an ensemble: give the `members` of all of them"
+            )
+    return names, members
+
+
+def _check_same(first: Problem, other: Problem, name: str) -> None:
+    """Refuse a member that differs from the first in more than its start and its model."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "tasks": (first.model.task_names, other.model.task_names),
+        "losses": (first.model.loss_names, other.model.loss_names),
+        "knobs": (tuple(first.model.knobs), tuple(other.model.knobs)),
+    }
+    for key in ("training", "control", "objective", "limits"):
+        pairs[key] = first.to_dict()[key], other.to_dict()[key]
+    for key, (one, another) in pairs.items():
+        if one != another:
+            raise ArgumentError(
+                "problems",
+                f"members with the same {key}",
+                f"{check.show(one)} and, in {name}, {check.show(another)}",
+            )

@@ -14,10 +14,9 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.core import memory
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.capabilities import Chain, Simulable, require_simulable
-from replan.problem import Ensemble, Problem
+from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.samples import ORDERS, Samples, sample_count
@@ -100,11 +99,6 @@ def simulate(
     if times is None:
         times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), presence.changes)
     looks = _looks(times, protocol.duration, dimension, samples)
-    size = problem.state.size
-    each = 2 * len(looks) * (size + len(problem.model.loss_names)) + model.chain_size(
-        engine, dimension
-    )
-    memory.require(f"`seeds` = {seeds} and `dimension` = {dimension}", (seeds + 1) * (each + _RUN))
     tasks = _order(order, samples, problem.model.tasks)
     if not isinstance(tasks, str) and not presence.always:
         edges = np.arange(samples + 1) / dimension
@@ -165,7 +159,7 @@ def check_simulable(
     problem: Problem, *, dimension: int, seeds: int, seed: int, engine: str | None
 ) -> tuple[Simulable, str]:
     """Return a problem's model and the name of the engine; refuse what cannot be simulated."""
-    if isinstance(problem, Ensemble):
+    if problem.is_ensemble:
         raise ArgumentError(
             "problem",
             "one problem to simulate",

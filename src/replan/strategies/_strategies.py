@@ -90,7 +90,7 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
     """
     cycle = _order(problem, order)
     rows, at = np.zeros((problem.steps, problem.model.tasks)), 0
-    for row, there in zip(rows, problem.step_limits.there, strict=True):
+    for row, there in zip(rows, problem.step_limits.available, strict=True):
         turns = [cycle[(at + i) % len(cycle)] for i in range(len(cycle))]
         passed = next((i for i, task in enumerate(turns) if there[task]), None)
         if passed is not None:
@@ -243,7 +243,8 @@ def constant_lr(
         return grid_search(
             problem, constant_lr, progress=progress, lr=_lr_grid(problem), protocol=protocol
         ).protocol
-    low, high = problem.control.ranges.get(_rate(problem), (0.0, None))
+    free = problem.control.knobs.get(_rate(problem))
+    low, high = (free.low, free.high) if free else (0.0, None)
     lr = check.number("lr", lr, at_least=low, at_most=high)
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
@@ -389,14 +390,12 @@ def grid_search(
 
 def _among(problem: Problem, shares: Floats) -> Protocol:
     """Return shares (steps, T) as a protocol; tasks that are away leave theirs to the others."""
-    rows = problem.availability.among(shares, problem.edges)
-    return Protocol(rows, problem.duration, knobs=problem.settings)
+    rows = problem.availability.renormalise(shares, problem.edges)
+    return Protocol(rows, problem.duration, **problem.settings)
 
 
 def _sequence(problem: Problem, tasks: Sequence[int] | Ints) -> Protocol:
-    return Protocol.from_sequence(
-        tasks, problem.model.tasks, problem.duration, knobs=problem.settings
-    )
+    return Protocol.from_sequence(tasks, problem.model.tasks, problem.duration, **problem.settings)
 
 
 def _segments(
@@ -406,11 +405,11 @@ def _segments(
 
     Tasks that are away leave their shares to the others.
     """
-    whole = Protocol.from_segments(segments, problem.model.tasks, knobs=problem.settings)
+    whole = Protocol.from_segments(segments, problem.model.tasks, **problem.settings)
     edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
-    cut = Protocol(whole.shares, knobs=whole.knobs, edges=edges).split(problem.edges)
-    shares = problem.availability.among(cut.shares, cut.edges)
-    return Protocol(shares, knobs=cut.knobs, edges=cut.edges)
+    cut = Protocol(whole.shares, edges=edges, **whole.knobs).split(problem.edges)
+    shares = problem.availability.renormalise(cut.shares, cut.edges)
+    return Protocol(shares, edges=cut.edges, **cut.knobs)
 
 
 def _with_lr(
@@ -423,8 +422,8 @@ def _with_lr(
     base = interleaved(problem) if protocol is None else problem.accept(protocol)
     rate = _rate(problem)
     values = schedule((base.edges[1:] + base.edges[:-1]) / 2)
-    if rate in problem.control.ranges:
-        values = np.clip(values, *problem.control.ranges[rate])
+    if rate in problem.control.knobs:
+        values = np.clip(values, problem.control.knobs[rate].low, problem.control.knobs[rate].high)
     return base.with_knobs(**{rate: values})
 
 
@@ -442,10 +441,11 @@ def _rate(problem: Problem) -> str:
 def _lr_grid(problem: Problem) -> Floats:
     """Learning rates around the problem's, a factor √2 apart, or throughout its range."""
     rate = _rate(problem)
-    low, high = problem.control.ranges.get(rate, (0.0, 0.0))
+    free = problem.control.knobs.get(rate)
+    low, high = (free.low, free.high) if free else (0.0, 0.0)
     if high > 0:
         return np.geomspace(max(low, high / 64), high, 13)
-    return (problem.knob_values[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+    return (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
 
 
 def _arrivals(problem: Problem) -> list[float]:
@@ -488,7 +488,7 @@ def _meeting_times(
             return _evaluate_part(problem, protocol, start, *span)
 
         alone = trained(end - begin)
-        others = problem.step_limits.there[np.searchsorted(problem.edges, begin)].copy()
+        others = problem.step_limits.available[np.searchsorted(problem.edges, begin)].copy()
         others[task] = False
 
         def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:

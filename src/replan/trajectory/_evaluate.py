@@ -9,7 +9,6 @@ import numpy as np
 
 from replan import check
 from replan.check import Floats
-from replan.core import memory
 from replan.core.schedule import Schedule
 from replan.errors import IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
@@ -50,14 +49,10 @@ def evaluate(
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("throw", throw)
-    steps = problem.accept(protocol).split(problem.edges)
+    protocol = problem.accept(protocol)
+    steps = protocol.split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
-    parts = 4 if problem.averages_count else 2
-    size = problem.state.size
-    memory.require(
-        f"{steps.steps} steps and a state of {size} numbers",
-        memory.COPIES * parts * steps.steps * (size + 2 * steps.tasks),
-    )
+    parts = 4 if problem.objective.averages_count else 2
     pieces = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths).subdivide(
         parts
     )
@@ -116,10 +111,10 @@ def _goal(problem: Problem, edges: Floats, losses: Floats, errors: Floats) -> tu
 
     errors: (L,) of the last of them.
     """
-    goal = problem.measure
+    goal = problem.objective
     if not goal.throughout:
-        return float(goal.at_end(losses[-1])), goal.error(errors)
-    found = averages(losses, np.diff(edges), goal.along(edges))
+        return float(goal.at_end(losses[-1])), goal.goal_error(errors)
+    found = averages(losses, np.diff(edges), goal.goal_along(edges))
     return float(found[0].sum()), float(found[1].sum())
 
 

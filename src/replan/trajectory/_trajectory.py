@@ -80,7 +80,7 @@ class Trajectory:
 
     def _weighted(self, times: Floats, each: Sequence[Floats]) -> Floats:
         """Return the same (m,) of the losses (m, L) of all members."""
-        found = [self.problem.measure.curve(times, losses) for losses in each]
+        found = [self.problem.objective.curve(times, losses) for losses in each]
         return self.problem.risk.of(np.stack(found))
 
     @property
@@ -100,7 +100,7 @@ class Trajectory:
     @property
     def targets_met(self) -> bool:
         """Whether every final loss, of every member, is at most its target."""
-        return bool(np.all(self.largest_losses <= np.asarray(self.problem.targets)))
+        return bool(np.all(self.largest_losses <= self.problem.objective.targets))
 
     @property
     def largest_losses(self) -> Floats:
@@ -123,8 +123,8 @@ class Trajectory:
         self._require_ok()
         if self.members:
             return self._counted([one.error for one in self.members])
-        targets = float(self.errors[-1] @ self.problem.penalties(self.losses[-1])[1])
-        running = np.asarray(self.problem.running)
+        targets = float(self.errors[-1] @ self.problem.objective.penalties(self.losses[-1])[1])
+        running = self.problem.objective.running
         average = float(self.average_errors @ running) if running.any() else 0.0
         return self.goal_error + average + targets
 
@@ -135,9 +135,9 @@ class Trajectory:
             self._require_ok()
             each = [one.parts for one in self.members]
             return {name: self._counted([parts[name] for parts in each]) for name in each[0]}
-        penalty = float(self.problem.penalties(self.final_losses)[0])
-        running = float(self.average_losses @ np.asarray(self.problem.running))
-        return {self.problem.goal: self.goal_loss, "running": running, "targets": penalty}
+        penalty = float(self.problem.objective.penalties(self.final_losses)[0])
+        running = float(self.average_losses @ self.problem.objective.running)
+        return {self.problem.objective.goal: self.goal_loss, "running": running, "targets": penalty}
 
     @cached_property
     def curves(self) -> Curves:
@@ -348,7 +348,7 @@ class Trajectory:
         """The final losses by name."""
         parts = zip(self.problem.model.loss_names, self.final_losses, strict=True)
         first = "mean over members: " * bool(self.members)
-        first += "at the end: " * self.problem.measure.throughout
+        first += "at the end: " * self.problem.objective.throughout
         return first + ", ".join(f"{name} {x:.6g}" for name, x in parts)
 
     @property
@@ -357,14 +357,14 @@ class Trajectory:
 
         Of an ensemble, its risk too.
         """
-        words = [self.problem.measure.words] * (self.problem.goal != "final")
+        words = [self.problem.objective.words] * (self.problem.objective.goal != "final")
         words += [self.problem.risk.words] * bool(self.members)
         return f"loss ({', '.join(words)})" if words else "loss"
 
     @property
     def label(self) -> str:
         """What a picture calls the objective along the way."""
-        words = self.problem.measure.words
+        words = self.problem.objective.words
         return f"{words},\n{self.problem.risk.words}" if self.members else words
 
     def _loss_text(self) -> str:

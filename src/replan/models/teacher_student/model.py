@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.core import memory
 from replan.core.kernels import Kernels
 from replan.core.schedule import Schedule
 from replan.errors import ArgumentError, IntegrationError
@@ -502,7 +501,6 @@ def _check_sizes(hidden: int, units: int, tasks: int) -> None:
     """Refuse sizes for which there is no room, or no time: K, P and at least how many tasks."""
     both = hidden + units
     sizes = f"`hidden` = {hidden} and {units} teacher unit{'s' * (units > 1)}"
-    memory.require(sizes, 16.0 * both**2)
     seconds = _SECONDS * tasks * hidden * (both**2 + hidden * (hidden + units / tasks) ** 2)
     if seconds > _PATIENCE:
         raise ValueError(
