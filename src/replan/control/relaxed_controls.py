@@ -8,7 +8,7 @@ from replan.check import Bools, Floats, Ints
 from replan.control.objective import Controls, Gradient
 from replan.core.projection import Domain
 from replan.problem import Problem
-from replan.problem.limits import replay_on
+from replan.problem.step_limits import replay_on
 
 
 class RelaxedControls:

@@ -1,4 +1,4 @@
-"""Availability: when each task is there to be trained on."""
+"""Availability: when each task can be trained on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """When each task is there: from its arrival until its departure.
+    """Each task is available from its arrival until its departure.
 
-    arrivals, departures: (T,) edges of the problem's steps. A task that arrives at the end of the
-    training never does; one that departs then stays.
+    arrivals, departures: (T,) edges of the problem's steps. A task whose arrival is the end of the
+    training never arrives; one whose departure is the end stays.
     """
 
     arrivals: Floats
@@ -30,7 +30,7 @@ class Availability:
 
     @cached_property
     def always(self) -> bool:
-        """Whether all tasks are there throughout."""
+        """Whether all tasks are available throughout."""
         return bool(np.all(self.arrivals == 0) and np.all(self.departures == self.duration))
 
     @cached_property
@@ -41,47 +41,47 @@ class Availability:
 
     @cached_property
     def begins(self) -> Floats:
-        """The times (K,) from which on another set of tasks has arrived; the first is 0."""
+        """The times (K,) at which tasks arrive; the first is 0."""
         return np.unique(self.arrivals[self.arrivals < self.duration])
 
     def on(self, edges: Floats) -> Bools:
-        """Return whether each task is there (n, T) at some time in each of n steps."""
+        """Return whether each task is available (n, T) at some time in each of n steps."""
         room = _SAME * self.duration
         arrived = edges[1:, None] > self.arrivals + room
         return np.asarray(arrived & (edges[:-1, None] < self.departures - room))
 
     def newest(self, edges: Floats) -> Ints:
-        """Return, of the tasks there in each of n steps, the one that arrived last (n,).
+        """Return the available task that arrived last (n,) in each of n steps.
 
-        Of several that arrived together, it is the last of them.
+        Of several that arrived together, it is the last in order.
         """
         order = np.argsort(-self.arrivals[::-1], kind="stable")
         newest_first = len(order) - 1 - order
         return newest_first[np.argmax(self.on(edges)[:, newest_first], axis=1)]
 
     def renormalise(self, shares: Floats, edges: Floats) -> Floats:
-        """Return shares (n, T) in n steps with those of tasks that are away given to the others.
+        """Return shares (n, T) with those of unavailable tasks redistributed proportionally.
 
-        These get as much each, relative to one another, as they had; equal shares if they had none.
+        Where no available task has a share, all of them get equal ones.
         """
         if self.always:
             return shares
-        there = self.on(edges)
-        left = np.where(there, shares, 0.0)
-        left = np.where(left.any(axis=1, keepdims=True), left, there)
-        return np.asarray(left / left.sum(axis=1, keepdims=True))
+        available = self.on(edges)
+        kept = np.where(available, shares, 0.0)
+        kept = np.where(kept.any(axis=1, keepdims=True), kept, available)
+        return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
     def check(self, name: str, shares: Floats, edges: Floats, tasks: Sequence[str]) -> None:
-        """Refuse shares (n, T) in n steps of a task that is away, naming the argument."""
+        """Refuse shares (n, T) of unavailable tasks, naming the argument."""
         room = _SAME * self.duration
         early = edges[:-1, None] < self.arrivals - room
         late = edges[1:, None] > self.departures + room
         for step, task in np.argwhere((shares > 0) & (early | late))[:1].tolist():
             first, last = self.arrivals[task], self.departures[task]
-            when = f"from {first:g} to {last:g}" if first < self.duration else "at no time"
+            when = f"from {first:g} to {last:g}" if first < self.duration else "never"
             raise ArgumentError(
                 name,
-                f"{tasks[task]} only while it is there, {when}",
+                f"a protocol that trains on {tasks[task]} only while it is available, {when}",
                 f"a share of it from {edges[step]:g} to {edges[step + 1]:g}",
             )
 
@@ -89,7 +89,10 @@ class Availability:
 def availability_of(
     arrivals: ArrayLike | None, departures: ArrayLike | None, tasks: int, edges: Floats
 ) -> Availability:
-    """Return when tasks are there; refuse times between the edges, and a time without any task."""
+    """Return when tasks are available.
+
+    Refuse times between the edges, and a step without any task.
+    """
     end = float(edges[-1])
     first = np.zeros(tasks) if arrivals is None else _times("arrivals", arrivals, tasks, edges)
     last = np.full(tasks, end)
@@ -97,17 +100,14 @@ def availability_of(
         last = _times("departures", departures, tasks, edges)
     for t in np.flatnonzero((first >= last) & (first < end)).tolist():
         raise ArgumentError(
-            "departures",
-            "times after the `arrivals`",
-            f"{last[t]:g} and {first[t]:g} for task {t + 1}",
+            "departures", "after the `arrivals`", f"{last[t]:g} and {first[t]:g} for task {t + 1}"
         )
-    found = Availability(first, last, end)
-    for step in np.flatnonzero(~found.on(edges).any(axis=1)).tolist():
-        raise ValueError(
-            "`arrivals` and `departures` expect a task that is there at any time, got none from "
-            f"{edges[step]:g}"
+    availability = Availability(first, last, end)
+    for step in np.flatnonzero(~availability.on(edges).any(axis=1)).tolist():
+        raise ArgumentError(
+            "arrivals", "such that a task is available at any time", f"none from {edges[step]:g}"
         )
-    return found
+    return availability
 
 
 def _times(name: str, given: ArrayLike, tasks: int, edges: Floats) -> Floats:
@@ -116,13 +116,13 @@ def _times(name: str, given: ArrayLike, tasks: int, edges: Floats) -> Floats:
     if not np.all(times >= 0):
         raise ArgumentError(name, "times of at least 0, or inf", check.show(times.tolist()))
     times = np.minimum(times, edges[-1])
-    found = edges[np.rint(times / edges[-1] * (edges.size - 1)).astype(np.int64)]
-    for t in np.flatnonzero(np.abs(found - times) > _SAME * edges[-1]).tolist():
+    nearest = edges[np.rint(times / edges[-1] * (edges.size - 1)).astype(np.int64)]
+    for t in np.flatnonzero(np.abs(nearest - times) > _SAME * edges[-1]).tolist():
         below = int(np.searchsorted(edges, times[t])) - 1
         raise ArgumentError(
             name,
-            f"times between steps, multiples of {edges[1]:g}",
-            f"{times[t]:g} for task {t + 1}: use {edges[below]:g} or "
-            f"{edges[below + 1]:g}, or other `steps`",
+            f"edges of steps, multiples of {edges[1]:g}",
+            f"{times[t]:g} for task {t + 1}: use {edges[below]:g} or {edges[below + 1]:g}, or "
+            "other `steps`",
         )
-    return np.asarray(found)
+    return np.asarray(nearest)

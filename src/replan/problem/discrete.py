@@ -11,9 +11,10 @@ from replan.check import Bools, Floats, Ints
 from replan.core.compiled import compiled, inner
 from replan.core.interrupt import ChunkedLoop
 from replan.core.rounding import sum_up
+from replan.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from replan.problem.limits import StepLimits
+    from replan.problem.step_limits import StepLimits
 
 _MOST = 2**27  # entries of the tables, in units of two bytes
 _PACE = ChunkedLoop()  # of filling them in, by entries
@@ -34,9 +35,10 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     layer *= int(limits.replays.max()) + 1
     entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
     if entries > _MOST:
-        raise ValueError(
-            f"`limits` need a table of {entries:.1g} entries on {steps} steps, more than "
-            f"{_MOST:.1g}: use fewer `steps`, or limit the shares of fewer tasks"
+        raise ArgumentError(
+            "limits",
+            f"simple enough for a table of {_MOST:.1g} entries",
+            f"{entries:.1g} on {steps} steps: use fewer `steps`, or limit fewer tasks",
         )
     return _shortest_path(np.where(limits.available, costs, 0.0), limits, most, sizes)
 

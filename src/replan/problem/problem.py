@@ -20,6 +20,7 @@ from replan.problem.control import Control, Range
 from replan.problem.limits import Limits
 from replan.problem.objective import Objective
 from replan.problem.risk import ONE, Risk, RiskLevel, risk_of
+from replan.problem.step_limits import limits_in_steps
 from replan.protocol import Protocol
 
 _SAME = 1e-9  # durations that differ by less, relatively, are equal
@@ -102,7 +103,7 @@ class Problem:
         self.start, self.state = start, first_state(model, start)
         first = np.rint(self.availability.arrivals / self.duration * self.steps).astype(np.int64)
         available = self.availability.on(self.edges)
-        self.step_limits = self.limits.on_grid(available, self.duration, first)
+        self.step_limits = limits_in_steps(self.limits, available, self.duration, first)
         self._check_limits()
         self._members: tuple[Problem, ...] = ()
         self.names: tuple[str, ...] = ("problem",)

@@ -1,4 +1,4 @@
-"""Risk: what the objectives of the members of an ensemble come to."""
+"""Risk: how the objectives of an ensemble's members are combined into one number."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ class Risk:
 
     @property
     def linear(self) -> bool:
-        """Whether it is the mean, or of one member."""
+        """Whether it is linear: the mean, or a single member."""
         return self.level == 1.0 or self.weights.size == 1
 
     @property
     def word(self) -> RiskLevel:
-        """What stands for it in files."""
+        """Its word in files."""
         return {1.0: "mean", 0.0: "worst"}.get(self.level, self.level)  # type: ignore[return-value]
 
     @property
     def words(self) -> str:
-        """What it makes of members, for people."""
+        """The risk in words."""
         if self.level in (0.0, 1.0):
             return f"{self.word} of {self.weights.size} members"
         return f"mean of the worst {100 * self.level:.3g} % of {self.weights.size} members"
 
     @cached_property
     def caps(self) -> Floats:
-        """The most (M,) that each member counts."""
+        """The largest weight (M,) of each member in a mixture."""
         if self.level == 0.0:
             return np.full_like(self.weights, np.inf)
         return np.asarray(self.weights / self.level)
 
     def of(self, x: Floats) -> Floats:
-        """Return what numbers (M, …) of all members come to (…)."""
+        """Aggregate per-member values (M, …) into the risk (…)."""
         x = np.asarray(x)
         if self.weights.size == 1:
             return np.asarray(x[0])
@@ -65,29 +65,29 @@ class Risk:
         return np.sum(_times(self.mixture(x), x), axis=0)
 
     def quantile(self, x: Floats, level: float) -> float:
-        """Return the least of numbers (M,) that members of this part of the weights are within."""
+        """Return the weighted quantile of per-member values (M,)."""
         order = np.argsort(x, kind="stable")
         reached = np.cumsum(self.weights[order]) >= level - _SUM
         return float(x[order[np.argmax(reached)]])
 
     def mixture(self, x: Floats) -> Floats:
-        """Return how much each member (M, …) counts: as much as it may, the worst ones first."""
+        """Return the mixture (M, …) that attains the risk: worst members first, up to their caps."""
         x = np.asarray(x)
         if self.linear:
             return np.broadcast_to(self.weights.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
         order = np.argsort(-x, axis=0, kind="stable")
         caps = np.minimum(self.caps, 1.0)[order]
-        left = np.maximum(1.0 - (np.cumsum(caps, axis=0) - caps), 0.0)
-        found = np.empty_like(caps)
-        np.put_along_axis(found, order, np.minimum(caps, left), axis=0)
-        return found
+        remaining = np.maximum(1.0 - (np.cumsum(caps, axis=0) - caps), 0.0)
+        mixture = np.empty_like(caps)
+        np.put_along_axis(mixture, order, np.minimum(caps, remaining), axis=0)
+        return mixture
 
 
 ONE = Risk(np.ones(1))  # of a problem that is no ensemble
 
 
 def _times(parts: Floats, x: Floats) -> Floats:
-    """Return parts × x, 0 where a part is 0, even of infinite numbers."""
+    """Return parts × x, with 0 × inf = 0."""
     return np.multiply(parts, x, out=np.zeros(np.shape(x)), where=parts > 0)
 
 
@@ -100,19 +100,15 @@ def _level(given: Any) -> float:
     words = {"mean": 1.0, "worst": 0.0}
     if isinstance(given, str) and given in words:
         return words[given]
-    expects = '`risk` expects "mean", "worst" or a number above 0, at most 1'
-    try:
-        return check.number("risk", given, above=0, at_most=1)
-    except ValueError:
-        raise ValueError(f"{expects}, got {check.show(given)}") from None
+    if isinstance(given, str):
+        raise ArgumentError("risk", '"mean", "worst" or a number in (0, 1]', check.show(given))
+    return check.number("risk", given, above=0, at_most=1)
 
 
 def _weights(given: Any, count: int) -> Floats:
     if given is None:
         return np.full(count, 1 / count)
-    weights = check.array("member_weights", given, (count,))
+    weights = check.array("weights", given, (count,))
     if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
-        raise ArgumentError(
-            "member_weights", "numbers above 0 of sum 1", check.show(weights.tolist())
-        )
+        raise ArgumentError("weights", "numbers above 0 of sum 1", check.show(weights.tolist()))
     return np.asarray(weights / weights.sum())
