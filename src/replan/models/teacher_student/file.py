@@ -25,18 +25,26 @@ def _all_or_each(value: Any) -> Any:
     return value
 
 
+# Constructors of the kinds of `teachers`, and the keys that go with each
+_TEACHERS = {
+    "drift": ("stream", ()),
+    "random": ("random_stream", ("seed",)),
+    "blocks": ("block_stream", ("blocks", "between")),
+}
+
+
 class _Model(Section):
     hidden: int = Field(ge=1)
     similarity: float | None = None
     tasks: int = Field(2, ge=1)
-    teachers: str | None = None
+    teachers: Literal["drift", "random", "blocks"] | None = None
     seed: int | None = Field(None, ge=0)
     blocks: int | None = Field(None, ge=1)
     between: float | None = None
     teacher_overlaps: Matrix | None = None
     teacher_heads: Annotated[Matrix | None, BeforeValidator(_heads)] = None
-    activation: Literal["erf", "relu", "linear"] | None = None
-    teacher_activation: Literal["erf", "relu", "linear"] | None = None
+    activation: Literal["erf", "relu", "linear"] = "erf"
+    teacher_activation: Literal["erf", "relu", "linear"] | None = None  # in files of version 0.1
     noise: float | None = Field(None, ge=0)
     train_heads: Annotated[bool | list[bool] | None, BeforeValidator(_all_or_each)] = None
     head_lr: float | None = Field(None, ge=0)
@@ -44,7 +52,7 @@ class _Model(Section):
     momentum: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> _Model:
+    def _consistent(self) -> _Model:
         if (self.similarity is None) == (self.teacher_overlaps is None):
             got = "neither" if self.similarity is None else "both"
             raise ValueError(f"`similarity` or `teacher_overlaps`, got {got}")
@@ -54,9 +62,12 @@ class _Model(Section):
                     f"`{key}` only with `similarity`, got it with `teacher_overlaps`, which "
                     "implies it"
                 )
-        for key in ("seed", "blocks", "between"):
-            if key in self.model_fields_set and self.teachers is None:
-                raise ValueError(f"`{key}` only with `teachers`, got it without")
+        for kind, (_, keys) in _TEACHERS.items():
+            for key in keys:
+                if key in self.model_fields_set and self.teachers != kind:
+                    raise ValueError(f'`{key}` only with teachers = "{kind}", got it without')
+        if self.teacher_activation not in (None, self.activation):
+            raise ValueError("the same `activation` for students and teachers, got two")
         return self
 
 
@@ -91,10 +102,18 @@ class _Start(Section):
         return self
 
 
-def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a `[model]` section gives."""
+def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the constructor of `TeacherStudent` that a `[model]` section asks for, and arguments.
+
+    The constructor is "" for the class itself.
+    """
     section = read(_Model, content, "model")
-    return section.given() | ({"tasks": section.tasks} if section.teachers else {})
+    settings = section.given()
+    settings.pop("teacher_activation", None)
+    teachers = settings.pop("teachers", None)
+    if teachers is not None:
+        return _TEACHERS[teachers][0], settings | {"tasks": section.tasks}
+    return "similar" if section.similarity is not None else "", settings
 
 
 def read_start(
