@@ -40,7 +40,10 @@ class Schedule(NamedTuple):
 
     def rows(self, first: int, last: int) -> Schedule:
         """Return the pieces `first`, …, `last` − 1."""
-        return Schedule(*(column[first:last] for column in self))
+        some = slice(first, last)
+        return Schedule(
+            self.shares[some], self.knobs[some], self.lengths[some], self.substeps[some]
+        )
 
     def subdivide(self, parts: int) -> Schedule:
         """Return every piece cut into equal parts, each with the substeps of the whole."""

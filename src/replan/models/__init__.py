@@ -8,6 +8,7 @@ from replan.models.auto import AutoModel
 from replan.models.base import DifferentiableModel, Model
 from replan.models.capabilities import Chain, Simulable
 from replan.models.compiled_model import CompiledModel
+from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
 from replan.models.sampled import Sampled
@@ -21,7 +22,10 @@ __all__ = [
     "AutoModel",
     "Chain",
     "CompiledModel",
+    "Curriculum",
+    "Denoising",
     "DifferentiableModel",
+    "Dropout",
     "Gradients",
     "Kernels",
     "Knob",

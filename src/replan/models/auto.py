@@ -2,14 +2,16 @@
 
 Needs the extra `jax`. Every RK4 step is differentiated on its own (one `vjp` per step inside a
 loop): differentiating the unrolled loop costs several times as much to run and to compile. Loops
-have as many steps as they are told at run time, and parameters are arguments, so that each function
-is compiled once; JAX keeps the compiled code on disk for the next process.
+learn their number of steps at run time, and parameters are arguments, so that each function is
+compiled once; JAX keeps the compiled code on disk for the next process.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +21,15 @@ from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
 from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel
-from replan.models.knobs import LR, Knob
+from replan.models.knobs import LR, Knob, KnobLayout
 
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
 
-_AT_ONCE = 1024  # steps, or states, in one call of compiled code
-COST = "cost"  # the name of the loss that a running cost adds up to
+_CHUNK = 1024  # steps, or states, in one call of compiled code: Ctrl-C takes effect between two
+COST = "cost"  # the name of the loss that is the integral of a running cost
 
 
 def _load_jax() -> None:
@@ -38,7 +40,7 @@ def _load_jax() -> None:
         import jax.numpy as jnp
         from jax.flatten_util import ravel_pytree
     except ImportError as error:
-        raise ImportError("AutoModel needs JAX: pip install 'replan[jax]'") from error
+        raise ImportError("models by autodiff need JAX: pip install 'replan[jax]'") from error
     config: Any = jax.config  # its settings have no types
     if config.jax_compilation_cache_dir is None:  # else it is the user's choice
         from replan.core.compiled import cache_folder
@@ -50,7 +52,7 @@ def _load_jax() -> None:
 
 
 class AutoModel(DifferentiableModel):
-    """A dynamics given by two functions on states of any structure (a pytree of arrays).
+    """A model given by two functions of a state of any structure (a pytree of arrays).
 
     **Main arguments**
 
@@ -65,20 +67,19 @@ class AutoModel(DifferentiableModel):
 
     **Other arguments**
 
-    - `knobs`: what training may turn, in the order in which `rate` has them after the task; by
+    - `knobs`: what training may turn, in the order in which `rate` takes them after the task; by
       default the learning rate alone.
     - `parameters`: numbers and arrays that all functions get by keyword. `with_parameters` changes
-      them, without compiling anything again.
+      them without compiling again.
     - `loss_names`: the names of the losses, by default those of the tasks.
     - `cost(state, task, lr)`: with the arguments of `rate`, a number: what training costs per unit
       of time. Its integral is a further loss, "cost", with the weight of the others unless the
       problem says otherwise.
 
-    All numbers are float64. JAX keeps what it compiles in replan's cache, for the whole process,
-    unless `jax_compilation_cache_dir` is set before the first model is made. No file can hold the
-    functions: results of such a model are loaded with `model=`, or else only as far as the file
-    holds them. A subclass that makes the functions from settings can be registered, with a `kind`,
-    `from_dict` and `to_dict` of its own.
+    All numbers are float64. Models with the same functions, tasks and knobs share what JAX
+    compiles, and JAX keeps it in replan's cache unless `jax_compilation_cache_dir` is set before
+    the first model is made. Files cannot hold the functions: load results with `model=`, or
+    register a subclass with a `kind`, `from_dict` and `to_dict`, as in `replan.models.gallery`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -118,37 +119,39 @@ class AutoModel(DifferentiableModel):
         check.function("losses", losses)
         if cost is not None:
             check.function("cost", cost)
+        names = self._task_names if loss_names is None else _words("loss_names", loss_names)
+        if cost is not None and COST in names:
+            raise ArgumentError("loss_names", f"other names than that of the cost, {COST!r}", COST)
         with jax.enable_x64(True):
-            state = _doubles("like", like)
-            if ravel_pytree(state)[0].size == 0:
+            arrays, structure = jax.tree_util.tree_flatten(_doubles("like", like))
+            shapes = tuple(a.shape for a in arrays)
+            if sum(a.size for a in arrays) == 0:
                 raise ArgumentError("like", "a state of at least one number", check.show(like))
             self.parameters = {
                 name: _doubles(check.word("parameters", name), value)
                 for name, value in (parameters or {}).items()
             }
-            self._program = _Program(self, rate, losses, cost, state)
-            names = self._task_names if loss_names is None else _words("loss_names", loss_names)
-            if cost is not None and COST in names:
-                raise ValueError(
-                    f"`loss_names` expects other names than '{COST}', that of the running cost"
-                )
+            functions = (rate, losses, cost)
+            plain = all(inspect.isfunction(function) or function is None for function in functions)
+            make = _shared_program if plain else _Program
+            self._program = make(functions, self.tasks, self.knobs, structure, shapes)
             hint = ": give `loss_names`" if loss_names is None else ""
             self._program.check(self.parameters, len(names), hint)
         self._loss_names = (*names, *([COST] * self._program.costs))
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """What people call the tasks."""
+        """Names of the tasks (T,)."""
         return self._task_names
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """What people call the losses."""
+        """Names of the losses (L,)."""
         return self._loss_names
 
     @property
     def size(self) -> int:
-        """The number n of numbers in a state; the integral of the cost so far is one of them."""
+        """The length n of a state, in which the integral of the cost, if any, comes last."""
         return self._program.size
 
     def with_parameters(self, **parameters: Any) -> AutoModel:
@@ -160,7 +163,7 @@ class AutoModel(DifferentiableModel):
                 changed[name] = _doubles(name, value)
                 before, now = _show(self.parameters[name]), _show(changed[name])
                 if now != before:
-                    raise ArgumentError(name, f"the structure and shapes {before}", now)
+                    raise ArgumentError(name, f"of the structure and shapes {before}", now)
         other = copy.copy(self)
         other.parameters = self.parameters | changed
         return other
@@ -172,10 +175,10 @@ class AutoModel(DifferentiableModel):
         with jax.enable_x64(True):
             state = _doubles("start", start)
             flat = np.array(ravel_pytree(state)[0])
-        if _show(state) != self._program.shapes:
+        if _show(state) != self._program.shown:
             raise ArgumentError(
                 "start",
-                f"arrays with the structure and shapes of `like`, {self._program.shapes:.200}",
+                f"of the structure and shapes of `like`, {self._program.shown:.200}",
                 f"{_show(state):.200}",
             )
         return np.append(flat, np.zeros(self._program.costs))
@@ -186,42 +189,43 @@ class AutoModel(DifferentiableModel):
             raise ArgumentError("states", f"{self.size} numbers each", f"{states.shape[-1]}")
         rows = states.reshape(-1, self.size)[:, : self.size - self._program.costs]
         with jax.enable_x64(True):
-            found = jax.vmap(self._program.unravel)(jnp.asarray(rows))
+            trees = jax.vmap(self._program.unravel)(jnp.asarray(rows))
         lead = states.shape[:-1]
-        return jax.tree_util.tree_map(lambda a: np.array(a).reshape((*lead, *a.shape[1:])), found)
+        return jax.tree_util.tree_map(lambda a: np.array(a).reshape((*lead, *a.shape[1:])), trees)
 
     def losses(self, states: Floats) -> Floats:
         """Return all losses (…, L) at states (…, n); see `Model.losses`."""
         rows = states.reshape(-1, states.shape[-1])
-        found = self._run("losses", (), (rows,))
-        return np.asarray(found[0]).reshape(*states.shape[:-1], len(self.loss_names))
+        [losses] = self._run("losses", (), (rows,))
+        return losses.reshape(*states.shape[:-1], len(self.loss_names))
 
     def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
         rows = states.reshape(-1, states.shape[-1])
-        found = self._run("losses_vjp", (), (rows, cotangents.reshape(len(rows), -1)))
-        return np.asarray(found[0]).reshape(states.shape)
+        [gradients] = self._run("losses_vjp", (), (rows, cotangents.reshape(len(rows), -1)))
+        return gradients.reshape(states.shape)
 
-    def roll_out(self, start: Floats, pieces: Schedule) -> Floats:
+    def roll_out(self, start: Floats, schedule: Schedule) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Model.roll_out`."""
-        ends = self._ends(start, _single_steps(pieces))
-        states = np.vstack([start, ends[np.cumsum(pieces.substeps) - 1]])
+        [ends] = self._run("forward", (start,), _single_steps(schedule))
+        states = np.vstack([start, ends[np.cumsum(schedule.substeps) - 1]])
         bad = np.flatnonzero(~np.isfinite(states).all(axis=1))
         return states[: bad[0]] if bad.size else states
 
     def roll_out_vjp(
-        self, states: Floats, cotangents: Floats, pieces: Schedule, tape: Any = None
+        self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
     ) -> Gradients:
         """Return the exact gradients of a roll-out; see `DifferentiableModel.roll_out_vjp`."""
-        rows = _single_steps(pieces)
-        last = np.cumsum(pieces.substeps) - 1
-        first = last - pieces.substeps + 1
-        after = np.zeros((len(rows[2]), self.size))
+        steps = _single_steps(schedule)
+        last = np.cumsum(schedule.substeps) - 1
+        first = last - schedule.substeps + 1
+        after = np.zeros((len(steps[2]), self.size))
         after[last] = cotangents[1:]
-        before = np.vstack([states[:1], self._ends(states[0], rows)[:-1]])
-        backwards = [part[::-1] for part in (before, after, *rows)]
+        [ends] = self._run("forward", (states[0],), steps)
+        before = np.vstack([states[:1], ends[:-1]])
+        backwards = [rows[::-1] for rows in (before, after, *steps)]
         adjoints, by_shares, by_knobs = (
-            part[::-1] for part in self._run("backward", (np.zeros(self.size),), backwards)
+            rows[::-1] for rows in self._run("backward", (np.zeros(self.size),), backwards)
         )
         return Gradients(
             np.vstack([adjoints[first], np.zeros(self.size)]) + cotangents,
@@ -229,34 +233,31 @@ class AutoModel(DifferentiableModel):
             np.add.reduceat(by_knobs, first),
         )
 
-    def _ends(self, start: Floats, rows: tuple[Floats, ...]) -> Floats:
-        """Return the states (steps, n) after each single step."""
-        return self._run("forward", (start,), rows)[0]
-
     def _run(self, name: str, carry: tuple[Floats, ...], rows: Sequence[Floats]) -> list[Floats]:
-        """Run a loop over rows in calls short enough for Ctrl-C to take effect.
+        """Run a loop of the program over rows, in chunks.
 
-        carry: what the first call begins from; the others begin from the last row before them.
+        carry: where the first chunk begins; the others begin from the last row before them.
         """
-        parts = []
-        for first in range(0, len(rows[0]), _AT_ONCE):
-            some = [np.ascontiguousarray(part[first : first + _AT_ONCE]) for part in rows]
-            count = len(some[0])
-            full = [
-                np.concatenate([part, np.zeros((_AT_ONCE - count, *part.shape[1:]))])
-                for part in some
+        chunks = []
+        for first in range(0, len(rows[0]), _CHUNK):
+            chunk = [column[first : first + _CHUNK] for column in rows]
+            count = len(chunk[0])
+            padded = [
+                np.concatenate([column, np.zeros((_CHUNK - count, *column.shape[1:]))])
+                for column in chunk
             ]
             with jax.enable_x64(True):
-                found = self._program.compiled[name](self.parameters, count, *carry, *full)
-                parts.append([np.array(part)[:count] for part in found])
-            carry = (parts[-1][0][-1],) if carry else ()
-        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+                results = self._program.compiled[name](self.parameters, count, *carry, *padded)
+                chunks.append([np.array(column)[:count] for column in results])
+            carry = (chunks[-1][0][-1],) if carry else ()
+        return [np.concatenate(column) for column in zip(*chunks, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names of the functions, which cannot be put in a file, and the parameters."""
+        """Return the names of the functions, which no file can hold, and the parameters."""
+        rate, losses, _ = self._program.functions
         content: dict[str, Any] = {
-            "rate": getattr(self._program.rate, "__name__", "rate"),
-            "losses": getattr(self._program.losses, "__name__", "losses"),
+            "rate": getattr(rate, "__name__", "rate"),
+            "losses": getattr(losses, "__name__", "losses"),
             "tasks": self.tasks,
         }
         if self.parameters:
@@ -268,31 +269,32 @@ class AutoModel(DifferentiableModel):
 
 
 class _Program:
-    """The functions of a model in JAX, and what it derives from them; parameters are arguments.
+    """A model's functions in JAX and the loops made of them; parameters are arguments.
 
-    Loops are over rows (steps, …) of which only the first `count` are meant.
+    Loops run over rows (steps, …), of which only the first `count` are used.
     """
 
     def __init__(
         self,
-        model: AutoModel,
-        rate: Callable[..., Any],
-        losses: Callable[..., Any],
-        cost: Callable[..., Any] | None,
-        like: Any,
+        functions: tuple[Any, Any, Any],
+        tasks: int,
+        knobs: tuple[Knob, ...],
+        structure: Any,
+        shapes: tuple[tuple[int, ...], ...],
     ) -> None:
-        self.rate, self.losses, self.cost, self.like = rate, losses, cost, like
-        self.tasks, self.knobs = model.tasks, model.knobs
-        self.columns = list(model.layout.columns.values())
-        flat, self.unravel = ravel_pytree(like)
-        self.costs = int(cost is not None)
-        self.size, self.shapes = int(flat.size) + self.costs, _show(like)
-        self.by_index = False  # whether the functions take traced tasks
+        self.functions = self.rate, self.losses, self.cost = functions
+        self.tasks, self.knobs = tasks, knobs
+        self.columns = list(KnobLayout(knobs, tasks).columns.values())
+        self.like = jax.tree_util.tree_unflatten(structure, [jnp.zeros(s) for s in shapes])
+        flat, self.unravel = ravel_pytree(self.like)
+        self.costs = int(self.cost is not None)
+        self.size, self.shown = int(flat.size) + self.costs, _show(self.like)
+        self.traces_task = False  # whether the functions take a traced task
         loops = {
             "forward": self._forward,
             "backward": self._backward,
             "losses": self._loop(self._flat_losses),
-            "losses_vjp": self._loop(self._pull_flat_losses),
+            "losses_vjp": self._loop(self._flat_losses_vjp),
         }
         self.compiled = {name: jax.jit(loop) for name, loop in loops.items()}
 
@@ -303,25 +305,26 @@ class _Program:
         functions = {"rate": self.rate} | ({"cost": self.cost} if self.cost else {})
 
         def trace(name: str, task: Any) -> Any:
-            function, given = functions[name], (self.like, parameters, knobs)
+            function, arguments = functions[name], (self.like, parameters, knobs)
             if isinstance(task, int):
-                return _traced(name, names, lambda x, p, k: function(x, task, *k, **p), *given)
-            return _traced(name, names, lambda x, p, k, t: function(x, t, *k, **p), *given, task)
+                return _traced(name, names, lambda x, p, k: function(x, task, *k, **p), *arguments)
+            return _traced(
+                name, names, lambda x, p, k, t: function(x, t, *k, **p), *arguments, task
+            )
 
         try:
             for name in functions:
                 trace(name, jnp.zeros((), jnp.int32))
-            self.by_index = self.tasks > 1
-        except ValueError:  # it may need the task as a Python int
+            self.traces_task = self.tasks > 1
+        except ArgumentError:  # it may need the task as a Python int
             pass
         for task in range(self.tasks):
-            given = _show(trace("rate", task))
-            if given != self.shapes:
+            shown = _show(trace("rate", task))
+            if shown != self.shown:
                 raise ArgumentError(
                     "rate",
-                    "a function that returns the structure and shapes of the"
-                    f" state, {self.shapes:.150}",
-                    f"{given:.150} for task {task}",
+                    f"a function that returns a state of the shapes {self.shown:.150}",
+                    f"{shown:.150} for task {task}",
                 )
             if self.cost is not None and _show(trace("cost", task)) != "()":
                 raise ArgumentError(
@@ -333,28 +336,28 @@ class _Program:
             _traced("losses", "state", lambda x, p: self.losses(x, **p), self.like, parameters)
         )
         if shape != f"({losses},)":
-            one_by_one = shape.startswith("(") and shape.count(",") == 1
+            is_vector = shape.startswith("(") and shape.count(",") == 1
             raise ArgumentError(
                 "losses",
                 f"a function that returns an array of shape ({losses},)",
-                f"{shape:.200}{(hint if one_by_one else '')}",
+                f"{shape:.200}{hint if is_vector else ''}",
             )
 
     def _slope(self, p: Any, x: Any, shares: Any, knobs: Any) -> Any:
+        """Return Σ_t share_t × the rate of the state (n,) on task t."""
         state = self.unravel(x[: self.size - self.costs])
 
-        def of_task(task: Any, share: Any, values: Any) -> Any:
-            found = ravel_pytree(self.rate(state, task, *values, **p))[0]
+        def on_task(task: Any, share: Any, values: Any) -> Any:
+            slope = ravel_pytree(self.rate(state, task, *values, **p))[0]
             if self.cost is not None:
-                found = jnp.append(found, self.cost(state, task, *values, **p))
-            return share * found
+                slope = jnp.append(slope, self.cost(state, task, *values, **p))
+            return share * slope
 
         values = [jnp.broadcast_to(knobs[c], (self.tasks,)) for c in self.columns]
-        if self.by_index:
-            rows = jax.vmap(of_task)(jnp.arange(self.tasks), shares, values)
-            return rows.sum(axis=0)
-        parts = [of_task(t, shares[t], [v[t] for v in values]) for t in range(self.tasks)]
-        return sum(parts[1:], parts[0])
+        if self.traces_task:
+            return jax.vmap(on_task)(jnp.arange(self.tasks), shares, values).sum(axis=0)
+        slopes = [on_task(t, shares[t], [v[t] for v in values]) for t in range(self.tasks)]
+        return sum(slopes[1:], slopes[0])
 
     def _step(self, p: Any, x: Any, shares: Any, knobs: Any, length: Any) -> Any:
         k1 = self._slope(p, x, shares, knobs)
@@ -366,77 +369,78 @@ class _Program:
     def _forward(self, p: Any, count: Any, start: Any, *rows: Any) -> Any:
         """Return the states (rows, n) after each step."""
 
-        def move(i: Any, carry: Any) -> Any:
+        def advance(i: Any, carry: Any) -> Any:
             x, ends = carry
-            x = self._step(p, x, *(part[i] for part in rows))
+            x = self._step(p, x, *(column[i] for column in rows))
             return x, ends.at[i].set(x)
 
         ends = jnp.zeros((rows[0].shape[0], self.size))
-        return (jax.lax.fori_loop(0, count, move, (start, ends))[1],)
+        return (jax.lax.fori_loop(0, count, advance, (start, ends))[1],)
 
-    def _backward(self, p: Any, count: Any, back: Any, *rows: Any) -> Any:
-        """Return the gradients by state, shares and knobs of each step, the rows last first."""
+    def _backward(self, p: Any, count: Any, adjoint: Any, *rows: Any) -> Any:
+        """Return the gradients by state, shares and knobs of each step, the last one first."""
         _, _, shares, knobs, _ = rows
 
-        def move(i: Any, carry: Any) -> Any:
-            back, *found = carry
-            x, cotangent, share, values, length = (part[i] for part in rows)
-            _, pull = jax.vjp(lambda a, b, c: self._step(p, a, b, c, length), x, share, values)
-            pulled = pull(back + cotangent)
-            return (
-                pulled[0],
-                *(all_.at[i].set(one) for all_, one in zip(found, pulled, strict=True)),
-            )
+        def retreat(i: Any, carry: Any) -> Any:
+            adjoint, *totals = carry
+            x, cotangent, share, values, length = (column[i] for column in rows)
+            _, vjp = jax.vjp(lambda a, b, c: self._step(p, a, b, c, length), x, share, values)
+            gradients = vjp(adjoint + cotangent)
+            pairs = zip(totals, gradients, strict=True)
+            return gradients[0], *(total.at[i].set(gradient) for total, gradient in pairs)
 
         zeros = jnp.zeros((rows[0].shape[0], self.size)), 0 * shares, 0 * knobs
-        return jax.lax.fori_loop(0, count, move, (back, *zeros))[1:]
+        return jax.lax.fori_loop(0, count, retreat, (adjoint, *zeros))[1:]
 
     def _flat_losses(self, p: Any, x: Any) -> Any:
         losses = jnp.asarray(self.losses(self.unravel(x[: self.size - self.costs]), **p))
         return jnp.append(losses, x[-1]) if self.costs else losses
 
-    def _pull_flat_losses(self, p: Any, x: Any, cotangent: Any) -> Any:
+    def _flat_losses_vjp(self, p: Any, x: Any, cotangent: Any) -> Any:
         return jax.vjp(lambda a: self._flat_losses(p, a), x)[1](cotangent)[0]
 
     def _loop(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a loop of a function over rows."""
 
         def run(p: Any, count: Any, *rows: Any) -> Any:
-            like = jax.eval_shape(function, p, *(part[0] for part in rows))
+            like = jax.eval_shape(function, p, *(column[0] for column in rows))
 
-            def move(i: Any, out: Any) -> Any:
-                return out.at[i].set(function(p, *(part[i] for part in rows)))
+            def fill(i: Any, out: Any) -> Any:
+                return out.at[i].set(function(p, *(column[i] for column in rows)))
 
             zeros = jnp.zeros((rows[0].shape[0], *like.shape))
-            return (jax.lax.fori_loop(0, count, move, zeros),)
+            return (jax.lax.fori_loop(0, count, fill, zeros),)
 
         return run
 
 
+_shared_program = lru_cache(maxsize=64)(_Program)
+
+
 def _names(tasks: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of tasks that are given by them or by their number."""
+    """Return the names of tasks, given as such or as their number."""
     if isinstance(tasks, list | tuple):
         return _words("tasks", tasks)
     return tuple(f"task {t + 1}" for t in range(check.integer("tasks", tasks, at_least=1)))
 
 
-def _words(name: str, given: Sequence[str]) -> tuple[str, ...]:
-    words = tuple(check.word(name, word) for word in check.items(name, given, "words"))
+def _words(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    words = tuple(check.word(name, word) for word in check.items(name, names, "words"))
     if not words or len(set(words)) < len(words):
-        raise ArgumentError(name, "different words", check.show(given))
+        raise ArgumentError(name, "different words", check.show(names))
     return words
 
 
-def _traced(name: str, arguments: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Return the shapes of what a function of the user's returns; refuse what JAX cannot trace."""
+def _traced(name: str, signature: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the shapes that a user's function returns; refuse one that JAX cannot trace."""
     try:
-        return jax.eval_shape(function, *given)
+        return jax.eval_shape(function, *arguments)
     except Exception as error:  # whatever is wrong in the user's code
         why = str(error).strip().partition("\n")[0]
         raise ArgumentError(
             name,
-            f"a function of ({arguments}) in JAX code, with functions of"
-            " `jax.numpy` and no `if` that depends on the state",
+            f"a function of ({signature}) in JAX code, with functions of `jax.numpy` and no `if` "
+            "that depends on the state",
             f"{type(error).__name__}: {why}",
         ) from error
 
@@ -463,7 +467,7 @@ class _Shape(tuple[int, ...]):
     """The shape of an array, a leaf of a structure."""
 
 
-def _single_steps(pieces: Schedule) -> tuple[Floats, Floats, Floats]:
+def _single_steps(schedule: Schedule) -> tuple[Floats, Floats, Floats]:
     """Return shares, knobs and lengths of every single RK4 step."""
-    rows = np.repeat(np.arange(len(pieces.lengths)), pieces.substeps)
-    return pieces.shares[rows], pieces.knobs[rows], (pieces.lengths / pieces.substeps)[rows]
+    rows = np.repeat(np.arange(len(schedule.lengths)), schedule.substeps)
+    return schedule.shares[rows], schedule.knobs[rows], (schedule.lengths / schedule.substeps)[rows]

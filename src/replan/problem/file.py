@@ -91,7 +91,8 @@ def problem_from(content: Mapping[str, Any], model: Model | None = None) -> Prob
     for name in ("arrivals", "departures"):
         if isinstance(training.get(name), list):
             training[name] = [math.inf if x == _NEVER else x for x in training[name]]
-    own = {key: f"training.{key}" for key in (*_TRAINING, *knobs)}
+    own = {key: f"start.{key}" for key in content["start"]}
+    own |= {key: f"training.{key}" for key in (*_TRAINING, *knobs)}
     own |= paths(content.get("objective", {}), "objective")
     own |= {key: f"limits.{key}" for key in Limits.__dataclass_fields__}
     with renamed(own):

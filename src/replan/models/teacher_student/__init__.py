@@ -1,5 +1,6 @@
-"""The teacher-student model: its equations, their reverse, its files and its simulation."""
+"""The teacher-student model: the paper's."""
 
-from replan.models.teacher_student.model import Overlaps, TeacherStudent
+from replan.models.teacher_student.model import TeacherStudent
+from replan.models.teacher_student.overlaps import Overlaps
 
 __all__ = ["Overlaps", "TeacherStudent"]

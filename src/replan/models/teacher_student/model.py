@@ -7,11 +7,9 @@ or z. The overlaps are Q = E[λλᵀ] (K×K), M = E[λλ*ᵀ] (K×P) and the tea
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -28,47 +26,12 @@ from replan.models.compiled_model import CompiledModel
 from replan.models.integrator import MAX_STEPS, RTOL, integrate
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
+from replan.models.teacher_student import streams
 from replan.models.teacher_student.example import EXAMPLE
-from replan.models.teacher_student.streams import TEACHERS
+from replan.models.teacher_student.overlaps import Overlaps, check_students, check_teachers
 
-_APART = 1000.0  # the longest piece of a pretraining
-_SECONDS = 5e-9  # measured: of one step of the integrator, for each of the many terms in it
-_PATIENCE = 60.0  # seconds that one step may take
-_FOUR_SECONDS = 8e-7  # measured: of one step, for each four units of a ReLU network
+_LONGEST = 1000.0  # piece of a pretraining
 ACTIVATIONS = ("erf", "relu", "linear")
-
-
-@dataclass(frozen=True, eq=False)
-class Overlaps:
-    """The state of the teacher-student dynamics; leading axes, such as time, are allowed.
-
-    Q: (…, K, K) student-student overlaps. M: (…, K, P) student-teacher overlaps.
-    V: (…, T, K) the student's head of every task.
-
-    Examples:
-        >>> start = replan.Overlaps(Q=np.eye(2), M=np.zeros((2, 2)), V=[[0.1, 0.2], [0.3, 0.4]])
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> print(model.losses(start).round(4))
-        [0.175  0.2083]
-    """
-
-    Q: Floats
-    M: Floats
-    V: Floats
-
-    def __post_init__(self) -> None:
-        for name in ("Q", "M", "V"):
-            object.__setattr__(self, name, check.array(name, getattr(self, name)))
-
-    def __getitem__(self, index: Any) -> Overlaps:
-        """Select along the leading axes: `overlaps[-1]` is the last moment of a trajectory."""
-        return Overlaps(self.Q[index], self.M[index], self.V[index])
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{name} = {np.array2string(value, precision=4, suppress_small=True, prefix='    ')}"
-            for name, value in (("Q", self.Q), ("M", self.M), ("V", self.V))
-        )
 
 
 @register
@@ -82,21 +45,21 @@ class TeacherStudent(CompiledModel, Simulable):
 
     **Other arguments**
 
-    - `teacher_heads`: A (T×P), or P numbers for a single task; by default each teacher unit is a
-      task of its own (A = 1).
+    - `teacher_heads`: A (T×P), or P numbers for a single task; by default each teacher unit sets a
+      task (A = 1).
     - `noise`: standard deviation σ of the label noise. Losses are those of noise-free labels.
     - `train_heads`: whether SGD trains the student's heads; one bool, or one per task.
     - `head_lr`: the heads learn at `head_lr` × the learning rate, unless a protocol says otherwise.
     - `batch`, `momentum`: of SGD that steps along the mean gradient of `batch` fresh samples, with
       momentum β. Training time counts samples, and the learning rate acts as lr / (batch (1 − β)).
-    - `activation`: "erf", g(z) = erf(z/√2), "relu", max(z, 0), or "linear", z.
-    - `teacher_activation`: that of the teachers, which must be the same, for now.
+    - `activation`: of students and teachers: "erf", g(z) = erf(z/√2), "relu", max(z, 0), or
+      "linear", z.
 
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
     in Goldt et al. 2019. Averages over ReLU units: `replan.core.moments.relu`.
 
-    Its knobs are `lr`, and `feature_lr` and `head_lr`, by which the rates of the features and of
-    the heads are multiplied.
+    The knobs are `lr`, and `feature_lr` and `head_lr`, which multiply the rates of the features and
+    of the heads.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3, tasks=2, hidden=2)  # overlap 0.3
@@ -124,33 +87,21 @@ class TeacherStudent(CompiledModel, Simulable):
         batch: int = 1,
         momentum: float = 0.0,
         activation: str = "erf",
-        teacher_activation: str | None = None,
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
-        S = check.array("teacher_overlaps", teacher_overlaps, ("P", "P"))
-        if S.shape[0] != S.shape[1] or S.shape[0] == 0:
-            raise ArgumentError("teacher_overlaps", "a square matrix", f"shape {S.shape}")
-        _check_sizes(self.hidden, len(S), len(S) if teacher_heads is None else 1)
-        S = check.symmetric("teacher_overlaps", S)
-        check.positive_semidefinite("teacher_overlaps", S)
-        self.teacher_overlaps = S
-        units = S.shape[0]
-        heads = (
-            np.eye(units) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
-        )
-        self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", units))
+        self.teacher_overlaps = check_teachers(teacher_overlaps)
+        P = len(self.teacher_overlaps)
+        heads = np.eye(P) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
+        self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", P))
         self.tasks = len(self.teacher_heads)
         if self.tasks == 0:
-            raise ArgumentError("teacher_heads", "at least one task", "none")
+            raise ArgumentError("teacher_heads", "those of at least one task", "none")
         self.noise = check.number("noise", noise, at_least=0)
         self.train_heads = _flags("train_heads", train_heads, self.tasks)
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
         self.activation = check.one_of("activation", activation, ACTIVATIONS)
-        self.teacher_activation = _same_activation(self.activation, teacher_activation)
-        if self.activation == "relu":
-            _check_fours(self.hidden, self.teacher_heads)
 
     @classmethod
     def similar(
@@ -161,52 +112,58 @@ class TeacherStudent(CompiledModel, Simulable):
         `hidden` defaults to the number of tasks; `settings` are `TeacherStudent`'s other arguments.
         """
         tasks = check.integer("tasks", tasks, at_least=1)
-        least = -1 / max(1, tasks - 1)  # no more vectors can point away from one another
+        least = -1 / max(1, tasks - 1)  # more than two vectors cannot all be opposite
         gamma = check.number("similarity", similarity, at_least=least, at_most=1)
-        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
-        _check_sizes(hidden, tasks, tasks)
         S = np.full((tasks, tasks), gamma)
         np.fill_diagonal(S, 1.0)
-        return cls(S, hidden=hidden, **settings)
+        return cls(S, hidden=tasks if hidden is None else hidden, **settings)
 
     @classmethod
     def stream(
+        cls, tasks: int, similarity: float, *, hidden: int | None = None, **settings: Any
+    ) -> TeacherStudent:
+        """Return a model of a drifting task: the overlap of teachers i and j is γ^|i−j|.
+
+        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
+        """
+        S = streams.drift(tasks, similarity)
+        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
+
+    @classmethod
+    def random_stream(
         cls,
         tasks: int,
         similarity: float,
         *,
-        teachers: str = "drift",
-        seed: int | None = None,
-        blocks: int | None = None,
-        between: float | None = None,
+        seed: int = 0,
         hidden: int | None = None,
         **settings: Any,
     ) -> TeacherStudent:
-        """Return a model of many tasks, whose unit teachers have overlaps of one of three kinds.
+        """Return a model of random unit teachers whose mean overlap is γ, drawn with `seed`.
 
-        - `teachers`: "drift" (γ^|i−j|: similar to the tasks before and after), "random" (drawn with
-          `seed`, by default 0, so that the mean overlap is γ) or "blocks" (γ within each of
-          `blocks` blocks of successive tasks, by default 2, and `between` with any other, by
-          default 0).
-        - `similarity`: γ, from 0 to 1.
-        - `hidden`: by default the number of tasks. `settings`: `TeacherStudent`'s other arguments.
+        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
         """
-        tasks = check.integer("tasks", tasks, at_least=1)
-        gamma = check.number("similarity", similarity, at_least=0, at_most=1)
-        kind = check.one_of("teachers", teachers, TEACHERS)
-        own: dict[str, Any] = {}
-        if seed is not None:
-            own["seed"] = check.integer("seed", seed)
-        if blocks is not None:
-            own["blocks"] = check.integer("blocks", blocks, at_least=1, at_most=tasks)
-        if between is not None:
-            own["between"] = check.number("between", between, at_least=0, at_most=gamma)
-        for name in own:
-            if name not in inspect.signature(TEACHERS[kind]).parameters:
-                raise ArgumentError(name, "other `teachers`", f"it with {check.show(kind)}")
-        hidden = check.integer("hidden", tasks if hidden is None else hidden, at_least=1)
-        _check_sizes(hidden, tasks, tasks)
-        return cls(TEACHERS[kind](tasks, gamma, **own), hidden=hidden, **settings)
+        S = streams.random(tasks, similarity, seed=seed)
+        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
+
+    @classmethod
+    def block_stream(
+        cls,
+        tasks: int,
+        similarity: float,
+        *,
+        blocks: int = 2,
+        between: float = 0.0,
+        hidden: int | None = None,
+        **settings: Any,
+    ) -> TeacherStudent:
+        """Return a model of blocks of successive tasks: overlap γ within one, else `between`.
+
+        `similarity`: γ, from 0 to 1. `between`: from 0 to γ. `hidden` and `settings`: as in
+        `similar`.
+        """
+        S = streams.blocks(tasks, similarity, blocks=blocks, between=between)
+        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
 
     @classmethod
     def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
@@ -216,7 +173,6 @@ class TeacherStudent(CompiledModel, Simulable):
         (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
         """
         units = check.integer("teacher_units", teacher_units, at_least=1)
-        _check_sizes(check.integer("hidden", hidden, at_least=1), units, 1)
         committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
         return cls(np.eye(units), hidden=hidden, **(committee | settings))
 
@@ -300,22 +256,21 @@ class TeacherStudent(CompiledModel, Simulable):
         `rtol` and `max_steps` are those of `evaluate`.
         """
         if seed is not None and start is not None:
-            raise ValueError("`seed` or `start`: expects one of the two, got both")
-        pieces = self._pretraining(task, duration, lr)
-        x = first_state(self, self.fresh(0 if seed is None else seed) if start is None else start)
-        run = integrate(self, x, pieces, rtol=rtol, max_steps=max_steps)
+            raise ArgumentError("seed", "left out where `start` is given", "both")
+        task = check.task("task", task, self.tasks)
+        duration = check.number("duration", duration, above=0, at_most=1e9)
+        knobs = self._knobs_at(check.number("lr", lr, at_least=0))
+        state = first_state(self, self.fresh(seed or 0) if start is None else start)
+        lengths = np.diff(_edges(duration))
+        schedule = Schedule.single_steps(
+            np.tile(np.eye(self.tasks)[task], (len(lengths), 1)),
+            np.tile(knobs, (len(lengths), 1)),
+            lengths,
+        )
+        run = integrate(self, state, schedule, rtol=rtol, max_steps=max_steps)
         if run.status != "ok":
             raise IntegrationError(f"pretraining: {run.advice}")
         return self.unpack(run.states[-1])
-
-    def _pretraining(self, task: int, duration: float, lr: float) -> Schedule:
-        """Return the pieces of training on one task alone."""
-        task = check.task("task", task, self.tasks)
-        duration = check.number("duration", duration, above=0, at_most=1e9)
-        lr = check.number("lr", lr, at_least=0)
-        lengths = np.diff(_edges(duration))
-        shares = np.tile(np.eye(self.tasks)[task], (len(lengths), 1))
-        return Schedule.single_steps(shares, self._knob_rows(lr, len(lengths)), lengths)
 
     def from_weights(
         self, weights: ArrayLike, heads: ArrayLike, teacher_weights: ArrayLike
@@ -337,18 +292,13 @@ class TeacherStudent(CompiledModel, Simulable):
         V = check.array("heads", heads, (self.tasks, self.hidden))
         return Overlaps(Q=w @ w.T / N, M=w @ B.T / N, V=V)
 
-    # The dynamics
+    # States and rates
 
     def pack(self, start: Overlaps) -> Floats:
         """Return checked overlaps as a state [Q, M, V] of length K² + KP + TK."""
         check.instance("start", start, Overlaps, "Overlaps(Q=…, M=…, V=…)")
-        K, P, T = self.hidden, self.teacher_units, self.tasks
-        Q = check.symmetric("Q", check.array("Q", start.Q, (K, K)))
-        M = check.array("M", start.M, (K, P))
-        V = check.array("V", start.V, (T, K))
-        check.positive_semidefinite("Q", Q)
-        joint = np.block([[Q, M], [M.T, self.teacher_overlaps]])
-        check.positive_semidefinite("Q, M and teacher_overlaps [[Q, M], [Mᵀ, S]]", joint)
+        Q, M = check_students(start.Q, start.M, self.teacher_overlaps, self.hidden)
+        V = check.array("V", start.V, (self.tasks, self.hidden))
         return np.concatenate([Q.ravel(), M.ravel(), V.ravel()])
 
     def unpack(self, states: Floats) -> Overlaps:
@@ -374,25 +324,21 @@ class TeacherStudent(CompiledModel, Simulable):
         trained = np.where(self.train_heads, 1.0, 0.0)
         return self.kernels().parameters(S, A, self.noise, self.pace, trained, self.hidden)
 
-    def _knob_rows(self, lr: float, steps: int) -> Floats:
-        """Return rows of knobs with a learning rate, and the other knobs at their defaults."""
+    def _knobs_at(self, lr: float) -> Floats:
+        """Return a row of knobs (C,) with a learning rate, and the others at their defaults."""
         values = {knob.name: knob.default for knob in self.knobs} | {"lr": lr}
-        return self.layout.rows(values, steps)
+        return self.layout.rows(values, 1)[0]
 
     def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
         """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
         check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
-        kernels, x = self.kernels(), self.pack(overlaps)
+        kernels, state = self.kernels(), self.pack(overlaps)
         shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
-        [knobs] = self._knob_rows(check.number("lr", lr, at_least=0), 1)
+        knobs = self._knobs_at(check.number("lr", lr, at_least=0))
         assert kernels.make_work is not None
-        out = np.empty_like(x)
-        kernels.rate(kernels.make_work(self.parameters), x, shares, knobs, out)
+        out = np.empty_like(state)
+        kernels.rate(kernels.make_work(self.parameters), state, shares, knobs, out)
         return self.unpack(out)
-
-    def overlaps(self, states: Floats) -> Overlaps:
-        """Return states (…, n) as overlaps with the same leading axes."""
-        return self.unpack(states)
 
     def cosines(self, overlaps: Overlaps) -> Floats:
         """Return |M_kp| / √(Q_kk S_pp) (…, K, P), how well hidden unit k aligns with teacher p.
@@ -447,7 +393,7 @@ class TeacherStudent(CompiledModel, Simulable):
             from replan.models.teacher_student.sgd import Reduced
 
             if weights is not None:
-                raise ValueError("`weights` expects None unless the engine is 'full'")
+                raise ArgumentError("weights", "None unless the engine is 'full'", "weights")
             return Reduced.begin(self, self.unpack(state), dimension)
         from replan.models.teacher_student.sgd import Full
 
@@ -460,12 +406,8 @@ class TeacherStudent(CompiledModel, Simulable):
         """Return the model that the `[model]` section of a problem file describes."""
         from replan.models.teacher_student.file import read_model
 
-        settings = read_model(content)
-        if "teachers" in settings:
-            return cls.stream(**settings)
-        if "similarity" in settings:
-            return cls.similar(**settings)
-        return cls(**settings)
+        constructor, settings = read_model(content)
+        return getattr(cls, constructor)(**settings) if constructor else cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as the `[model]` section of a problem file."""
@@ -479,7 +421,6 @@ class TeacherStudent(CompiledModel, Simulable):
             "batch": self.batch,
             "momentum": self.momentum,
             "activation": self.activation,
-            "teacher_activation": self.teacher_activation,
         }
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Overlaps:
@@ -497,60 +438,17 @@ class TeacherStudent(CompiledModel, Simulable):
         return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
 
 
-def _check_sizes(hidden: int, units: int, tasks: int) -> None:
-    """Refuse sizes for which there is no room, or no time: K, P and at least how many tasks."""
-    both = hidden + units
-    sizes = f"`hidden` = {hidden} and {units} teacher unit{'s' * (units > 1)}"
-    seconds = _SECONDS * tasks * hidden * (both**2 + hidden * (hidden + units / tasks) ** 2)
-    if seconds > _PATIENCE:
-        raise ValueError(
-            f"{sizes} need about {seconds:.0e} s for a single step of the integrator: "
-            "use smaller sizes"
-        )
-
-
-def _check_fours(hidden: int, teacher_heads: Floats) -> None:
-    """Refuse sizes of ReLU networks that take too long: they need averages over any four units."""
-    used = teacher_heads != 0
-    pairs = int(np.triu(used.T.astype(float) @ used, 1).astype(bool).sum())  # in one error
-    fours = comb(hidden, 4) + used.shape[1] * comb(hidden, 3) + pairs * comb(hidden, 2)
-    seconds = _FOUR_SECONDS * fours
-    if seconds > _PATIENCE:
-        raise ValueError(
-            f"`hidden` = {hidden} ReLU units and {used.shape[1]} of the teachers need averages "
-            f"over {fours:.1e} sets of four, about {seconds:.0e} s for a single step of the "
-            "integrator: use smaller sizes"
-        )
-
-
-def _same_activation(activation: str, teacher_activation: str | None) -> str:
-    """Return the teachers' activation if it is the student's; others are not implemented."""
-    if teacher_activation is None:
-        return activation
-    given = check.one_of("teacher_activation", teacher_activation, ACTIVATIONS)
-    if given != activation:
-        twins = " (z = max(z, 0) − max(−z, 0): take ReLU teacher units ±w* with heads ±1)"
-        raise ArgumentError(
-            "teacher_activation",
-            "the same activation for students and teachers, "
-            f"{check.show(activation)}, since averages over both are not"
-            " implemented",
-            f"{check.show(given)}{twins * ((activation, given) == ('relu', 'linear'))}",
-        )
-    return given
-
-
 def _edges(duration: float) -> Floats:
-    """Return times that lie further and further apart: learning slows down."""
+    """Return times from 0 to `duration`, further and further apart: learning slows down."""
     edges = [0.0, 1.0]
     while edges[-1] < duration:
-        edges.append(edges[-1] + min(0.25 * edges[-1], _APART))
+        edges.append(edges[-1] + min(0.25 * edges[-1], _LONGEST))
     return np.append([edge for edge in edges if edge < duration], duration)
 
 
 def _flags(name: str, value: bool | Sequence[bool], tasks: int) -> tuple[bool, ...]:
-    one = isinstance(value, bool | np.bool_)
-    flags = [value] * tasks if one else check.items(name, value, "bools")
+    single = isinstance(value, bool | np.bool_)
+    flags = [value] * tasks if single else check.items(name, value, "bools")
     if len(flags) != tasks or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ArgumentError(
             name, f"true, false or one of these for each of {tasks} tasks", check.show(value)

@@ -16,7 +16,8 @@ from replan.errors import ArgumentError
 from replan.models.capabilities import Chain
 
 if TYPE_CHECKING:
-    from replan.models.teacher_student.model import Overlaps, TeacherStudent
+    from replan.models.teacher_student.model import TeacherStudent
+    from replan.models.teacher_student.overlaps import Overlaps
 
 _BLOCK = 2**20  # numbers drawn at once
 

@@ -1,44 +1,56 @@
-"""Overlaps of the teachers of many tasks: Gram matrices of unit vectors, so never negative."""
+"""Overlaps of the teachers of many tasks: Gram matrices of unit vectors, so never negative.
+
+`tasks`: T. `similarity`: γ, from 0 to 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from replan import check
 from replan.check import Floats
 
 
 def drift(tasks: int, similarity: float) -> Floats:
-    """Return S_ij = γ^|i−j|, as of a teacher that turns a little from each task to the next."""
+    """Return S_ij = γ^|i−j|: the teacher turns a little from each task to the next."""
+    tasks, gamma = _checked(tasks, similarity)
     distance = np.abs(np.subtract.outer(np.arange(tasks), np.arange(tasks)))
-    return np.asarray(similarity**distance)
+    return np.asarray(gamma**distance)
 
 
-def random(tasks: int, similarity: float, *, seed: int = 0) -> Floats:
+def random(tasks: int, similarity: float, *, seed: int) -> Floats:
     """Return overlaps of random teachers whose mean is γ: √a c + √(1−a) u_i, with random u_i.
 
     The directions u_i, orthogonal to c, are drawn in T dimensions around their mean, which makes
-    their own mean overlap negative; a makes up for that.
+    their mean overlap negative; a makes up for that.
     """
+    tasks, gamma = _checked(tasks, similarity)
+    rng = np.random.default_rng(check.integer("seed", seed))
     if tasks == 1:
         return np.ones((1, 1))
-    directions = np.random.default_rng(seed).standard_normal((tasks, tasks))
+    directions = rng.standard_normal((tasks, tasks))
     directions -= directions.mean(axis=0)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     overlaps = directions @ directions.T
     np.fill_diagonal(overlaps, 1.0)
     mean = (overlaps.sum() - tasks) / (tasks * (tasks - 1))
-    common = max(0.0, (similarity - mean) / (1 - mean))
+    common = max(0.0, (gamma - mean) / (1 - mean))
     return np.asarray(common + (1 - common) * overlaps)
 
 
-def blocks(tasks: int, similarity: float, *, blocks: int = 2, between: float = 0.0) -> Floats:
-    """Return S_ij = γ within each of a number of blocks of successive tasks, else `between`."""
+def blocks(tasks: int, similarity: float, *, blocks: int, between: float) -> Floats:
+    """Return S_ij = γ within each of several blocks of successive tasks, else `between`."""
+    tasks, gamma = _checked(tasks, similarity)
+    blocks = check.integer("blocks", blocks, at_least=1, at_most=tasks)
+    between = check.number("between", between, at_least=0, at_most=gamma)
     block = np.arange(tasks) * blocks // tasks
-    S = np.where(block[:, None] == block, similarity, between)
+    S = np.where(block[:, None] == block, gamma, between)
     np.fill_diagonal(S, 1.0)
     return S
 
 
-TEACHERS: dict[str, Callable[..., Floats]] = {"drift": drift, "random": random, "blocks": blocks}
+def _checked(tasks: int, similarity: float) -> tuple[int, float]:
+    return (
+        check.integer("tasks", tasks, at_least=1),
+        check.number("similarity", similarity, at_least=0, at_most=1),
+    )
