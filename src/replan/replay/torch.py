@@ -1,0 +1,343 @@
+"""PyTorch: batches whose tasks a policy chooses."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan._common import check
+from replan._common.check import Ints
+from replan.errors import ArgumentError
+from replan.replay._policy import Policy
+from replan.replay._state import check_state, make_state
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import Sampler
+except ImportError as error:
+    raise ImportError("replan.replay.torch needs PyTorch: pip install 'replan[torch]'") from error
+
+__all__ = ["ReplayBatchSampler"]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch over all ranks: indices of samples, how many of each task, the planned rate."""
+
+    indices: list[int]
+    counts: list[int]
+    lr: float | None
+
+
+class ReplayBatchSampler(Sampler[list[int]]):
+    """Batches whose tasks a policy chooses, for `DataLoader(batch_sampler=...)`.
+
+    Each task's samples come in shuffled passes: none is drawn again before every other sample of
+    its task has been drawn, whatever the batches, epochs, ranks and resumptions. Batches are always
+    full: a task with few samples begins its next pass where the last one ends. An epoch is a number
+    of batches; an iterator gives those of them that are left.
+
+    Call `step` once after each batch, also if gradients are accumulated or the batch is skipped: it
+    tells batches that are done from those that worker processes merely loaded ahead, which come
+    again after resuming. Save `state_dict()`, which includes the policy's, to resume with the very
+    next sample; the number of ranks may change if batch_size × ranks stays the same.
+
+    epoch, steps: the current epoch, and the batches done in all.
+
+    **Main arguments**
+
+    - `sizes`: (T,) samples of each task, one task after the other in the data set, as in a
+      `ConcatDataset`. `from_labels` takes samples in any order.
+    - `policy`: a policy with as many tasks. The shares of tasks without samples go to the others.
+    - `batch_size`: samples per batch and rank.
+
+    **Other arguments**
+
+    - `batches`: per epoch; by default enough to hold all samples once.
+    - `seed`: of the shuffling, the same on all ranks.
+    - `num_replicas`, `rank`: both or neither; by default those of the running group of
+      `torch.distributed`. All ranks draw the same batches, and each takes its part of every task.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+        >>> from replan.replay.torch import ReplayBatchSampler
+        >>> old, new = (TensorDataset(torch.randn(60, 3)) for _ in range(2))
+        >>> policy = replan.replay.FixedReplay(tasks=2, share=0.25)
+        >>> sampler = ReplayBatchSampler([len(old), len(new)], policy, batch_size=12)
+        >>> for batch in DataLoader(ConcatDataset([old, new]), batch_sampler=sampler):
+        ...     sampler.step()  # after a training step as always
+        >>> sampler.samples.tolist()  # of each task, in 10 batches
+        [30, 90]
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        policy: Policy,
+        batch_size: int,
+        *,
+        batches: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        counts = [check.integer("sizes", n) for n in check.items("sizes", sizes, "sizes")]
+        self.policy = check.instance("policy", policy, Policy, "a policy of replan.replay")
+        if len(counts) != policy.tasks or not sum(counts):
+            expected = f"{policy.tasks} sizes, one per task of the policy, not all 0"
+            raise ArgumentError("sizes", expected, counts)
+        self.batch_size = check.integer("batch_size", batch_size, at_least=1)
+        self.seed = check.integer("seed", seed)
+        if batches is not None:
+            check.integer("batches", batches, at_least=1)
+        if num_replicas is not None:
+            check.integer("num_replicas", num_replicas, at_least=1)
+            check.integer("rank", rank, at_most=num_replicas - 1)
+        elif rank is not None:
+            raise ArgumentError("rank", "given together with `num_replicas`", f"{rank} alone")
+        self._batches, self._num_replicas, self._rank = batches, num_replicas, rank
+        ends = np.cumsum(counts)
+        self._members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
+        self._labels = ""  # a digest, if samples come in any order
+        self._present = [task for task, n in enumerate(counts) if n]
+        self._total = sum(counts)
+        self.epoch, self.steps = 0, 0
+        self._begun = 0  # the step at which this epoch began
+        self._drawn = [0] * policy.tasks  # samples of each task, over all ranks
+        self._passes: dict[int, tuple[int, Ints]] = {}  # number and order of each task's pass
+        self._pending: list[_Batch] = []  # drawn, not yet done
+        self._given_out = 0  # batches that iterators gave
+        self._over = False  # the epoch before has just ended, and nobody has begun this one
+        self._loaded = False  # a state was loaded, and no epoch has begun since
+        self._needed, self._told = False, False  # losses
+
+    @classmethod
+    def from_labels(
+        cls, labels: ArrayLike, policy: Policy, batch_size: int, **settings: Any
+    ) -> ReplayBatchSampler:
+        """Make a sampler from the task (n,), counted from 0, of each sample of the data set."""
+        check.instance("policy", policy, Policy, "a policy of replan.replay")
+        listed = labels.tolist() if hasattr(labels, "tolist") else labels  # tensors too
+        which = check.task_list("labels", listed, policy.tasks)
+        members = [np.flatnonzero(which == task) for task in range(policy.tasks)]
+        sampler = cls([len(m) for m in members], policy, batch_size, **settings)
+        sampler._members = members
+        sampler._labels = hashlib.sha256(which.tobytes()).hexdigest()
+        return sampler
+
+    @property
+    def num_replicas(self) -> int:
+        """How many ranks there are; their group may be made after the sampler."""
+        if self._num_replicas is not None:
+            return self._num_replicas
+        return dist.get_world_size() if _distributed() else 1
+
+    @property
+    def rank(self) -> int:
+        """Which of the ranks this one is."""
+        if self._rank is not None:
+            return self._rank
+        return dist.get_rank() if _distributed() else 0
+
+    @property
+    def samples(self) -> Ints:
+        """Samples of each task (T,) trained on, over all ranks."""
+        ahead = [batch.counts for batch in self._pending]
+        return np.array(self._drawn) - np.sum(ahead, axis=0, dtype=np.int64)
+
+    @property
+    def late(self) -> int:
+        """Samples that were drawn ahead: what the policy decides takes effect after them."""
+        return sum(len(batch.indices) for batch in self._pending)
+
+    @property
+    def drop_last(self) -> bool:
+        """False: no batch is dropped. Refuses Accelerate, which asks it before it shards."""
+        if self.num_replicas > 1:
+            expected = "left out of `accelerator.prepare`, which would divide its batches once more"
+            raise ArgumentError("loader", expected, "one whose sampler divides them among ranks")
+        return False
+
+    def __len__(self) -> int:
+        return self._batches or -(-self._total // (self.batch_size * self.num_replicas))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        ended, self._over, self._loaded = self._over and self._loaded, False, False
+        if ended:
+            warnings.warn(
+                f"epoch {self.epoch - 1} was over when the state was saved: nothing is left of it, "
+                f"and `set_epoch({self.epoch})` begins the next",
+                stacklevel=2,
+            )
+            return
+        self._warn_of_repeats()
+        rank, ranks = self.rank, self.num_replicas
+        for number in range(self.steps, self._begun + len(self)):
+            self._given_out = number + 1
+            yield self._batch(number).indices[rank::ranks]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; if it is the current one, continue with it."""
+        if check.integer("epoch", epoch) < self.epoch and self._loaded:
+            warnings.warn(
+                f"epoch {epoch} was over when the state was saved, and begins again; "
+                "to continue, loop over `range(sampler.epoch, epochs)`",
+                stacklevel=2,
+            )
+        self._loaded, self._over = False, False
+        if epoch != self.epoch:
+            self._warn_of_repeats()
+            self.epoch, self._begun = epoch, self.steps
+
+    def _warn_of_repeats(self) -> None:
+        """Warn if all batches of this epoch were given out, and not all reported as done."""
+        if self.steps < self._given_out >= self._begun + len(self):
+            warnings.warn(
+                f"`step` was not called after {self._given_out - self.steps} batches of this "
+                "epoch, so they come again; call it once per batch, also where gradients are "
+                "accumulated or a batch is skipped",
+                stacklevel=3,
+            )
+            self._given_out = self.steps
+
+    def step(self, losses: Mapping[int, float] | None = None) -> None:
+        """Report that a batch is done, and tell the policy losses by task, if there are any.
+
+        Losses are averaged over the ranks; all ranks must bring some at the same steps.
+        """
+        if not self._pending:
+            raise ArgumentError("step", "called once per batch", "one more call than batches")
+        known = {} if losses is None else check.losses("losses", losses, self.policy.tasks)
+        self.steps += 1
+        self._pending.pop(0)
+        self._needed, self._told = (
+            self._needed or self.policy.needs_losses,
+            self._told or bool(known),
+        )
+        if known:
+            self.policy.observe(_mean_over_ranks(known, self.policy.tasks), self.late)
+        if self.steps == self._begun + len(self):
+            self.epoch, self._begun, self._over = self.epoch + 1, self.steps, True
+            if self._needed and not self._told:
+                warnings.warn("the policy needs losses, and `step` was given none", stacklevel=2)
+
+    def lr(self, number: int) -> float:
+        """Return the planned factor of the learning rate of a batch, for `LambdaLR`.
+
+        Batches count from 0 over all epochs; one that is done stands for the next. The factor is
+        the mean over the batch of the policy's factors.
+
+        Examples:
+            >>> import torch
+            >>> from replan.replay.torch import ReplayBatchSampler
+            >>> protocol = replan.Protocol([[0.0, 1.0], [0.5, 0.5]], duration=2.0, lr=[1.0, 0.1])
+            >>> policy = replan.replay.FollowProtocol(protocol, steps=20)
+            >>> sampler = ReplayBatchSampler([10, 10], policy, batch_size=10)
+            >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+            >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, sampler.lr)
+            >>> for batch in sampler:
+            ...     print(scheduler.get_last_lr())
+            ...     optimizer.step()
+            ...     sampler.step()
+            ...     scheduler.step()
+            [0.5]
+            [0.05]
+        """
+        # Where gradients are accumulated, a scheduler steps less often than the sampler.
+        planned = self._batch(max(check.integer("number", number), self.steps)).lr
+        if planned is None:
+            raise ArgumentError("policy", "one that plans learning rates", self.policy)
+        return planned
+
+    def _batch(self, number: int) -> _Batch:
+        """Return a batch that is not done yet; draw it, and all before it, if need be."""
+        size = self.batch_size * self.num_replicas
+        while self.steps + len(self._pending) <= number:
+            self._pending.append(self._draw(size))
+        batch = self._pending[number - self.steps]
+        if len(batch.indices) != size:
+            expected = "drawn from after the group of `torch.distributed` is made"
+            got = f"a batch of {len(batch.indices)} samples from before, for {size} over all ranks"
+            raise ArgumentError("sampler", expected, got)
+        return batch
+
+    def _draw(self, size: int) -> _Batch:
+        """Return a new batch of `size` samples over all ranks."""
+        self.policy.epoch_steps = len(self) * size
+        rates = self.policy.lr(size)
+        tasks = self.policy.next_tasks(size, self._present)
+        counts = np.bincount(tasks, minlength=self.policy.tasks).tolist()
+        # Ordered by task, so that each rank's stride takes its part of every task.
+        indices = [i for task, count in enumerate(counts) for i in self._take(task, count)]
+        lr = None if rates is None else float(np.mean(rates[np.arange(size), tasks]))
+        return _Batch(indices, counts, lr)
+
+    def _take(self, task: int, count: int) -> list[int]:
+        """Return the next samples of a task, and advance in its passes."""
+        taken: list[int] = []
+        while len(taken) < count:
+            number, start = divmod(self._drawn[task], len(self._members[task]))
+            if self._passes.get(task, (-1,))[0] != number:
+                rng = np.random.default_rng([self.seed, task, number])
+                self._passes[task] = number, rng.permutation(self._members[task])
+            some = self._passes[task][1][start : start + count - len(taken)].tolist()
+            self._drawn[task] += len(some)
+            taken += some
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sampler and its policy are and what they were made with: JSON types."""
+        arguments = {
+            "sizes": [len(m) for m in self._members],
+            "labels": self._labels,
+            "global_batch_size": self.batch_size * self.num_replicas,  # ranks may change
+            "batches": len(self),
+            "seed": self.seed,
+        }
+        return make_state(
+            self,
+            arguments,
+            epoch=self.epoch,
+            steps=self.steps,
+            begun=self._begun,
+            over=self._over,
+            told=self._told,
+            drawn=self._drawn,
+            pending=[asdict(batch) for batch in self._pending],
+            policy=self.policy.state_dict(),
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the next sample of a sampler, and a policy, with the same arguments."""
+        saved = check_state(state, self.state_dict())
+        self.policy.load_state_dict(saved["policy"])
+        self.epoch, self.steps = saved["epoch"], saved["steps"]
+        self._begun, self._over, self._told = saved["begun"], saved["over"], saved["told"]
+        self._drawn = saved["drawn"]
+        self._pending = [_Batch(**batch) for batch in saved["pending"]]
+        self._given_out, self._loaded = self.steps, True
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _mean_over_ranks(known: dict[int, float], tasks: int) -> dict[int, float]:
+    """Return the losses by task, each averaged over the ranks that have it."""
+    if not _distributed():
+        return known
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL knows no other
+    table = torch.zeros(2, tasks, dtype=torch.float64, device=device)
+    for task, loss in known.items():
+        table[:, task] = torch.tensor([loss, 1.0], dtype=torch.float64)
+    dist.all_reduce(table)
+    total, count = table.tolist()
+    return {t: total[t] / count[t] for t in range(tasks) if count[t]}
