@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import replan
-from replan import networks, paper, policies, strategies
+from replan import networks, paper, replay, strategies
 from replan._common import check
 from replan.control import Relax
 from replan.dynamics import find, register
@@ -220,7 +220,7 @@ def double(x):
 
 def ask(method):
     """A function that calls a method of a new policy: asking changes it."""
-    return lambda **given: getattr(policies.FocusThenReplay(1, [0]), method)(**given)
+    return lambda **given: getattr(replay.FocusThenReplay(2), method)(**given)
 
 
 @cache
@@ -496,36 +496,11 @@ def calls():
             numbers("similarity", "lr") | {"train_features": "flag"},
         ),
         # Policies
-        "Alternate": Call(
-            policies.Alternate,
-            {"tasks": 2, "stay": 1, "order": "spread", "seed": 0},
-            integers("tasks", "stay", "seed") | {"order": "word", "log": "function?"},
-        ),
-        "Fixed": Call(policies.Fixed, {"shares": half, "seed": 0},
-                      {"shares": "vector", "seed": "integer"}),
-        "FixedReplay": Call(policies.FixedReplay, {"tasks": 2, "share": 0.5},
+        "FixedReplay": Call(replay.FixedReplay, {"tasks": 2, "share": 0.5},
                             {"tasks": "integer", "share": "number"}),
-        "Follow": Call(policies.Follow, {"protocol": protocol, "steps": 10},
-                       {"protocol": "object", "steps": "integer"}),
-        "FocusThenReplay": Call(
-            policies.FocusThenReplay,
-            {
-                "new_task": 1, "old_tasks": [0], "shares": half, "weights": half, "margin": 0.0,
-                "patience": 1, "smoothing": 0.5, "min_focus": 0, "max_focus": 5, "tasks": 2,
-                "until": "met",
-            },
-            {
-                "new_task": "integer", "old_tasks": "old tasks", "shares": "shares?",
-                "weights": "array?", "margin": "number", "patience": "integer",
-                "smoothing": "number", "min_focus": "integer", "max_focus": "bound?",
-                "tasks": "integer?", "until": "rule",
-            },
-        ),
-        "shares": Call(ask("shares"), {"count": 2}, integers("count")),
-        "lr": Call(ask("lr"), {"count": 2}, integers("count")),
+        "FollowProtocol": Call(replay.FollowProtocol, {"protocol": protocol, "steps": 10},
+                               {"protocol": "object", "steps": "integer"}),
         "next_tasks": Call(ask("next_tasks"), {"count": 2, "among": [0, 1]},
-                           {"count": "integer", "among": "tasks?"}),
-        "next_steps": Call(ask("next_steps"), {"count": 2, "among": [0, 1]},
                            {"count": "integer", "among": "tasks?"}),
         "next_counts": Call(ask("next_counts"), {"count": 2}, integers("count")),
         "begin": Call(ask("begin"), {"new_task": 0}, {"new_task": "task"}),
@@ -760,11 +735,6 @@ def test_shares_in_double_precision_must_sum_to_one():
     for form in (wrong, wrong.tolist(), wrong.astype(object)):
         with pytest.raises(ValueError, match=r"`shares` expects .* got a sum of 1.0000001"):
             replan.Protocol(form, 1.0)
-
-
-def test_tasks_to_draw_from_must_be_some():
-    with pytest.raises(ValueError, match="`among` expects at least one task, got none"):
-        policies.FocusThenReplay(1, [0]).next_tasks(3, among=[])
 
 
 def test_a_time_scale_is_measured_at_any_rate_that_it_takes():

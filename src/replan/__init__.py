@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from replan import dynamics as dynamics
     from replan import networks as networks
     from replan import paper as paper
-    from replan import policies as policies
     from replan import problem as problem
     from replan import protocol as protocol
+    from replan import replay as replay
     from replan import simulation as simulation
     from replan import strategies as strategies
     from replan import studies as studies
     from replan import sweeps as sweeps
     from replan import trajectory as trajectory
-    from replan import tuning as tuning
     from replan.comparison import Comparison, compare
     from replan.control import (
         Exhaustive,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from replan.studies import Study, study
     from replan.sweeps import sweep
     from replan.trajectory import Trajectory, evaluate
-    from replan.tuning import Tuned, tune
 
     __version__: str
     """The version of the package.
@@ -84,7 +82,6 @@ __all__ = [
     "Study",
     "TeacherStudent",
     "Trajectory",
-    "Tuned",
     "__version__",
     "compare",
     "evaluate",
@@ -97,7 +94,6 @@ __all__ = [
     "strategies",
     "study",
     "sweep",
-    "tune",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name at all to be in the module
@@ -125,7 +121,6 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "Study": "replan.studies:Study",
         "TeacherStudent": "replan.dynamics:TeacherStudent",
         "Trajectory": "replan.trajectory:Trajectory",
-        "Tuned": "replan.tuning:Tuned",
         "__version__": "replan._common.files:VERSION",
         "compare": "replan.comparison:compare",
         "evaluate": "replan.trajectory:evaluate",
@@ -137,12 +132,11 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "solve": "replan.control:solve",
         "study": "replan.studies:study",
         "sweep": "replan.sweeps:sweep",
-        "tune": "replan.tuning:tune",
     } | {
         module: f"replan.{module}"
         for module in (
-            "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
-            "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory", "tuning",
+            "comparison", "control", "dynamics", "networks", "paper", "problem", "protocol",
+            "replay", "simulation", "strategies", "studies", "sweeps", "trajectory",
         )
     }  # fmt: skip
 

@@ -22,7 +22,6 @@ from replan.cli import (
     sweep,
     test,
     train,
-    tune,
 )
 
 _LONGEST = 450  # characters of a message
@@ -80,7 +79,6 @@ for command in (
     sweep.command,
     test.command,
     train.command,
-    tune.command,
 ):
     app.add_command(command)
 

@@ -25,7 +25,7 @@ from replan.networks._driver import (
 from replan.networks._experiment import Experiment
 from replan.networks._realisations import checked_realisations
 from replan.networks._tasks import ImageTasks
-from replan.policies import Fixed, Follow, Policy
+from replan.replay import FixedReplay, FollowProtocol, Policy
 from replan.protocol import Protocol
 
 Singles = NDArray[np.float32]
@@ -124,7 +124,7 @@ def experiment(
     def one(number: int) -> dict[str, Record]:
         policies: dict[str, Policy] = {
             name: strategy_policy(name, 2, smoothing=training.smoothing) for name in names
-        } | {name: Follow(protocol, steps[-1]) for name, protocol in protocols.items()}
+        } | {name: FollowProtocol(protocol, steps[-1]) for name, protocol in protocols.items()}
         network = CompiledNetwork(tasks, training, steps, seed, number, stop)
         found = _realisation(network, policies)
         meter.advance()
@@ -183,7 +183,7 @@ def _realisation(network: CompiledNetwork, policies: Mapping[str, Policy]) -> di
     if network.time in steps:
         network.look()
     run = f"realisation {network.number}"
-    learn(run, network, Fixed([1.0, 0.0]), [(0, 0)], steps, interval)
+    learn(run, network, FixedReplay(2, 0.0), [(0, 0)], steps, interval)
     return {
         name: learn(f"{run} with {name}", network.copy(), policy, [(1, steps[-1])], steps, interval)
         for name, policy in policies.items()
@@ -249,7 +249,8 @@ class CompiledNetwork(Network):
         factors = self._policy.lr(count)
         which = self._policy.next_tasks(count)
         rates = np.full(count, self.training.lr, np.float32)
-        rates *= factors[np.arange(count), which].astype(np.float32)
+        if factors is not None:
+            rates *= factors[np.arange(count), which].astype(np.float32)
         at_once = max(1, _AT_ONCE // self._weights.size)
         for first in range(0, count, at_once):
             if self._stop.is_set():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,23 +12,28 @@ import numpy as np
 
 from replan._common import check
 from replan.dynamics import IntegrationError
-from replan.policies import FocusThenReplay, Policy
+from replan.replay import FixedReplay, FocusThenReplay, Policy
 
 Record = dict[str, Any]  # of a run, JSON types: what was measured at each look, by name
 
-# The paper's rule: until the losses meet, however long that takes.
-_UNTIL_MET = {"until": "met", "patience": 1, "max_focus": math.inf}
-
-# What happens when a new task arrives, as settings of FocusThenReplay.
-POLICIES: dict[str, dict[str, Any]] = {
-    "no-replay": {"min_focus": sys.maxsize, "max_focus": sys.maxsize},
-    "interleaved": {"max_focus": 0},
-    "fixed-replay": {"max_focus": 0, "shares": 0.5},
-    "focus-until-halved": {"shares": 0.5},
-    "focus-then-replay": {**_UNTIL_MET, "shares": 0.5},
-    "focus-then-loss": {**_UNTIL_MET, "shares": "loss"},
+# What happens when a new task arrives: `policy(tasks, share of replay, smoothing of losses)`.
+POLICIES: dict[str, Callable[[int, float, float], Policy]] = {
+    "no-replay": lambda tasks, share, smoothing: FixedReplay(tasks, 0.0),
+    "interleaved": lambda tasks, share, smoothing: FocusThenReplay(tasks, max_focus=0),
+    "fixed-replay": lambda tasks, share, smoothing: FocusThenReplay(
+        tasks, shares=1 - share, max_focus=0
+    ),
+    "focus-until-halved": lambda tasks, share, smoothing: FocusThenReplay(
+        tasks, shares=1 - share, smoothing=smoothing
+    ),
+    "focus-then-replay": lambda tasks, share, smoothing: FocusThenReplay(
+        tasks, until="met", shares=1 - share, smoothing=smoothing, max_focus=math.inf
+    ),
+    "focus-then-loss": lambda tasks, share, smoothing: FocusThenReplay(
+        tasks, until="met", shares="loss", smoothing=smoothing, max_focus=math.inf
+    ),
 }
-"""The strategies of `experiment` by name: the settings of the policies behind them.
+"""The strategies of `experiment` by name: what makes the policies behind them.
 
 Examples:
     >>> sorted(replan.networks.POLICIES)[:3]
@@ -51,25 +55,22 @@ def check_strategies(strategies: Sequence[str]) -> list[str]:
 
 def has_share(strategy: str) -> bool:
     """Return whether a strategy replays at a share that one can choose."""
-    return isinstance(POLICIES[strategy].get("shares"), float)
+    return strategy in ("fixed-replay", "focus-until-halved", "focus-then-replay")
 
 
 def strategy_policy(
-    strategy: str, tasks: int, share: float | None = None, **settings: Any
-) -> FocusThenReplay:
+    strategy: str, tasks: int, share: float | None = None, smoothing: float = 0.0
+) -> Policy:
     """Return the policy of a strategy; `begin` tells it of each task that arrives.
 
     share: of replay, for strategies that have one.
     """
-    settings = POLICIES[strategy] | settings
-    if share is not None and has_share(strategy):
-        settings["shares"] = 1.0 - share
-    return FocusThenReplay(0, [], tasks=tasks, **settings)
+    return POLICIES[strategy](tasks, 0.5 if share is None else share, smoothing)
 
 
 def needs_losses(strategy: str) -> bool:
     """Return whether losses decide something once there are two tasks."""
-    return FocusThenReplay(1, [0], **POLICIES[strategy]).needs_losses
+    return strategy_policy(strategy, 2).needs_losses
 
 
 class Network(ABC):

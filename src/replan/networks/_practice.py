@@ -21,7 +21,6 @@ from replan._common import check, files
 from replan._common.check import Floats
 from replan._common.progress import Watch
 from replan.dynamics import IntegrationError
-from replan.integrations.torch import LossProbe, ReplayBatchSampler
 from replan.networks import _tuning
 from replan.networks._driver import (
     Network,
@@ -35,7 +34,8 @@ from replan.networks._driver import (
 from replan.networks._experiment import FILES, Experiment
 from replan.networks._task_data import PAIRS, Samples, TaskData, fashion_pairs, task_folder
 from replan.networks._tuning import DECAYS, Choice, Tuning
-from replan.policies import Policy
+from replan.replay import Policy
+from replan.replay.torch import ReplayBatchSampler
 from replan.sweeps import Sweep
 
 LOOKS = 10  # at the test set, for each task that arrives
@@ -214,11 +214,7 @@ class TaskNetwork(Network):
         self._batches = iter(self._sampler)
         if self.apart:
             room = self.apart // (task + 1)
-            held_out = [
-                list(zip(*(x[:room] for x in part), strict=True))
-                for part in self.tensors.train[: task + 1]
-            ]
-            self._probe = LossProbe(held_out, _loss, every=1)
+            self._held_out = [[x[:room] for x in part] for part in self.tensors.train[: task + 1]]
 
     def train(self, end: int) -> None:
         """Train in batches up to the time `end`."""
@@ -246,7 +242,9 @@ class TaskNetwork(Network):
 
     def estimate(self) -> dict[int, float]:
         """Return the loss of each task so far on the images kept apart."""
-        return self._probe.step(self._model)
+        with torch.no_grad():
+            losses = [_loss(self._model, batch).item() for batch in self._held_out]
+        return dict(enumerate(losses))
 
     def look(self) -> None:
         """Test the network, keep what comes out, and show it on the board."""
@@ -336,11 +334,6 @@ def _learn(
     count = len(data.tasks)
     writer = None if board is None else _writer(board)
 
-    def log(values: dict[str, float], step: int) -> None:
-        if writer is not None:
-            for name, value in values.items():
-                writer.add_scalar(f"policy/{name}", value, step)
-
     network = TaskNetwork(
         settings,
         seed,
@@ -353,11 +346,11 @@ def _learn(
     return learn(
         f"{strategy} with seed {seed}",
         network,
-        strategy_policy(strategy, count, settings.choice.share, log=log),
+        strategy_policy(strategy, count, settings.choice.share),
         list(enumerate(ends)),
         settings.looks(count) if tested == "test" else ends[-1:],
         settings.every * settings.batch_size,
-        first=settings.batch_size,  # as `LossProbe` does: how far has a loss come down since?
+        first=settings.batch_size,  # how far has a loss come down since?
     )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from numbers import Real
 from typing import final
 
 import numpy as np
 
-from replan._common import check
-from replan._common.check import Floats, Ints
+from replan import check
+from replan.check import Floats, Ints
 from replan.errors import ArgumentError
 from replan.protocol import Protocol
-from replan.replay._policy import Policy
+from replan.replay._policy import Decision, Policy
 
 _LONGEST = 10_000  # steps of focus where the loop does not say how long an epoch is
 
@@ -27,13 +28,10 @@ class FixedReplay(Policy):
       memory and on the heads: docs/how-much-when.md.
 
     Examples:
-        >>> policy = replan.replay.FixedReplay(tasks=2, share=0.25)
-        >>> policy.next_counts(32)  # samples of each task in a batch
-        array([ 8, 24])
-        >>> stream = replan.replay.FixedReplay(tasks=3, share=0.5)
+        >>> policy = replan.replay.FixedReplay(tasks=3, share=0.5)
         >>> for task in range(3):  # they arrive one after another
-        ...     stream.begin(task)
-        ...     print(stream.next_counts(20))
+        ...     policy.begin(task)
+        ...     print(policy.next_counts(20))  # samples of each task in a batch
         [20  0  0]
         [10 10  0]
         [ 5  5 10]
@@ -137,6 +135,7 @@ class FocusThenReplay(Policy):
             self.until = check.number("until", until, at_least=0, at_most=1)
         else:
             self.until = check.one_of("until", until, ["halved", "met"])
+        self._listens = isinstance(until, str)  # whether losses end the focus phase
         self._mixture: str | float | None = None
         if isinstance(shares, Real):
             self._mixture = check.number("shares", shares, at_least=0, at_most=1)
@@ -144,7 +143,7 @@ class FocusThenReplay(Policy):
             self._mixture = check.one_of("shares", shares, ["loss"])
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
-            raise ArgumentError("smoothing", "below 1", smoothing)
+            raise ArgumentError("smoothing", "below 1", f"{smoothing}")
         self.max_focus = max_focus
         if max_focus is not None and max_focus != math.inf:
             self.max_focus = check.integer("max_focus", max_focus)
@@ -177,7 +176,7 @@ class FocusThenReplay(Policy):
     def on_begin(self, new_task: int, old_tasks: list[int]) -> None:
         """Begin a focus phase on the new task."""
         self.state |= {"begun": self.step, "switch_step": -1, "first": None}
-        self.decide("focus", f"task {new_task} is new", self.losses)
+        self._decide("focus", f"task {new_task} is new")
 
     def on_losses(self, losses: dict[int, float]) -> None:
         """Smooth the losses, and end the focus phase if they are low enough."""
@@ -189,7 +188,7 @@ class FocusThenReplay(Policy):
                 continue
             reason = f"the loss of task {task} is not finite"  # noted once since the last arrival
             if reason not in [d.reason for d in self.decisions if d.step >= self.state["begun"]]:
-                self.decide("ignored", reason, self.losses)
+                self._decide("ignored", reason)
         finite = all(map(math.isfinite, losses.values()))
         if self.switch_step < 0 and self.old_tasks and finite and self._low_enough(losses):
             self._end("the losses met" if self.until == "met" else "the new task's loss halved")
@@ -197,13 +196,14 @@ class FocusThenReplay(Policy):
     def on_steps(self, count: int) -> None:
         """End the focus phase where the next steps go beyond its bound."""
         if self.switch_step < 0 and count > self._left:
+            if self._unknown and self.max_focus is None:
+                warnings.warn(
+                    f"a focus phase ends after {self._longest:.0f} steps, the longest by default, "
+                    f"because the policy was told no loss of tasks {self._unknown}",
+                    stacklevel=3,
+                )
             phase = "longest focus phase" if self._listens else "focus phase"
             self._end(f"the {phase}, {self._longest:.0f} steps", after=int(self._left))
-
-    @property
-    def _listens(self) -> bool:
-        """Whether losses may end a focus phase."""
-        return isinstance(self.until, str)
 
     @property
     def _longest(self) -> float:
@@ -241,7 +241,10 @@ class FocusThenReplay(Policy):
 
     def _end(self, reason: str, after: int = 0) -> None:
         self.state["switch_step"] = self.step + after
-        self.decide("replay", reason, self.losses, after)
+        self._decide("replay", reason, after)
+
+    def _decide(self, what: str, reason: str, after: int = 0) -> None:
+        self.decisions.append(Decision(self.step + after, what, reason, self.losses))
 
     def _mixed(self) -> Floats:
         """Return the shares (T,) of the replay phase, of the tasks that have arrived."""

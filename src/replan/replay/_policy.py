@@ -9,8 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from replan._common import check
-from replan._common.check import Floats, Ints
+from replan import check
+from replan.check import Floats, Ints
 from replan.errors import ArgumentError
 from replan.replay._state import check_state, make_state
 
@@ -21,8 +21,8 @@ _TIE = 1e-9  # samples; smaller differences are rounding errors, and the first t
 class Decision:
     """What a policy decided at a step, and why.
 
-    losses: those it knew then, by task, smoothed if the policy smooths. late: steps that were
-    asked for before the decision and trained on only after the losses had been measured.
+    step: how many steps had been asked for. losses: those it knew then, by task, smoothed if the
+    policy smooths.
 
     Examples:
         >>> policy = replan.replay.FocusThenReplay(tasks=2)
@@ -36,7 +36,6 @@ class Decision:
     what: str
     reason: str
     losses: dict[int, float] = field(default_factory=dict)
-    late: int = 0
 
 
 class Policy(ABC):
@@ -85,7 +84,6 @@ class Policy(ABC):
         self.epoch_steps: int | None = None
         self.decisions: list[Decision] = []
         self._lag = [0.0] * self.tasks  # samples that each task is behind its shares
-        self._late = 0
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={check.show(x)}" for key, x in self.arguments.items())
@@ -127,22 +125,15 @@ class Policy(ABC):
         given = range(new_task) if old_tasks is None else old_tasks
         old = sorted(set(check.task_list("old_tasks", given, self.tasks).tolist()))
         if new_task in old:
-            raise ArgumentError("old_tasks", f"tasks other than the new one, {new_task}", old)
+            raise ArgumentError("old_tasks", f"tasks other than the new one, {new_task}", f"{old}")
         self.on_begin(new_task, old)
         self.new_task, self.old_tasks = new_task, old
         self._lag = [0.0] * self.tasks  # nothing is made up for from before
 
     @final
-    def observe(self, losses: Mapping[int, float], late: int = 0) -> None:
-        """Tell the policy losses by task, of some tasks or of all.
-
-        late: how many steps asked for had not been trained on when the losses were measured, as
-        where worker processes load data ahead.
-        """
-        known = check.losses("losses", losses, self.tasks)
-        self._late = check.integer("late", late)
-        self.on_losses(known)
-        self._late = 0
+    def observe(self, losses: Mapping[int, float]) -> None:
+        """Tell the policy losses by task, of some tasks or of all."""
+        self.on_losses(check.losses("losses", losses, self.tasks))
 
     @final
     def next_tasks(self, count: int, among: Sequence[int] | None = None) -> Ints:
@@ -163,14 +154,6 @@ class Policy(ABC):
     def next_counts(self, count: int) -> Ints:
         """Return how many of the next `count` samples, such as a batch, are of each task (T,)."""
         return np.bincount(self.next_tasks(count), minlength=self.tasks)
-
-    @final
-    def decide(
-        self, what: str, reason: str, losses: Mapping[int, float] | None = None, after: int = 0
-    ) -> None:
-        """Note a decision, for people to read; it takes effect `after` further steps."""
-        known = dict(losses or {})
-        self.decisions.append(Decision(self.step + after, what, reason, known, self._late))
 
     @final
     def state_dict(self) -> dict[str, Any]:

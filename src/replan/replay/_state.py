@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from replan._common import check
+from replan import check
 from replan.errors import ArgumentError
 
 

@@ -19,7 +19,7 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that
 
 from torch.utils.data import ConcatDataset, DataLoader
 
-from replan._common import check
+from replan import check
 from replan.errors import ArgumentError
 from replan.replay._policy import Policy
 from replan.replay.torch import ReplayBatchSampler
@@ -96,7 +96,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
         self.storage_policy = storage_policy or ExperienceBalancedBuffer(self.mem_size)
         if self.storage_policy.max_size != self.mem_size:
             expected = f"of size `mem_size`, {mem_size}"
-            raise ArgumentError("storage_policy", expected, self.storage_policy.max_size)
+            raise ArgumentError("storage_policy", expected, f"size {self.storage_policy.max_size}")
         self.losses = None if losses is None else check.function("losses", losses)
         self.every = check.integer("every", every, at_least=1)
         self.seed = check.integer("seed", seed)
@@ -143,7 +143,7 @@ class PolicyReplayPlugin(SupervisedPlugin):
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Report the batch, with losses if they are due."""
-        due = self._sampler.steps % self.every == 0 and self.policy.needs_losses
+        due = self._sampler.losses_due(self.every)
         self._sampler.step(self.losses(strategy) if self.losses and due else None)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:

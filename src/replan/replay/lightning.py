@@ -12,7 +12,7 @@ except ImportError as error:
         "replan.replay.lightning needs Lightning: pip install 'replan[lightning]'"
     ) from error
 
-from replan._common import check
+from replan import check
 from replan.replay.torch import ReplayBatchSampler
 
 __all__ = ["ReplayCallback"]
@@ -21,8 +21,7 @@ __all__ = ["ReplayCallback"]
 class ReplayCallback(Callback):
     """Steps a sampler after each batch, and keeps its state and its policy's in the checkpoint.
 
-    Losses told to the policy, its shares and how late they are go to the trainer's loggers as
-    `replay/...`.
+    Losses told to the policy and its shares then go to the trainer's loggers, as `replay/...`.
 
     - `sampler`: the one in the training data loader. Give the trainer
       `use_distributed_sampler=False`: the sampler knows its rank.
@@ -70,16 +69,14 @@ class ReplayCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Report the batch, with losses if they are due."""
-        policy, steps = self.sampler.policy, self.sampler.steps
-        if self.losses is None or not policy.needs_losses or steps % self.every:
+        if self.losses is None or not self.sampler.losses_due(self.every):
             self.sampler.step()
             return
-        losses = self.losses(pl_module)
+        losses, policy = self.losses(pl_module), self.sampler.policy
         self.sampler.step(losses)
-        shares = policy.shares(1)[0].tolist()
+        shares = enumerate(policy.shares(1)[0].tolist())
         values = {f"replay/loss_{task}": loss for task, loss in losses.items()}
-        values |= {f"replay/share_{task}": x for task, x in enumerate(shares)}
-        values |= {"replay/late": self.sampler.late, "replay/samples": policy.step}
+        values |= {f"replay/share_{task}": share for task, share in shares}
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan._common import check
-from replan._common.check import Ints
+from replan import check
+from replan.check import Ints
 from replan.errors import ArgumentError
 from replan.replay._policy import Policy
 from replan.replay._state import check_state, make_state
@@ -25,15 +24,6 @@ except ImportError as error:
     raise ImportError("replan.replay.torch needs PyTorch: pip install 'replan[torch]'") from error
 
 __all__ = ["ReplayBatchSampler"]
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """A batch over all ranks: indices of samples, how many of each task, the planned rate."""
-
-    indices: list[int]
-    counts: list[int]
-    lr: float | None
 
 
 class ReplayBatchSampler(Sampler[list[int]]):
@@ -93,7 +83,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self.policy = check.instance("policy", policy, Policy, "a policy of replan.replay")
         if len(counts) != policy.tasks or not sum(counts):
             expected = f"{policy.tasks} sizes, one per task of the policy, not all 0"
-            raise ArgumentError("sizes", expected, counts)
+            raise ArgumentError("sizes", expected, check.show(counts))
         self.batch_size = check.integer("batch_size", batch_size, at_least=1)
         self.seed = check.integer("seed", seed)
         if batches is not None:
@@ -103,7 +93,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
             check.integer("rank", rank, at_most=num_replicas - 1)
         elif rank is not None:
             raise ArgumentError("rank", "given together with `num_replicas`", f"{rank} alone")
-        self._batches, self._num_replicas, self._rank = batches, num_replicas, rank
+        self._batches, self._given_ranks = batches, (rank or 0, num_replicas)
         ends = np.cumsum(counts)
         self._members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._labels = ""  # a digest, if samples come in any order
@@ -113,11 +103,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
         self._begun = 0  # the step at which this epoch began
         self._drawn = [0] * policy.tasks  # samples of each task, over all ranks
         self._passes: dict[int, tuple[int, Ints]] = {}  # number and order of each task's pass
-        self._pending: list[_Batch] = []  # drawn, not yet done
+        self._pending: list[dict[str, Any]] = []  # batches over all ranks: drawn, not yet done
         self._given_out = 0  # batches that iterators gave
         self._over = False  # the epoch before has just ended, and nobody has begun this one
         self._loaded = False  # a state was loaded, and no epoch has begun since
-        self._needed, self._told = False, False  # losses
 
     @classmethod
     def from_labels(
@@ -134,40 +123,33 @@ class ReplayBatchSampler(Sampler[list[int]]):
         return sampler
 
     @property
-    def num_replicas(self) -> int:
-        """How many ranks there are; their group may be made after the sampler."""
-        if self._num_replicas is not None:
-            return self._num_replicas
-        return dist.get_world_size() if _distributed() else 1
+    def _ranks(self) -> tuple[int, int]:
+        """The rank of this process, and how many there are: their group may be made late."""
+        rank, count = self._given_ranks
+        if count is not None:
+            return rank, count
+        return (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
 
     @property
-    def rank(self) -> int:
-        """Which of the ranks this one is."""
-        if self._rank is not None:
-            return self._rank
-        return dist.get_rank() if _distributed() else 0
+    def _global_batch_size(self) -> int:
+        return self.batch_size * self._ranks[1]
 
     @property
     def samples(self) -> Ints:
         """Samples of each task (T,) trained on, over all ranks."""
-        ahead = [batch.counts for batch in self._pending]
+        ahead = [batch["counts"] for batch in self._pending]
         return np.array(self._drawn) - np.sum(ahead, axis=0, dtype=np.int64)
-
-    @property
-    def late(self) -> int:
-        """Samples that were drawn ahead: what the policy decides takes effect after them."""
-        return sum(len(batch.indices) for batch in self._pending)
 
     @property
     def drop_last(self) -> bool:
         """False: no batch is dropped. Refuses Accelerate, which asks it before it shards."""
-        if self.num_replicas > 1:
+        if self._ranks[1] > 1:
             expected = "left out of `accelerator.prepare`, which would divide its batches once more"
             raise ArgumentError("loader", expected, "one whose sampler divides them among ranks")
         return False
 
     def __len__(self) -> int:
-        return self._batches or -(-self._total // (self.batch_size * self.num_replicas))
+        return self._batches or -(-self._total // self._global_batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         ended, self._over, self._loaded = self._over and self._loaded, False, False
@@ -179,10 +161,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
             )
             return
         self._warn_of_repeats()
-        rank, ranks = self.rank, self.num_replicas
+        rank, ranks = self._ranks
         for number in range(self.steps, self._begun + len(self)):
             self._given_out = number + 1
-            yield self._batch(number).indices[rank::ranks]
+            yield self._batch(number)["indices"][rank::ranks]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; if it is the current one, continue with it."""
@@ -218,59 +200,43 @@ class ReplayBatchSampler(Sampler[list[int]]):
         known = {} if losses is None else check.losses("losses", losses, self.policy.tasks)
         self.steps += 1
         self._pending.pop(0)
-        self._needed, self._told = (
-            self._needed or self.policy.needs_losses,
-            self._told or bool(known),
-        )
         if known:
-            self.policy.observe(_mean_over_ranks(known, self.policy.tasks), self.late)
+            self.policy.observe(_mean_over_ranks(known, self.policy.tasks))
         if self.steps == self._begun + len(self):
             self.epoch, self._begun, self._over = self.epoch + 1, self.steps, True
-            if self._needed and not self._told:
-                warnings.warn("the policy needs losses, and `step` was given none", stacklevel=2)
 
     def lr(self, number: int) -> float:
-        """Return the planned factor of the learning rate of a batch, for `LambdaLR`.
+        """Return the factor of the learning rate that the policy plans, the mean over a batch.
 
-        Batches count from 0 over all epochs; one that is done stands for the next. The factor is
-        the mean over the batch of the policy's factors.
-
-        Examples:
-            >>> import torch
-            >>> from replan.replay.torch import ReplayBatchSampler
-            >>> protocol = replan.Protocol([[0.0, 1.0], [0.5, 0.5]], duration=2.0, lr=[1.0, 0.1])
-            >>> policy = replan.replay.FollowProtocol(protocol, steps=20)
-            >>> sampler = ReplayBatchSampler([10, 10], policy, batch_size=10)
-            >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-            >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, sampler.lr)
-            >>> for batch in sampler:
-            ...     print(scheduler.get_last_lr())
-            ...     optimizer.step()
-            ...     sampler.step()
-            ...     scheduler.step()
-            [0.5]
-            [0.05]
+        `LambdaLR(optimizer, sampler.lr)` is a scheduler. Batches count from 0 over all epochs; one
+        that is done stands for the next: where gradients are accumulated, schedulers step less
+        often than the sampler.
         """
-        # Where gradients are accumulated, a scheduler steps less often than the sampler.
-        planned = self._batch(max(check.integer("number", number), self.steps)).lr
+        planned = self._batch(max(check.integer("number", number), self.steps))["lr"]
         if planned is None:
-            raise ArgumentError("policy", "one that plans learning rates", self.policy)
+            raise ArgumentError("policy", "one that plans learning rates", f"{self.policy}")
         return planned
 
-    def _batch(self, number: int) -> _Batch:
+    def losses_due(self, every: int = 50) -> bool:
+        """Return whether `step` should bring losses: the policy needs them, and it is their turn.
+
+        That is after the first batch and then after every so many.
+        """
+        return self.policy.needs_losses and self.steps % every == 0
+
+    def _batch(self, number: int) -> dict[str, Any]:
         """Return a batch that is not done yet; draw it, and all before it, if need be."""
-        size = self.batch_size * self.num_replicas
+        size = self._global_batch_size
         while self.steps + len(self._pending) <= number:
             self._pending.append(self._draw(size))
         batch = self._pending[number - self.steps]
-        if len(batch.indices) != size:
-            expected = "drawn from after the group of `torch.distributed` is made"
-            got = f"a batch of {len(batch.indices)} samples from before, for {size} over all ranks"
-            raise ArgumentError("sampler", expected, got)
+        if len(batch["indices"]) != size:
+            expected = "used after the group of `torch.distributed` is made, not before"
+            raise ArgumentError("sampler", expected, f"a batch of {len(batch['indices'])} samples")
         return batch
 
-    def _draw(self, size: int) -> _Batch:
-        """Return a new batch of `size` samples over all ranks."""
+    def _draw(self, size: int) -> dict[str, Any]:
+        """Return a new batch: indices (size,), how many are of each task (T,), the planned rate."""
         self.policy.epoch_steps = len(self) * size
         rates = self.policy.lr(size)
         tasks = self.policy.next_tasks(size, self._present)
@@ -278,7 +244,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         # Ordered by task, so that each rank's stride takes its part of every task.
         indices = [i for task, count in enumerate(counts) for i in self._take(task, count)]
         lr = None if rates is None else float(np.mean(rates[np.arange(size), tasks]))
-        return _Batch(indices, counts, lr)
+        return {"indices": indices, "counts": counts, "lr": lr}
 
     def _take(self, task: int, count: int) -> list[int]:
         """Return the next samples of a task, and advance in its passes."""
@@ -298,7 +264,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         arguments = {
             "sizes": [len(m) for m in self._members],
             "labels": self._labels,
-            "global_batch_size": self.batch_size * self.num_replicas,  # ranks may change
+            "global_batch_size": self._global_batch_size,  # ranks may change
             "batches": len(self),
             "seed": self.seed,
         }
@@ -309,9 +275,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
             steps=self.steps,
             begun=self._begun,
             over=self._over,
-            told=self._told,
             drawn=self._drawn,
-            pending=[asdict(batch) for batch in self._pending],
+            pending=self._pending,
             policy=self.policy.state_dict(),
         )
 
@@ -320,9 +285,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
         saved = check_state(state, self.state_dict())
         self.policy.load_state_dict(saved["policy"])
         self.epoch, self.steps = saved["epoch"], saved["steps"]
-        self._begun, self._over, self._told = saved["begun"], saved["over"], saved["told"]
-        self._drawn = saved["drawn"]
-        self._pending = [_Batch(**batch) for batch in saved["pending"]]
+        self._begun, self._over = saved["begun"], saved["over"]
+        self._drawn, self._pending = saved["drawn"], saved["pending"]
         self._given_out, self._loaded = self.steps, True
 
 
