@@ -504,8 +504,8 @@ def calls():
                            {"count": "integer", "among": "tasks?"}),
         "next_counts": Call(ask("next_counts"), {"count": 2}, integers("count")),
         "begin": Call(ask("begin"), {"new_task": 0}, {"new_task": "task"}),
-        "observe": Call(ask("observe"), {"losses": {0: 0.1}, "late": 0},
-                        {"losses": "losses", "late": "integer"}),
+        "observe": Call(ask("observe"), {"losses": {0: 0.1}},
+                        {"losses": "losses"}),
         # Images
         "mixed_tasks": Call(
             networks.mixed_tasks,
