@@ -130,17 +130,9 @@ class FocusThenReplay(Policy):
         smoothing: float = 0.0,
         max_focus: float | None = None,
     ) -> None:
-        self.until: str | float
-        if isinstance(until, Real):
-            self.until = check.number("until", until, at_least=0, at_most=1)
-        else:
-            self.until = check.one_of("until", until, ["halved", "met"])
+        self.until = _word_or_fraction("until", until, ["halved", "met"])
         self._listens = isinstance(until, str)  # whether losses end the focus phase
-        self._mixture: str | float | None = None
-        if isinstance(shares, Real):
-            self._mixture = check.number("shares", shares, at_least=0, at_most=1)
-        elif shares is not None:
-            self._mixture = check.one_of("shares", shares, ["loss"])
+        self._mixture = None if shares is None else _word_or_fraction("shares", shares, ["loss"])
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
             raise ArgumentError("smoothing", "below 1", f"{smoothing}")
@@ -197,11 +189,8 @@ class FocusThenReplay(Policy):
         """End the focus phase where the next steps go beyond its bound."""
         if self.switch_step < 0 and count > self._left:
             if self._unknown and self.max_focus is None:
-                warnings.warn(
-                    f"a focus phase ends after {self._longest:.0f} steps, the longest by default, "
-                    f"because the policy was told no loss of tasks {self._unknown}",
-                    stacklevel=3,
-                )
+                untold = f"the policy was told no loss of tasks {self._unknown}"
+                warnings.warn(f"a focus phase ends by default: {untold}", stacklevel=3)
             phase = "longest focus phase" if self._listens else "focus phase"
             self._end(f"the {phase}, {self._longest:.0f} steps", after=int(self._left))
 
@@ -218,9 +207,8 @@ class FocusThenReplay(Policy):
         """How many steps of focus are left at most."""
         if self.switch_step >= 0:
             return 0
-        return (
-            max(0, self.state["begun"] + self._longest - self.step) if self.old_tasks else math.inf
-        )
+        end = self.state["begun"] + self._longest if self.old_tasks else math.inf
+        return max(0, end - self.step)
 
     @property
     def _unknown(self) -> list[int]:
@@ -257,3 +245,9 @@ class FocusThenReplay(Policy):
         if row.sum() == 0:
             row[arrived] = 1.0
         return np.asarray(row / row.sum())
+
+
+def _word_or_fraction(name: str, value: str | float, words: list[str]) -> str | float:
+    if isinstance(value, Real):
+        return check.number(name, value, at_least=0, at_most=1)
+    return check.one_of(name, value, words)

@@ -1,10 +1,11 @@
-"""The interface of policies, and the order in which tasks follow shares."""
+"""The interface of policies, the order in which tasks follow shares, and states."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from replan import check
 from replan.check import Floats, Ints
 from replan.errors import ArgumentError
-from replan.replay._state import check_state, make_state
 
 _TIE = 1e-9  # samples; smaller differences are rounding errors, and the first task wins
 
@@ -35,7 +35,7 @@ class Decision:
     step: int
     what: str
     reason: str
-    losses: dict[int, float] = field(default_factory=dict)
+    losses: dict[int, float]
 
 
 class Policy(ABC):
@@ -207,3 +207,27 @@ def _spread(shares: Floats, lag: list[float]) -> Ints:
         lag[best] -= 1.0
         chosen[i] = best
     return chosen
+
+
+def make_state(owner: object, arguments: Mapping[str, Any], **counters: Any) -> dict[str, Any]:
+    """Return a state: the class of its owner, the arguments it was made with, what changes."""
+    return _as_json({"class": type(owner).__name__, "arguments": arguments} | counters)
+
+
+def check_state(state: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a state; refuse one of another class, arguments or entries than `own`."""
+    if not isinstance(state, Mapping) or state.get("class") != own["class"]:
+        raise ArgumentError("state", f"the state of a {own['class']}", check.show(state))
+    if state.keys() != own.keys():
+        raise ArgumentError("state", f"a dict of {', '.join(own)}", ", ".join(map(str, state)))
+    saved = _as_json(state)
+    for name, value in own["arguments"].items():
+        there = saved["arguments"].get(name)
+        if there != value:
+            raise ArgumentError(f"state.arguments.{name}", check.show(value), check.show(there))
+    return saved
+
+
+def _as_json(content: Any) -> Any:
+    """Return a copy of JSON types as a file would bring it back."""
+    return json.loads(json.dumps(content))

@@ -118,12 +118,9 @@ class PolicyReplayPlugin(SupervisedPlugin):
         new = self.batch_size or strategy.train_mb_size
         old = (self.batch_size_mem or strategy.train_mb_size) if any(sizes[:task]) else 0
         self.policy.begin(task)
+        seed, batches = self.policy.tasks * self.seed + task, -(-len(data) // new)
         self._sampler = ReplayBatchSampler(
-            sizes,
-            self.policy,
-            new + old,
-            batches=-(-len(data) // new),
-            seed=self.policy.tasks * self.seed + task,
+            sizes, self.policy, new + old, batches=batches, seed=seed
         )
         strategy.dataloader = DataLoader(
             ConcatDataset([part for part in parts if len(part)]),

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from replan import check
 from replan.check import Ints
 from replan.errors import ArgumentError
-from replan.replay._policy import Policy
-from replan.replay._state import check_state, make_state
+from replan.replay._policy import Policy, check_state, make_state
 
 try:
     import torch
@@ -31,13 +30,12 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     Each task's samples come in shuffled passes: none is drawn again before every other sample of
     its task has been drawn, whatever the batches, epochs, ranks and resumptions. Batches are always
-    full: a task with few samples begins its next pass where the last one ends. An epoch is a number
-    of batches; an iterator gives those of them that are left.
+    full. An epoch is a number of batches; an iterator gives those of them that are left.
 
-    Call `step` once after each batch, also if gradients are accumulated or the batch is skipped: it
-    tells batches that are done from those that worker processes merely loaded ahead, which come
-    again after resuming. Save `state_dict()`, which includes the policy's, to resume with the very
-    next sample; the number of ranks may change if batch_size × ranks stays the same.
+    Call `step` once after each batch, also if gradients are accumulated or the batch is skipped:
+    batches that worker processes merely loaded ahead come again after resuming. `state_dict()`
+    includes the policy's; from it, training resumes with the very next sample. The number of ranks
+    may change if batch_size × ranks stays the same.
 
     epoch, steps: the current epoch, and the batches done in all.
 
@@ -154,11 +152,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         ended, self._over, self._loaded = self._over and self._loaded, False, False
         if ended:
-            warnings.warn(
-                f"epoch {self.epoch - 1} was over when the state was saved: nothing is left of it, "
-                f"and `set_epoch({self.epoch})` begins the next",
-                stacklevel=2,
+            over = (
+                f"epoch {self.epoch - 1} was over when the state was saved: nothing is left of it"
             )
+            warnings.warn(f"{over}, and `set_epoch({self.epoch})` begins the next", stacklevel=2)
             return
         self._warn_of_repeats()
         rank, ranks = self._ranks
@@ -169,11 +166,9 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; if it is the current one, continue with it."""
         if check.integer("epoch", epoch) < self.epoch and self._loaded:
-            warnings.warn(
-                f"epoch {epoch} was over when the state was saved, and begins again; "
-                "to continue, loop over `range(sampler.epoch, epochs)`",
-                stacklevel=2,
-            )
+            advice = "to continue, loop over `range(sampler.epoch, epochs)`"
+            over = f"epoch {epoch} was over when the state was saved, and begins again"
+            warnings.warn(f"{over}; {advice}", stacklevel=2)
         self._loaded, self._over = False, False
         if epoch != self.epoch:
             self._warn_of_repeats()
@@ -206,11 +201,11 @@ class ReplayBatchSampler(Sampler[list[int]]):
             self.epoch, self._begun, self._over = self.epoch + 1, self.steps, True
 
     def lr(self, number: int) -> float:
-        """Return the factor of the learning rate that the policy plans, the mean over a batch.
+        """Return the planned factor of the learning rate, the mean over a batch's samples.
 
         `LambdaLR(optimizer, sampler.lr)` is a scheduler. Batches count from 0 over all epochs; one
-        that is done stands for the next: where gradients are accumulated, schedulers step less
-        often than the sampler.
+        that is done stands for the next, because schedulers step less often than the sampler where
+        gradients are accumulated.
         """
         planned = self._batch(max(check.integer("number", number), self.steps))["lr"]
         if planned is None:
@@ -218,10 +213,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         return planned
 
     def losses_due(self, every: int = 50) -> bool:
-        """Return whether `step` should bring losses: the policy needs them, and it is their turn.
-
-        That is after the first batch and then after every so many.
-        """
+        """Return whether `step` should bring losses, from the first batch on after `every` ones."""
         return self.policy.needs_losses and self.steps % every == 0
 
     def _batch(self, number: int) -> dict[str, Any]:
