@@ -5,6 +5,7 @@ BIN := .venv/bin
 # The builds that fit each other. Any other torchvision brings another torch.
 TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
+FRAMEWORKS := tests/replay/frameworks
 
 .PHONY: demo test test-torch test-avalanche test-explorer test-package docs notebooks format bench clean
 
@@ -20,15 +21,11 @@ test: .venv/installed-dev
 
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
-	.venv-torch/bin/pytest tests/integrations/test_torch.py tests/integrations/test_lightning.py tests/integrations/test_states.py \
-		tests/integrations/test_examples.py tests/integrations/test_pages.py \
-		tests/integrations/test_practice.py \
-		tests/networks/test_experiment.py::test_a_run_of_steps_against_torch \
-		tests/networks/test_model.py::test_a_run_of_steps_against_torch
+	.venv-torch/bin/pytest $(FRAMEWORKS)/test_torch.py $(FRAMEWORKS)/test_lightning.py $(FRAMEWORKS)/test_examples.py
 
 # Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
 test-avalanche: .venv-avalanche/installed
-	.venv-avalanche/bin/pytest tests/integrations/test_avalanche.py tests/integrations/test_examples.py
+	.venv-avalanche/bin/pytest $(FRAMEWORKS)/test_avalanche.py $(FRAMEWORKS)/test_examples.py
 
 # The wheel with the oldest dependencies that pyproject.toml allows, the sdist with the newest, each where nothing else is.
 test-package: .venv-package/installed

@@ -13,10 +13,9 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import Naive
 from torch.utils.data import TensorDataset
 
-from replan.integrations.avalanche import PolicyReplayPlugin
-from replan.integrations.torch import LossProbe
-from replan.policies import Fixed, FocusThenReplay, Policy
-from two_tasks import HIDDEN, INPUTS, TEST, TRAIN, data, loss, row, show
+from replan.replay import FixedReplay, FocusThenReplay, Policy
+from replan.replay.avalanche import PolicyReplayPlugin
+from two_tasks import HIDDEN, INPUTS, TRAIN, data, losses, row, show
 
 MEMORY, BATCH = 400, 10  # as many samples of the memory as of the new task
 
@@ -40,10 +39,11 @@ def stream(tasks: list[TensorDataset]) -> list:
 def train(way: str, policy: Policy, seed: int) -> dict:
     """Train on one experience after another; return the results of the run."""
     torch.manual_seed(seed)
-    tasks, _, test = data(seed)
-    final = LossProbe(test, loss, batch_size=TEST)
+    tasks, held_out, test = data(seed)
     model = MTSimpleMLP(INPUTS, HIDDEN)
-    plugin = PolicyReplayPlugin(policy, MEMORY, probe_size=200, seed=seed)
+    plugin = PolicyReplayPlugin(
+        policy, MEMORY, losses=lambda _: losses(model, held_out), every=10, seed=seed
+    )
     strategy = Naive(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -54,18 +54,18 @@ def train(way: str, policy: Policy, seed: int) -> dict:
     )
     old, new = stream([TensorDataset(*t[: TRAIN // 4]) for t in tasks])
     strategy.train(old)
-    before = LossProbe(test[:1], loss, batch_size=TEST).measure(model)[0]
+    before = losses(model, test[:1])[0]
     learnt = plugin.samples.copy()
     strategy.train(new)
     switch = getattr(policy, "switch_step", learnt[0]) - learnt[0]
-    return row(way, switch, plugin.samples - learnt, before, final.measure(model))
+    return row(way, switch, plugin.samples - learnt, before, losses(model, test))
 
 
 def compare(seed: int) -> list[dict]:
     """Train in both ways with the same number of samples."""
     return [
-        train("fixed replay", Fixed([0.5, 0.5]), seed),
-        train("focus, then replay", FocusThenReplay(0, [], tasks=2), seed),
+        train("fixed replay", FixedReplay(tasks=2, share=0.5), seed),
+        train("focus, then replay", FocusThenReplay(tasks=2), seed),
     ]
 
 

@@ -11,10 +11,10 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
-from replan.integrations.lightning import ReplayCallback
-from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, Policy
-from two_tasks import TEST, Network, data, loss, row, show
+from replan.replay import FixedReplay, FocusThenReplay, Policy
+from replan.replay.lightning import ReplayCallback
+from replan.replay.torch import ReplayBatchSampler
+from two_tasks import Network, data, loss, losses, row, show
 
 BATCH, BATCHES = 20, 200
 
@@ -47,7 +47,7 @@ def train(
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[ReplayCallback(sampler, LossProbe(held_out, loss, policy, every=10))],
+        callbacks=[ReplayCallback(sampler, lambda model: losses(model, held_out), every=10)],
         use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
@@ -62,20 +62,21 @@ def compare(seed: int) -> list[dict]:
     """Learn the old task, then continue in both ways with the same number of samples."""
     pl.seed_everything(seed, verbose=False)
     tasks, held_out, test = data(seed)
-    final = LossProbe(test, loss, batch_size=TEST)
     learnt = Module()
-    train(learnt, tasks, held_out, Fixed([1.0, 0.0]))
-    before = final.measure(learnt)[0]
+    alone = FixedReplay(tasks=2, share=0.0)
+    alone.begin(0)
+    train(learnt, tasks, held_out, alone)
+    before = losses(learnt, test)[0]
     rows = []
     for way, policy in {
-        "fixed replay": Fixed([0.5, 0.5]),
-        "focus, then replay": FocusThenReplay(new_task=1, old_tasks=[0]),
+        "fixed replay": FixedReplay(tasks=2, share=0.5),
+        "focus, then replay": FocusThenReplay(tasks=2),
     }.items():
         module = Module()
         module.load_state_dict(learnt.state_dict())
         samples = train(module, tasks, held_out, policy).samples
         switch = getattr(policy, "switch_step", 0)
-        rows.append(row(way, switch, samples, before, final.measure(module)))
+        rows.append(row(way, switch, samples, before, losses(module, test)))
     return rows
 
 

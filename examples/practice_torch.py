@@ -10,9 +10,9 @@ import copy
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
-from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, Policy
-from two_tasks import TEST, Network, data, loss, row, show
+from replan.replay import FixedReplay, FocusThenReplay, Policy
+from replan.replay.torch import ReplayBatchSampler
+from two_tasks import Network, data, loss, losses, row, show
 
 BATCH, BATCHES = 20, 200
 
@@ -22,13 +22,12 @@ def train(
 ) -> ReplayBatchSampler:
     """Train on batches whose tasks the policy chooses."""
     sampler = ReplayBatchSampler([len(t) for t in tasks], policy, BATCH, batches=BATCHES)
-    probe = LossProbe(held_out, loss, policy, every=10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in DataLoader(ConcatDataset(tasks), batch_sampler=sampler):
         optimizer.zero_grad()
         loss(model, batch).backward()
         optimizer.step()
-        sampler.step(probe.step(model))  # the only additional line
+        sampler.step(losses(model, held_out) if sampler.losses_due(every=10) else None)
     return sampler
 
 
@@ -36,19 +35,20 @@ def compare(seed: int) -> list[dict]:
     """Learn the old task, then continue in both ways with the same number of samples."""
     torch.manual_seed(seed)
     tasks, held_out, test = data(seed)
-    final = LossProbe(test, loss, batch_size=TEST)
     learnt = Network()
-    train(learnt, tasks, held_out, Fixed([1.0, 0.0]))
-    before = final.measure(learnt)[0]
+    alone = FixedReplay(tasks=2, share=0.0)
+    alone.begin(0)
+    train(learnt, tasks, held_out, alone)
+    before = losses(learnt, test)[0]
     rows = []
     for way, policy in {
-        "fixed replay": Fixed([0.5, 0.5]),
-        "focus, then replay": FocusThenReplay(new_task=1, old_tasks=[0]),
+        "fixed replay": FixedReplay(tasks=2, share=0.5),
+        "focus, then replay": FocusThenReplay(tasks=2),
     }.items():
         model = copy.deepcopy(learnt)
         samples = train(model, tasks, held_out, policy).samples
         switch = getattr(policy, "switch_step", 0)
-        rows.append(row(way, switch, samples, before, final.measure(model)))
+        rows.append(row(way, switch, samples, before, losses(model, test)))
     return rows
 
 

@@ -4,6 +4,8 @@ Inputs are Gaussian. The label of a task says on which side of a hidden curved s
 surfaces of the two tasks are similar, but not the same. Samples are (input, label, task).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import torch
@@ -47,10 +49,16 @@ class Network(torch.nn.Module):
         return outputs[torch.arange(len(x)), task]
 
 
-def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+def loss(model: torch.nn.Module, batch: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the mean loss of a batch."""
     x, y, task = batch
     return torch.nn.functional.cross_entropy(model(x, task), y)
+
+
+def losses(model: torch.nn.Module, samples: list[TensorDataset]) -> dict[int, float]:
+    """Return the loss of each task on samples that are not trained on."""
+    with torch.no_grad():
+        return {task: loss(model, part.tensors).item() for task, part in enumerate(samples)}
 
 
 def row(way: str, switch: int, samples: np.ndarray, before: float, after: dict) -> dict:

@@ -1,6 +1,6 @@
 """Every public name has an entry in the API pages, and an example that runs.
 
-Those that need PyTorch, Lightning or Avalanche: tests/integrations/test_examples.py.
+Those that need PyTorch, Lightning or Avalanche: tests/replay/frameworks/test_examples.py.
 """
 
 import pytest
@@ -9,7 +9,8 @@ from documented import ENTRIES, docstring, find, public_names, run_example
 from replan.models import _registry
 from replan.strategies import STRATEGIES
 
-HERE = [name for name in ENTRIES if not name.startswith("replan.integrations")]
+ADAPTERS = ("replan.replay.torch", "replan.replay.lightning", "replan.replay.avalanche")
+HERE = [name for name in ENTRIES if not name.startswith(ADAPTERS)]
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_every_public_name_has_one_entry():
     assert len(ENTRIES) == len(set(ENTRIES))
     entries = {id(find(name)) for name in HERE}
     for name in public_names():
-        if name.startswith("replan.integrations"):
+        if name.startswith(ADAPTERS):
             assert name in ENTRIES
         else:
             assert name in ENTRIES or id(find(name)) in entries, name

@@ -30,9 +30,7 @@ LAYERS = [
     "comparison",
     "control",
     "simulation",
-    "policies",
-    "tuning",
-    "integrations",  # adapters of policies, which networks train with in PyTorch
+    "replay",
     "sweeps",
     "studies",
     "networks",
@@ -228,7 +226,7 @@ def load(module):
     try:
         return import_module(module)
     except ImportError as error:
-        first = error.__cause__ or error  # integrations say what to install
+        first = error.__cause__ or error  # adapters say what to install
         if not isinstance(first, ModuleNotFoundError) or first.name not in FRAMEWORKS:
             raise
         pytest.skip(f"{first.name} is not installed")

@@ -19,7 +19,6 @@ from replan.cli import (
     solve,
     sweep,
     train,
-    tune,
 )
 from replan.core.interrupt import interrupted
 from replan.errors import ArgumentError
@@ -76,7 +75,6 @@ for command in (
     solve.command,
     sweep.command,
     train.command,
-    tune.command,
 ):
     app.add_command(command)
 

@@ -3,21 +3,10 @@
 Not every PyTorch has a CPU build of torchvision. Without the compiled part, its import ends in
 "operator torchvision::nms does not exist"; declaring the two operators that it looks up lets it
 load. They cannot be called, and nothing here calls them.
-
-    python tests/integrations/torchvision_operators.py SCRIPT [ARGUMENTS]
 """
-
-import runpy
-import sys
-from pathlib import Path
 
 import torch
 
 _library = torch.library.Library("torchvision", "FRAGMENT")
 for name in ("nms", "qnms"):
     _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-if __name__ == "__main__":
-    sys.argv.pop(0)
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")

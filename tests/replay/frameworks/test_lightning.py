@@ -1,11 +1,6 @@
 """Needs PyTorch and Lightning: `make test-torch`."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -13,20 +8,22 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from replan.integrations.lightning import ReplayCallback
-from replan.integrations.torch import LossProbe, PlannedLR, ReplayBatchSampler
-from replan.policies import FocusThenReplay, Follow
-from replan.protocol import Protocol
+from replan import Protocol
+from replan.errors import ArgumentError
+from replan.replay import FocusThenReplay, FollowProtocol
+from replan.replay.lightning import ReplayCallback
+from replan.replay.torch import ReplayBatchSampler
 from scripted import (
     BATCH,
     RULES,
     check_example,
     losses_after,
     policy_by_hand,
-    rows_of_example,
-    run_documented,
+    run_to_the_end,
+    tasks_of,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
@@ -56,21 +53,14 @@ class Recorder(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
-class Scripted(LossProbe):
-    """Tells the losses of the script."""
-
-    def measure(self, model):
-        return losses_after(self.steps)
-
-
 def until_met(**settings):
-    return FocusThenReplay(1, [0], order="random", seed=1, **UNTIL_MET | settings)
+    return FocusThenReplay(2, **UNTIL_MET | settings)
 
 
 def make(sizes=(50, 50), batches=20, **settings):
-    policy = until_met(**settings)
-    sampler = ReplayBatchSampler(sizes, policy, BATCH, batches=batches)
-    return sampler, Scripted([torch.arange(1)], lambda *_: None, policy, every=2)
+    """A sampler, and a callback that tells its policy the losses of the script."""
+    sampler = ReplayBatchSampler(sizes, until_met(**settings), BATCH, batches=batches)
+    return sampler, ReplayCallback(sampler, lambda _: losses_after(sampler.steps + 1), every=2)
 
 
 def trainer(folder, *callbacks, **settings):
@@ -89,12 +79,12 @@ def loader(sampler, workers=0):
 @pytest.mark.parametrize(("rule", "switch"), RULES)
 def test_the_same_losses_give_the_same_decisions(tmp_path, rule, switch):
     rule = {"max_focus": None} | rule
-    sampler, probe = make(**rule)
+    sampler, callback = make(**rule)
     module = Recorder()
-    trainer(tmp_path, ReplayCallback(sampler, probe)).fit(module, loader(sampler))
+    trainer(tmp_path, callback).fit(module, loader(sampler))
     policy = until_met(**rule)
     counts = policy_by_hand(20, policy)
-    assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in module.seen] == counts
+    assert tasks_of(module.seen) == counts
     assert sampler.policy.decisions == policy.decisions
     assert sampler.policy.state_dict() == policy.state_dict()
     assert policy.switch_step == switch * BATCH
@@ -104,28 +94,26 @@ def test_the_same_losses_give_the_same_decisions(tmp_path, rule, switch):
 @pytest.mark.parametrize("every", [7, 20])
 def test_a_checkpoint_goes_on_to_the_sample(tmp_path, workers, every):
     """In mid-epoch and at an epoch's end."""
-    sampler, probe = make()
+    sampler, callback = make()
     whole = Recorder()
-    trainer(tmp_path, ReplayCallback(sampler, probe), max_epochs=2).fit(
-        whole, loader(sampler, workers)
-    )
+    trainer(tmp_path, callback, max_epochs=2).fit(whole, loader(sampler, workers))
     assert len(whole.seen) == 40
 
-    sampler, probe = make()
+    sampler, callback = make()
     part = Recorder()
     keep = ModelCheckpoint(tmp_path, filename="part", every_n_train_steps=every, save_top_k=-1)
     trainer(
         tmp_path,
-        ReplayCallback(sampler, probe),
+        callback,
         keep,
         max_epochs=2,
         max_steps=every + 2,
         enable_checkpointing=True,
     ).fit(part, loader(sampler, workers))
 
-    sampler, probe = make()
+    sampler, callback = make()
     resumed = Recorder()
-    trainer(tmp_path, ReplayCallback(sampler, probe), max_epochs=2).fit(
+    trainer(tmp_path, callback, max_epochs=2).fit(
         resumed, loader(sampler, workers), ckpt_path=tmp_path / "part.ckpt"
     )
     assert part.seen[:every] + resumed.seen == whole.seen
@@ -141,14 +129,13 @@ class Validated(Recorder):
 
 
 def test_epochs_cut_short_are_followed_by_whole_ones(tmp_path):
-    sampler, probe = make()
+    sampler, callback = make()
     module, check = Validated(), DataLoader(TensorDataset(torch.arange(1)))
     settings = {"max_epochs": 3, "num_sanity_val_steps": 0}
-    trainer(tmp_path, ReplayCallback(sampler, probe), limit_train_batches=7, **settings).fit(
+    trainer(tmp_path, callback, limit_train_batches=7, **settings).fit(
         module, loader(sampler), check
     )
     assert (len(module.seen), module.validations) == (21, 3)
-    callback = ReplayCallback(sampler, probe)
     trainer(tmp_path, callback, max_steps=9, **settings).fit(Recorder(), loader(sampler))
     again = Validated()
     trainer(tmp_path, callback, **settings | {"max_epochs": 2}).fit(again, loader(sampler), check)
@@ -158,8 +145,8 @@ def test_epochs_cut_short_are_followed_by_whole_ones(tmp_path):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_planned_learning_rates(tmp_path, accumulate):
     plan = Protocol([[1.0, 0.0], [0.0, 1.0]], 2.0, lr=[[1.0, 9.0], [9.0, 0.5]])
-    sampler = ReplayBatchSampler([50, 50], Follow(plan, 24), 4, batches=6)
-    module = Recorder(lambda optimizer: PlannedLR(optimizer, sampler))
+    sampler = ReplayBatchSampler([50, 50], FollowProtocol(plan, 24), 4, batches=6)
+    module = Recorder(lambda optimizer: LambdaLR(optimizer, sampler.lr))
     trainer(tmp_path, ReplayCallback(sampler), accumulate_grad_batches=accumulate).fit(
         module, loader(sampler)
     )
@@ -168,35 +155,29 @@ def test_planned_learning_rates(tmp_path, accumulate):
     assert module.rates == pytest.approx([0.1] * (3 + late) + [0.05] * (3 - late))
 
 
-def test_what_the_policy_logs_reaches_the_logger(tmp_path):
-    sampler, probe = make()
+def test_losses_and_shares_reach_the_logger(tmp_path):
+    sampler, callback = make()
     logger = CSVLogger(tmp_path)
-    trainer(tmp_path, ReplayCallback(sampler, probe), logger=logger).fit(
-        Recorder(), loader(sampler)
-    )
-    header, first, *_ = Path(logger.log_dir, "metrics.csv").read_text().splitlines()
-    assert "replay/loss_0" in header
-    assert "replay/late" in header
-    assert "replay/share_1" in header
-    first = dict(zip(header.split(","), first.split(","), strict=True))
-    assert (first["step"], first["replay/samples"]) == ("1", str(BATCH))
-    other = CSVLogger(tmp_path, name="other")
-    probe.policy = None  # measures though the policy needs no losses any more
-    trainer(tmp_path, ReplayCallback(sampler, probe), logger=other).fit(Recorder(), loader(sampler))
-    assert "replay/loss_0" in Path(other.log_dir, "metrics.csv").read_text()
-    assert sampler.policy.log is None
+    trainer(tmp_path, callback, logger=logger).fit(Recorder(), loader(sampler))
+    header, first, *_, last = Path(logger.log_dir, "metrics.csv").read_text().splitlines()
+    first, last = (dict(zip(header.split(","), x.split(","), strict=True)) for x in (first, last))
+    assert {key: float(x) for key, x in first.items()} == {
+        "step": 1, "replay/loss_0": 0.25, "replay/loss_1": 0.9375,
+        "replay/share_0": 0.0, "replay/share_1": 1.0,
+    }  # fmt: skip
+    assert (last["step"], last["replay/share_0"]) == ("13", "0.5")
 
 
 DDP = """
 import json, sys
 sys.path[:0] = {path!r}
-from test_lightning import Recorder, ReplayCallback, loader, make, trainer
+from test_lightning import Recorder, loader, make, trainer
 
 if __name__ == "__main__":
-    sampler, probe = make(batches=None)  # before there is a group of processes
+    sampler, callback = make(batches=None)  # before there is a group of processes
     module = Recorder()
     settings = dict(strategy="ddp", devices=2)
-    run = trainer({folder!r}, ReplayCallback(sampler, probe), **settings)
+    run = trainer({folder!r}, callback, **settings)
     run.fit(module, loader(sampler))
     content = {{"seen": module.seen, "state": sampler.state_dict()}}
     open({folder!r} + f"/{{run.global_rank}}.json", "w").write(json.dumps(content))
@@ -206,18 +187,13 @@ if __name__ == "__main__":
 def test_two_devices_share_the_batches(tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(DDP.format(path=[str(Path(__file__).parent)], folder=str(tmp_path)))
-    run = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
-    try:
-        assert run.wait() == 0
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)  # the process of the other device, too
+    run_to_the_end(script)
     first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
     assert first["state"] == second["state"]
     assert sum(first["state"]["drawn"]) == 100
     counts = policy_by_hand(10, until_met(), BATCH * 2)
     together = [a + b for a, b in zip(first["seen"], second["seen"], strict=True)]
-    assert [[sum(i < 50 for i in b), sum(i >= 50 for i in b)] for b in together] == counts
+    assert tasks_of(together) == counts
     new = [i for batch in together for i in batch if i >= 50]
     assert len(set(new[:50])) == 50
 
@@ -228,18 +204,16 @@ def test_a_callback_that_was_forgotten_is_noticed(tmp_path):
         trainer(tmp_path, max_epochs=2).fit(Recorder(), loader(sampler))
 
 
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="`sampler` expects a ReplayBatchSampler, got 3"):
-        ReplayCallback(3)
-    with pytest.raises(ValueError, match="`probe` expects a LossProbe or None, got 3"):
-        ReplayCallback(make()[0], 3)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("sampler", [3]), ("losses", [make()[0], 3]), ("every", [make()[0], None, 0])],
+)
+def test_bad_input_is_refused(name, arguments):
+    sampler, losses, every = [*arguments, None, 1][:3]
+    with pytest.raises(ArgumentError) as caught:
+        ReplayCallback(sampler, losses, every=every)
+    assert caught.value.name == name
 
 
 def test_the_example_runs():
-    check_example(rows_of_example("practice_lightning"))
-
-
-def test_the_documentation_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    made = run_documented("Lightning", **run_documented("PyTorch"))
-    assert made["sampler"].samples.sum() == 25 * 32
+    check_example("practice_lightning")

@@ -1,4 +1,4 @@
-"""The examples of integrations in the API pages run, each where its framework is installed."""
+"""The examples of adapters in the API pages run, each where its framework is installed."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,8 @@ import pytest
 
 from documented import ENTRIES, run_example
 
-NAMES = [name for name in ENTRIES if name.startswith("replan.integrations")]
+ADAPTERS = ("replan.replay.torch", "replan.replay.lightning", "replan.replay.avalanche")
+NAMES = [name for name in ENTRIES if name.startswith(ADAPTERS)]
 
 
 @pytest.mark.filterwarnings("default")  # those of the frameworks

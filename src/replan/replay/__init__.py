@@ -1,0 +1,11 @@
+"""Policies decide in a running training loop which task comes next.
+
+A policy is told losses, if it needs any, and answers with tasks. It needs no framework; the
+adapters are modules of their own: `replan.replay.torch`, `replan.replay.lightning` and
+`replan.replay.avalanche`.
+"""
+
+from replan.replay._policies import FixedReplay, FocusThenReplay, FollowProtocol
+from replan.replay._policy import Decision, Policy
+
+__all__ = ["Decision", "FixedReplay", "FocusThenReplay", "FollowProtocol", "Policy"]

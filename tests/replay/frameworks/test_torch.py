@@ -1,0 +1,601 @@
+"""Needs PyTorch and Accelerate: `make test-torch`."""
+
+import io
+import json
+import math
+import re
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from replan import Protocol
+from replan.errors import ArgumentError
+from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol
+from replan.replay.torch import ReplayBatchSampler
+from scripted import (
+    BATCH,
+    RULES,
+    check_example,
+    losses_after,
+    policy_by_hand,
+    run_to_the_end,
+    tasks_of,
+)
+
+
+def even(tasks):
+    """Equal shares of all tasks."""
+    return FocusThenReplay(tasks, max_focus=0)
+
+
+def until_met(tasks=2):
+    return FocusThenReplay(tasks, until="met", max_focus=math.inf)
+
+
+def one_task(**settings):
+    """Ten batches' worth of one task, in epochs of four."""
+    return ReplayBatchSampler([40], even(1), 10, **settings)
+
+
+def train(samplers, batches, *, ahead=0, losses=lambda step: None):
+    """Train on batches of samplers of all ranks that are loaded `ahead`; return their indices."""
+    seen = []
+    while len(seen) < batches:
+        loaded, iterators = [], [iter(sampler) for sampler in samplers]
+        # Every iterator is of an epoch, or of what is left of one.
+        while True:
+            while len(loaded) <= ahead:
+                batch = [next(iterator, None) for iterator in iterators]
+                if batch[0] is None:
+                    break
+                loaded.append(batch)
+            if not loaded or len(seen) == batches:
+                break
+            seen.append(loaded.pop(0))
+            for sampler in samplers:
+                sampler.step(losses(sampler.steps + 1))
+    return seen
+
+
+def in_passes(indices, size):
+    """Return whether every sample comes once in each full pass, and at most once in the last."""
+    parts = [indices[i : i + size] for i in range(0, len(indices), size)]
+    return all(len(set(part)) == len(part) for part in parts)
+
+
+def loaded_ahead(samplers, ahead):
+    """Yield the batches of all ranks as worker processes load them: some ahead of their turn."""
+    loaded = []
+    for batch in zip(*samplers, strict=True):
+        loaded.append(batch)
+        if len(loaded) > ahead:
+            yield loaded.pop(0)
+    yield from loaded
+
+
+def begin(samplers, epoch):
+    """Call `set_epoch`; return after how many batches it said that `step` was not called."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+    counts = {int(re.search(r"not called after (\d+) batches", str(w.message))[1]) for w in told}
+    assert len(counts) <= 1
+    return counts.pop() if counts else 0
+
+
+# What becomes of a batch: trained on and reported; so, and then the job resumes from a checkpoint,
+# or the epoch is cut short; the job resumes before anything is reported; never reported.
+FATES = ["step"] * 8 + ["step, resume", "step, cut", "resume", "skip"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
+    batch_size=st.integers(1, 7),
+    ranks=st.integers(1, 3),
+    ahead=st.integers(0, 4),
+    seed=st.integers(0, 5),
+    accumulate=st.sampled_from([1, 1, 1, 2, 3]),
+    fates=st.lists(st.sampled_from(FATES), max_size=40),
+)
+def test_no_sample_is_lost_or_drawn_twice(sizes, batch_size, ranks, ahead, seed, accumulate, fates):
+    """In the documented loop over epochs, whatever happens to a batch, and at every moment.
+
+    accumulate: `step` is called only after every so many batches.
+    """
+
+    def make(state=None):
+        samplers = [
+            ReplayBatchSampler(
+                sizes, even(len(sizes)), batch_size, seed=seed, num_replicas=ranks, rank=r
+            )
+            for r in range(ranks)
+        ]
+        for sampler in samplers if state else ():
+            sampler.load_state_dict(json.loads(json.dumps(state)))
+        return samplers
+
+    expected = [tuple(batch) for batch in train(make(), len(fates) + 5)]
+    samplers, epoch, number, fates = make(), 0, 0, list(fates)
+    length = left = len(samplers[0])
+    unreported = 0
+    while fates:
+        assert begin(samplers, epoch) == unreported
+        first, fate, given = samplers[0].steps, "", 0
+        for given, batch in enumerate(loaded_ahead(samplers, ahead), start=1):
+            assert batch == expected[first + given - 1]  # the next one, or one not reported
+            fate, number = fates.pop(0) if fates else "cut", number + 1
+            if "step" in fate and number % accumulate == 0:
+                for sampler in samplers:
+                    sampler.step()
+            if fate not in ("step", "skip"):
+                break
+        done, loaded = samplers[0].steps - first, min(left, given + ahead)
+        assert done <= given <= left
+        if "resume" in fate:
+            samplers = make(samplers[0].state_dict())
+            unreported, left = 0, left - done or length
+            epoch = samplers[0].epoch
+        else:  # workers that loaded the whole epoch ahead look as if it had been trained on
+            unreported, left = loaded - done if loaded == left else 0, length
+            epoch += 1
+
+    total = samplers[0].steps
+    together = [np.array(batch).T.ravel().tolist() for batch in expected]  # strides undone
+    task_of = np.repeat(np.arange(len(sizes)), sizes)
+    for task, size in enumerate(sizes):
+        drawn = [i for batch in together for i in batch if task_of[i] == task]
+        assert in_passes(drawn, size) if size else not drawn
+    counts = np.bincount([task_of[i] for b in together[:total] for i in b], minlength=len(sizes))
+    assert samplers[0].samples.tolist() == counts.tolist()
+    assert all(len(part) == batch_size for batch in expected for part in batch)
+
+
+def test_an_epoch_of_equal_shares_has_every_sample_once():
+    sampler = ReplayBatchSampler([20, 20], even(2), 8)
+    assert len(sampler) == 5
+    epoch = [i for batch in sampler for i in batch]
+    assert sorted(epoch) == list(range(40))
+    assert epoch != sorted(epoch)
+
+
+def test_epochs_differ_and_the_seed_decides():
+    first, second = train([one_task(seed=1)], 4), train([one_task(seed=2)], 4)
+    assert first == train([one_task(seed=1)], 4)
+    assert first != second
+    both = train([one_task(seed=1)], 8)
+    assert both[:4] == first != both[4:]
+
+
+def test_batches_from_before_there_was_a_group_are_refused(monkeypatch):
+    sampler = one_task()
+    next(iter(sampler))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    assert refused("sampler", lambda: next(iter(sampler)))
+
+
+def test_labels_in_any_order():
+    labels = torch.tensor([1, 0, 1, 0, 0, 1, 1])
+    sampler = ReplayBatchSampler.from_labels(labels, FixedReplay(2, 0.25), 4, batches=8)
+    drawn = [i for batch in sampler for i in batch]
+    assert Counter(labels[drawn].tolist()) == {0: 8, 1: 24}
+    assert Counter(drawn[1:4]) <= Counter([0, 2, 5, 6])  # a batch is ordered by task
+    for task in (0, 1):
+        own = [i for i in drawn if labels[i] == task]
+        assert in_passes(own, int((labels == task).sum()))
+
+
+def test_a_task_without_samples_leaves_its_share_to_the_others():
+    sampler = ReplayBatchSampler([10, 0, 10], FixedReplay(3, 0.6), 10, batches=20)
+    drawn = Counter(i // 10 for batch in sampler for i in batch)
+    assert drawn == {0: 86, 1: 114}  # 0.3 and 0.4 of 0.7
+
+
+@pytest.mark.filterwarnings("ignore:.step. was not called")
+def test_the_iterator_gives_what_is_left_and_set_epoch_begins():
+    sampler = one_task()
+    for _, _batch in zip(range(3), sampler, strict=False):
+        sampler.step()
+    assert (sampler.epoch, len(list(sampler))) == (0, 1)
+    sampler.set_epoch(0)
+    assert len(list(sampler)) == 1
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == 4
+    for _ in range(4):
+        sampler.step()
+    assert sampler.epoch == 2
+
+
+def test_a_look_at_a_batch_takes_nothing():
+    sampler = one_task()
+    look = next(iter(sampler))
+    assert next(iter(sampler)) == look
+
+
+def test_without_step_batches_come_again_with_a_warning():
+    sampler = one_task()
+    first = list(sampler)
+    with pytest.warns(UserWarning, match="`step` was not called after 4 batches of this epoch"):
+        assert list(sampler) == first
+    assert len(sampler._pending) == 4  # what is kept does not grow with epochs
+    for _ in first:
+        sampler.step()
+    assert list(sampler) != first
+
+
+@pytest.mark.parametrize(("reported", "lost"), [(lambda n: n % 2 == 1, 2), (lambda n: n != 1, 1)])
+def test_set_epoch_tells_of_batches_that_nobody_reported(reported, lost):
+    """In the documented loop: a call per step of the optimizer, and a batch that is skipped."""
+    sampler = one_task()
+    sampler.set_epoch(0)
+    for number, _ in enumerate(sampler):
+        if reported(number):
+            sampler.step()
+    with pytest.warns(UserWarning, match=f"`step` was not called after {lost} batches"):
+        sampler.set_epoch(1)
+    assert len(list(sampler)) == 4
+
+
+def resumed_from(sampler):
+    resumed = one_task()
+    resumed.load_state_dict(sampler.state_dict())
+    return resumed
+
+
+def test_a_state_from_an_epochs_end_has_nothing_left_of_it():
+    """As where a task of one epoch is over: it is not trained on again."""
+    sampler = one_task()
+    for steps in range(4):
+        assert len(list(resumed_from(sampler))) == 4 - steps
+        next(iter(sampler))
+        sampler.step()
+    ended = resumed_from(sampler)
+    with pytest.warns(UserWarning, match=r"epoch 0 was over .* `set_epoch\(1\)` begins the next"):
+        assert list(ended) == []
+    again = resumed_from(sampler)
+    with pytest.warns(UserWarning, match=r"epoch 0 was over .* `range\(sampler.epoch, epochs\)`"):
+        again.set_epoch(0)
+    right = resumed_from(sampler)
+    right.set_epoch(1)
+    following = list(sampler)  # the same process goes on as it always did
+    assert len(following) == 4
+    assert list(right) == following
+    assert list(resumed_from(sampler)) == following  # of an epoch that has begun
+    for _ in following:
+        sampler.step()
+    sampler.set_epoch(0)  # another round of training in the same process, no warning
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_shorter_than_what_workers_load_ahead(persistent):
+    """A look at a batch takes nothing, a state from before the first step loses nothing."""
+
+    def loader(sampler):
+        data, workers = TensorDataset(torch.arange(40)), {"persistent_workers": persistent}
+        return DataLoader(data, batch_sampler=sampler, num_workers=2, **workers)
+
+    sampler = one_task()
+    next(iter(loader(sampler)))
+    resumed, seen = resumed_from(sampler), []
+    for (batch,) in loader(resumed):
+        seen.append(batch.tolist())
+        resumed.step()
+    assert seen == list(one_task())
+    assert (resumed.epoch, resumed.steps) == (1, 4)
+
+
+@pytest.mark.parametrize(("rule", "switch"), RULES)
+def test_the_same_losses_give_the_same_decisions(rule, switch):
+    policy, twin = (FocusThenReplay(2, **rule) for _ in range(2))
+    sampler = ReplayBatchSampler([50, 50], policy, BATCH, batches=20)
+    seen = []
+    for batch in sampler:
+        seen.append(batch)
+        sampler.step(losses_after(len(seen)) if sampler.losses_due(every=2) else None)
+    assert tasks_of(seen) == policy_by_hand(20, twin)
+    assert policy.switch_step == switch * BATCH
+    assert policy.decisions == twin.decisions
+    assert policy.state_dict() == twin.state_dict()
+
+
+def every_other(step):
+    return losses_after(step) if step % 2 else None
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 2), (2, 3)])
+def test_worker_processes_make_decisions_late(workers, factor):
+    sampler = ReplayBatchSampler([50, 50], until_met(), 4, batches=40)
+    loader = DataLoader(
+        TensorDataset(torch.arange(100)),
+        batch_sampler=sampler,
+        num_workers=workers,
+        prefetch_factor=factor,
+    )
+    new = []
+    for (batch,) in loader:
+        new.append(int((batch >= 50).sum()))
+        sampler.step(every_other(sampler.steps + 1))
+    late = workers * factor
+    assert new == [4] * (13 + late) + [2] * (27 - late)
+    assert sampler.samples.tolist() == [160 - sum(new), sum(new)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_in_mid_epoch_goes_on_to_the_sample(workers):
+    data = TensorDataset(torch.arange(100))
+
+    def loop(sampler, batches):
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
+        seen = []
+        for (batch,) in loader:
+            seen.append(batch.tolist())
+            sampler.step(every_other(sampler.steps + 1))
+            if len(seen) == batches:
+                break
+        return seen
+
+    whole, part, resumed = (ReplayBatchSampler([50, 50], until_met(), 4) for _ in range(3))
+    expected = loop(whole, None)
+    seen = loop(part, 11)  # before the losses meet, or while batches from before are loaded
+    resumed.load_state_dict(json.loads(json.dumps(part.state_dict())))
+    resumed.set_epoch(0)  # as a loop over epochs does
+    assert seen + loop(resumed, None) == expected
+    assert resumed.state_dict() == whole.state_dict()
+
+
+def test_ranks_may_change_if_the_batches_over_all_stay():
+    two = ReplayBatchSampler([50, 50], even(2), 4, num_replicas=2, rank=0)
+    train([two], 3)
+    one = ReplayBatchSampler([50, 50], even(2), 8)
+    one.load_state_dict(two.state_dict())
+    assert next(iter(one))[::2] == next(iter(two))
+
+
+def _rank(rank, ranks, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks
+    )
+    sampler = ReplayBatchSampler([50, 60], until_met(), 4)
+    seen = []
+    for batch in sampler:
+        seen.append(batch)
+        losses = every_other(sampler.steps + 1)
+        # Each rank alone would decide otherwise, and rank 1 does not know the old task.
+        if losses and rank == 0:
+            losses = {0: losses[0], 1: losses[1] - 1.0}
+        elif losses:
+            losses = {1: losses[1] + 1.0}
+        sampler.step(losses)
+    content = {"seen": seen, "state": sampler.state_dict(), "switch": sampler.policy.switch_step}
+    (folder / f"{rank}.json").write_text(json.dumps(content))
+    dist.destroy_process_group()
+
+
+def test_two_processes_take_the_same_decisions(tmp_path):
+    started = mp.spawn(_rank, (2, tmp_path), nprocs=2, join=False)
+    try:
+        while not started.join():
+            pass
+    finally:
+        for process in started.processes:
+            process.kill()
+    ranks = first, second = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2)]
+    assert first["state"] == second["state"]
+    assert first["switch"] == 13 * 8  # where the means meet
+    alone = ReplayBatchSampler([50, 60], until_met(), 8, batches=len(first["seen"]))
+    assert together(ranks) == [b for (b,) in train([alone], 14, losses=every_other)]
+
+
+def together(ranks):
+    """Return the batches over all ranks: their strides undone."""
+    parts = zip(*(rank["seen"] for rank in ranks), strict=True)
+    return [np.array(batch).T.ravel().tolist() for batch in parts]
+
+
+ACCELERATE = """
+import json, sys
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+from replan.errors import ArgumentError
+from replan.replay import FocusThenReplay
+from replan.replay.torch import ReplayBatchSampler
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    accelerator = Accelerator(cpu=True)
+    sampler = ReplayBatchSampler([50, 60], FocusThenReplay(2, max_focus=24), 4)
+    loader = DataLoader(TensorDataset(torch.arange(110.0)), batch_sampler=sampler)
+    refused = ""
+    try:
+        loader = accelerator.prepare(loader)
+    except ArgumentError as error:
+        refused = error.name
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
+    seen = []
+    for (batch,) in loader:
+        batch = batch.to(accelerator.device)
+        seen.append(batch.int().tolist())
+        optimizer.zero_grad()
+        accelerator.backward(model(batch[:, None]).square().mean())
+        optimizer.step()
+        sampler.step({0: 0.5, 1: 1.0})
+    weight = accelerator.unwrap_model(model).weight.item()
+    content = {"refused": refused, "seen": seen, "weight": weight, "state": sampler.state_dict()}
+    with open(f"{folder}/{accelerator.process_index}.json", "w") as file:
+        json.dump(content, file)
+    accelerator.end_training()
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_accelerate(tmp_path, processes):
+    """Several processes would divide batches once more: the loader is refused, and left alone."""
+    script = tmp_path / "script.py"
+    script.write_text(ACCELERATE)
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    run_to_the_end(*launch, script, tmp_path)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(processes)]
+    assert {rank["refused"] for rank in ranks} == {"loader" if processes > 1 else ""}
+    assert all(rank["state"] == ranks[0]["state"] for rank in ranks)
+    assert all(rank["weight"] == ranks[0]["weight"] for rank in ranks)
+    alone = ReplayBatchSampler([50, 60], FocusThenReplay(2, max_focus=24), 4 * processes)
+    ahead = 1 if processes == 1 else 0  # a prepared loader loads a batch ahead
+    assert together(ranks) == [b for (b,) in train([alone], len(ranks[0]["seen"]), ahead=ahead)]
+
+
+def planned(batches=6):
+    """Task 0, then 1, then both, with a learning rate of each task, in so many batches."""
+    shares = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]
+    plan = Protocol(shares, 3.0, lr=[[1.0, 9.0], [9.0, 0.5], [0.4, 0.2]])
+    sampler = ReplayBatchSampler([50, 50], FollowProtocol(plan, 4 * batches), 4, batches=batches)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    return sampler, optimizer, LambdaLR(optimizer, sampler.lr)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("first", ["sampler", "scheduler"])
+def test_learning_rates_of_a_plan(workers, first):
+    """The rate is that of the batch trained on, whoever steps first, with workers or without."""
+    sampler, optimizer, scheduler = planned()
+    data = TensorDataset(torch.arange(100))
+    seen = []
+    for (batch,) in DataLoader(data, batch_sampler=sampler, num_workers=workers):
+        seen.append((int((batch >= 50).sum()), optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        for part in (sampler, scheduler) if first == "sampler" else (scheduler, sampler):
+            part.step()
+    assert [new for new, _ in seen] == [0, 0, 4, 4, 2, 2]
+    assert [lr for _, lr in seen] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])
+
+
+def test_planned_rates_where_gradients_are_accumulated():
+    sampler, optimizer, scheduler = planned()
+    rates = []
+    for number, _ in enumerate(sampler):
+        sampler.step()
+        if number % 2:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    assert rates == pytest.approx([0.1, 0.05, 0.03])
+
+
+def test_planned_rates_go_on_from_a_checkpoint():
+    def loop(sampler, optimizer, scheduler, stop=None):
+        seen = []
+        for _ in sampler:
+            seen.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            sampler.step()
+            scheduler.step()
+            if len(seen) == stop:
+                break
+        return seen
+
+    expected = loop(*planned(12))
+    part, resumed, file = planned(12), planned(12), io.BytesIO()
+    seen = loop(*part, 7)
+    torch.save([thing.state_dict() for thing in part], file)
+    file.seek(0)
+    for thing, state in zip(resumed, torch.load(file, weights_only=True), strict=True):
+        thing.load_state_dict(state)
+    assert seen + loop(*resumed) == expected
+
+
+def make(smoothing=0.0, **changes):
+    settings = {"sizes": [5, 9], "batch_size": 2, "batches": 4, "seed": 1} | changes
+    return ReplayBatchSampler(policy=FocusThenReplay(2, smoothing=smoothing), **settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument"),
+    [
+        ({"sizes": [5, 8]}, "sizes"),
+        ({"batch_size": 3}, "global_batch_size"),
+        ({"num_replicas": 2, "rank": 1}, "global_batch_size"),
+        ({"batches": 5}, "batches"),
+        ({"seed": 2}, "seed"),
+        ({"smoothing": 0.5}, "smoothing"),
+    ],
+)
+def test_a_state_of_other_arguments_is_refused_and_changes_nothing(changes, argument):
+    sampler, other = make(), make(**changes)
+    train([sampler], 3, losses=every_other)
+    before = other.state_dict()
+    refusal = f"state.arguments.{argument}"
+    assert refused(refusal, lambda: other.load_state_dict(sampler.state_dict()))
+    assert other.state_dict() == before
+
+
+def test_a_state_of_other_labels_is_refused():
+    one, other = (ReplayBatchSampler.from_labels(x, even(2), 2) for x in ([0, 1, 1], [1, 0, 1]))
+    assert refused("state.arguments.labels", lambda: one.load_state_dict(other.state_dict()))
+
+
+def refused(name, call):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    return caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("sizes", lambda: ReplayBatchSampler([5], even(2), 2)),
+        ("sizes", lambda: ReplayBatchSampler(5, even(1), 2)),
+        ("sizes", lambda: ReplayBatchSampler([0], even(1), 2)),
+        ("sizes", lambda: ReplayBatchSampler([-1], even(1), 2)),
+        ("policy", lambda: ReplayBatchSampler([5], "replay", 2)),
+        ("policy", lambda: ReplayBatchSampler.from_labels([0], None, 2)),
+        ("batch_size", lambda: make(batch_size=0)),
+        ("batches", lambda: make(batches=0)),
+        ("rank", lambda: make(num_replicas=2, rank=2)),
+        ("rank", lambda: make(rank=0)),
+        ("labels", lambda: ReplayBatchSampler.from_labels([0, 2], even(2), 2)),
+        ("labels", lambda: ReplayBatchSampler.from_labels([0.5], even(2), 2)),
+        ("state", lambda: make().load_state_dict({})),
+        ("step", lambda: make().step()),
+        ("policy", lambda: LambdaLR(torch.optim.SGD([torch.zeros(1)]), make().lr)),
+    ],
+)
+def test_bad_input_is_refused(name, call):
+    assert refused(name, call)
+
+
+@pytest.mark.parametrize("losses", [[0.1], "x", np.ones(2), {0: "1"}, {0: 1j}, {0: torch.ones(2)}])
+def test_losses_that_are_none_are_refused_before_anything_is_counted(losses):
+    sampler = make()
+    next(iter(sampler))
+    assert refused("losses", lambda: sampler.step(losses))
+    assert sampler.steps == 0
+
+
+def test_the_example_runs():
+    check_example("practice_torch")
+
+
+def test_the_start_for_practitioners_runs(capsys):
+    page = Path(__file__).parents[3] / "docs" / "start-practitioner.md"
+    names = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)), names)
+    first, second, _ = capsys.readouterr().out.splitlines()
+    before, after = ([float(x) for x in re.findall(r"[\d.]+", line)] for line in (first, second))
+    assert before[0] < 0.2 < 0.5 < before[1]  # task 0 alone is known
+    assert max(after) < 0.25  # both are
+    assert names["sampler"].samples.tolist() == [420, 1680]
