@@ -1,7 +1,5 @@
 """python -m reproduction: compute figures, write their tables and pictures, check their claims."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """What all figures share: claims and their verdicts, tables of many cases, intervals of means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -9,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure as Figure
 
 Tables = dict[str, pd.DataFrame]
 Run = Callable[[Callable[..., Any], list[dict[str, Any]]], list[dict[str, Any]]]
@@ -39,6 +38,20 @@ def pick(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     for column, value in values.items():
         table = table[table[column] == value]
     return table
+
+
+def over(case: Callable[..., Any], **axes: str) -> Callable[..., Tables]:
+    """Return the `compute` of a figure that is a grid of cases.
+
+    `axes`: by the argument of the case, the setting that holds its values; of `seeds`, how many.
+    """
+
+    def compute(run: Run, **settings: Any) -> Tables:
+        values = {axis: settings.pop(name) for axis, name in axes.items()}
+        points = grid(**{axis: range(x) if axis == "seed" else x for axis, x in values.items()})
+        return collect(run, case, points, **settings)
+
+    return compute
 
 
 class Interval(NamedTuple):
@@ -143,12 +156,9 @@ def page(figures: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
         "# The claims in our numbers",
         "",
-        "Made by `python -m reproduction`. A claim is checked in many instances, mostly",
-        "initialisations: it *holds* if it is true in at least 90 % of them (in all where the",
-        "paper says always), *does not hold* if it is false in at least 90 %, and otherwise *depends on",
-        "the initialisation* (or the like); it is *undecided* if noise leaves a single instance",
-        "open, or if there are too few instances for a verdict. Numbers are medians over the",
-        "instances, with 10-90 % ranges in brackets. With `--quick` verdicts say little.",
+        "A claim *holds* if it is true in at least 90 % of the instances (in all where the paper",
+        "says always), *does not hold* if it is false in at least 90 %, and else *depends* on the",
+        "instance. Numbers are medians over instances, with 10-90 % ranges in brackets.",
     ]
     for name, figure in figures.items():
         settings = ", ".join(f"{key} {_short(value)}" for key, value in figure["settings"].items())

@@ -1,7 +1,5 @@
 """The style of all pictures, and the parts that several of them draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,9 +51,10 @@ def task_colour(task: int) -> str:
     return _TASK_COLOURS[task % len(_TASK_COLOURS)]
 
 
-def task_patches(names: Sequence[str]) -> list[Patch]:
-    """Return handles for a legend of the task colours."""
-    return [Patch(color=task_colour(t), label=name) for t, name in enumerate(names)]
+def legend_of_tasks(figure: Any, names: Sequence[str]) -> None:
+    """Put a legend of the task colours above a figure."""
+    handles = [Patch(color=task_colour(t), label=name) for t, name in enumerate(names)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(names))
 
 
 def draw_protocol(axes: Any, protocol: replan.Protocol, colours: Sequence[str] = ()) -> None:

@@ -3,16 +3,13 @@
 The paper's networks have erf units. All its other settings stay as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from reproduction.base import Claim, Run, Tables, pick
-from reproduction.drawing import LOOKS, draw_losses, draw_protocol, figure
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Run, Tables, pick
 from reproduction.theory import dynamics, multitask, similarity
 from reproduction.theory.dynamics import draw_theory_and_sgd
 from reproduction.theory.parts import protocol_of, typical
@@ -52,7 +49,7 @@ def _of(tables: Tables, number: str, activation: str) -> Tables:
 
 def draw(tables: Tables) -> Figure:
     """Draw a row for each activation: losses over time, and against similarity, twice."""
-    picture = figure(7.6, 6.0)
+    picture = drawing.figure(7.6, 6.0)
     rows = picture.subfigures(2, 1, squeeze=False)[:, 0]
     for row, (activation, word) in zip(rows, ACTIVATIONS.items(), strict=True):
         left, right = row.subfigures(1, 2, squeeze=False, width_ratios=[1, 2])[0]
@@ -60,8 +57,8 @@ def draw(tables: Tables) -> Figure:
         _draw_optimum(bar, losses, _of(tables, "2", activation))
         bar.set_title(f"{word}: the optimum", loc="left")
         third, fifth = right.subplots(1, 2, sharey=True)
-        draw_losses(third, _of(tables, "3", activation)["losses"], LOOKS)
-        draw_losses(fifth, _of(tables, "5", activation)["losses"], multitask.NAMES)
+        drawing.draw_losses(third, _of(tables, "3", activation)["losses"], drawing.LOOKS)
+        drawing.draw_losses(fifth, _of(tables, "5", activation)["losses"], multitask.NAMES)
         third.set_title(f"{word}: task 2 after task 1", loc="left")
         fifth.set_title(f"{word}: both from scratch", loc="left")
         fifth.set_ylabel("")
@@ -77,7 +74,9 @@ def _draw_optimum(bar: Any, axes: Any, tables: Tables) -> None:
     begin, end = shown["time"].min(), shown["time"].max()
     ends = pick(shown, time=end).set_index("seed")
     seed = typical(ends[["theory_1", "theory_2"]].mean(axis=1))
-    draw_protocol(bar, protocol_of(pick(tables["protocols"], strategy="optimal", seed=seed)))
+    drawing.draw_protocol(
+        bar, protocol_of(pick(tables["protocols"], strategy="optimal", seed=seed))
+    )
     bar.set(xticks=[])
     draw_theory_and_sgd(axes, pick(shown, seed=seed), begin)
     axes.set(yscale="log", xlabel="time after task 1", ylabel="loss", xlim=(0, end - begin))

@@ -1,20 +1,17 @@
 """Fig. 9: annealed learning rates and the joint optimum beside strategies at a constant rate."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import LOOKS, draw_losses, figure
-from reproduction.theory.parts import by_strategy, continual, loss, rows_of, search_row
+from reproduction.theory import parts
 from reproduction.theory.similarity import at_fixed_rate
 
 FULL = {
@@ -37,8 +34,8 @@ NAMES = {name: look | {"label": f"{name}, η = 1"} for name, look in LOOKS.items
 
 def case(similarity: float, seed: int, steps: int, max_lr: float) -> dict[str, Any]:
     """Return the final losses of all strategies on one problem."""
-    joint = continual(similarity, seed, steps, max_lr=max_lr)
-    plan, steady = replan.solve(joint), replan.solve(continual(similarity, seed, steps))
+    joint = parts.continual(similarity, seed, steps, max_lr=max_lr)
+    plan, steady = replan.solve(joint), replan.solve(parts.continual(similarity, seed, steps))
     losses = at_fixed_rate(joint, steady, seed)
     shares = ([0.5, 0.5], steady.protocol.mean_shares)
     bases = [strategies.interleaved(joint, shares=share) for share in shares]
@@ -48,9 +45,9 @@ def case(similarity: float, seed: int, steps: int, max_lr: float) -> dict[str, A
             schedule(joint, initial=rate, protocol=base, **{parameter: value})
             for base, rate, value in product(bases, rates, values)
         ]
-        losses[name] = loss(joint, min(candidates, key=partial(_rough_loss, joint)))
+        losses[name] = parts.loss(joint, min(candidates, key=partial(_rough_loss, joint)))
     losses["joint optimum"] = plan.loss
-    return {"losses": rows_of(losses), "plans": [search_row(plan, steady)]}
+    return {"losses": parts.rows_of(losses), "plans": [parts.search_row(plan, steady)]}
 
 
 def _rough_loss(problem: replan.Problem, protocol: replan.Protocol) -> float:
@@ -58,9 +55,7 @@ def _rough_loss(problem: replan.Problem, protocol: replan.Protocol) -> float:
     return run.loss if run.status == "ok" else np.inf
 
 
-def compute(run: Run, *, seeds: int, similarities: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses` and `plans`."""
-    return collect(run, case, grid(similarity=similarities, seed=range(seeds)), **settings)
+compute = over(case, similarity="similarities", seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
@@ -74,7 +69,7 @@ def draw(tables: Tables) -> Figure:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 9."""
-    losses = by_strategy(tables["losses"])
+    losses = parts.by_strategy(tables["losses"])
     joint = losses["joint optimum"]
     names = [name for name in NAMES if name != "joint optimum"]
     best = pd.concat([losses[name] for name in names]).groupby(level=0).min()

@@ -1,28 +1,18 @@
 """Curriculum (the follow-up): easy and hard samples, equally many, in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
-from reproduction.drawing import (
-    LOOKS,
-    draw_knob,
-    draw_protocol,
-    figure,
-    legend_above,
-    task_patches,
-)
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Tables, over, pick
+from reproduction.theory import parts
 from reproduction.theory.learning_rate import trained_rate
-from reproduction.theory.parts import loss, minimiser, protocol_of, protocol_rows, search_row
 from reproduction.theory.schedules import by_rate, three_of
 
 FULL = {
@@ -37,10 +27,10 @@ EASY_HARD, HARD_EASY, MIXED = "easy to hard", "hard to easy", "interleaved"
 EASY_HARD_EASY, OPTIMAL = "best easy-hard-easy", "optimal"
 LINES: dict[str, dict[str, Any]] = {
     EASY_HARD: {"color": "#E69F00", "marker": "^", "linestyle": "--"},
-    HARD_EASY: LOOKS["no replay"],
-    MIXED: LOOKS["interleaved 1:1"],
+    HARD_EASY: drawing.LOOKS["no replay"],
+    MIXED: drawing.LOOKS["interleaved 1:1"],
     EASY_HARD_EASY: {"color": "#009E73", "marker": "v", "linestyle": "-."},
-    OPTIMAL: LOOKS["optimal"],
+    OPTIMAL: drawing.LOOKS["optimal"],
 }
 TITLES = {
     "fixed": "learning rate fixed",
@@ -76,25 +66,25 @@ def case(
     pose = partial(_problem, difficulty, steps, duration)
     rates = {"min": 0.0, "max": max_lr}
 
+    def at(log_rate: float) -> replan.Problem:
+        return pose(float(np.exp(log_rate)))
+
     def at_best_rate(value: Callable[[replan.Problem], float]) -> replan.Problem:
         """Return the problem at the constant rate at which its value is smallest."""
         low, high = np.log([0.03 * max_lr, max_lr])
-        return pose(float(np.exp(minimiser(lambda x: value(pose(float(np.exp(x)))), low, high, 9))))
+        return at(parts.minimiser(lambda x: value(at(x)), low, high, 9))
 
     def with_rates(order: replan.Protocol) -> replan.Plan:
         return replan.solve(pose(lr, tasks=False, lr=rates), start=order, starts=0)
 
     problem = pose(lr)
     errors: dict[str, dict[str, float]] = {"fixed": {}, "constant": {}}
-    for name, order in ORDERS.items():
-
-        def error(posed: replan.Problem, order: Any = order) -> float:
-            return loss(posed, order(posed))
-
+    for name in ORDERS:
+        error = partial(_error, name)
         errors["fixed"][name] = error(problem)
         errors["constant"][name] = error(at_best_rate(error))
     annealed = {name: with_rates(ORDERS[name](problem)) for name in (EASY_HARD, HARD_EASY, MIXED)}
-    opening = minimiser(
+    opening = parts.minimiser(
         lambda time: with_rates(_easy_hard_easy(problem, time)).loss, 0.0, duration / 2, 5
     )
     errors["free"] = {name: plan.loss for name, plan in annealed.items()}
@@ -107,24 +97,28 @@ def case(
     }
     return by_rate(
         {rate: errors[rate] | {OPTIMAL: plan.loss} for rate, plan in plans.items()},
-        {rate: search_row(plan) for rate, plan in plans.items()},
-        {rate: protocol_rows({OPTIMAL: plan.protocol}) for rate, plan in plans.items()},
+        {rate: parts.search_row(plan) for rate, plan in plans.items()},
+        {rate: parts.protocol_rows({OPTIMAL: plan.protocol}) for rate, plan in plans.items()},
     )
+
+
+def _error(name: str, problem: replan.Problem) -> float:
+    return parts.loss(problem, ORDERS[name](problem))
 
 
 def _easy_hard_easy(problem: replan.Problem, opening: float) -> replan.Protocol:
     """Return all hard samples in one block, after easy ones for the time `opening`."""
     half = problem.duration / 2
-    parts = [(opening, 0), (half, 1), (half - opening, 0)]
-    kept = [(length, task) for length, task in parts if length > 1e-9 * half]
+    blocks = [(opening, 0), (half, 1), (half - opening, 0)]
+    kept = [(length, task) for length, task in blocks if length > 1e-9 * half]
     return replan.Protocol.from_segments(kept, 2, knobs=problem.settings).split(problem.edges)
 
 
 def _best_easy_hard_easy(problem: replan.Problem) -> replan.Protocol:
     def error(opening: float) -> float:
-        return loss(problem, _easy_hard_easy(problem, opening), rtol=1e-6)
+        return parts.loss(problem, _easy_hard_easy(problem, opening), rtol=1e-6)
 
-    return _easy_hard_easy(problem, minimiser(error, 0.0, problem.duration / 2, 7))
+    return _easy_hard_easy(problem, parts.minimiser(error, 0.0, problem.duration / 2, 7))
 
 
 ORDERS: dict[str, Callable[[replan.Problem], replan.Protocol]] = {
@@ -135,14 +129,12 @@ ORDERS: dict[str, Callable[[replan.Problem], replan.Protocol]] = {
 }
 
 
-def compute(run: Run, *, difficulties: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses`, `plans` and `protocols`."""
-    return collect(run, case, grid(difficulty=difficulties), **settings)
+compute = over(case, difficulty="difficulties")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw how far the orders lie above the optimum, and the optima at three difficulties."""
-    picture = figure(7.2, 5.6)
+    picture = drawing.figure(7.2, 5.6)
     above, below = picture.subfigures(2, 1, squeeze=False)[:, 0]
     panels = above.subplots(1, 3, sharey=True)
     for axes, (rate, title) in zip(panels, TITLES.items(), strict=True):
@@ -151,7 +143,7 @@ def draw(tables: Tables) -> Figure:
             axes.plot(losses.index, 100 * (losses[name] / losses[OPTIMAL] - 1), label=name, **look)
         axes.set(title=title, xlabel="variance Δ of hard inputs")
     panels[0].set(ylabel="error above the optimum, %")
-    legend_above(above, panels[0])
+    drawing.legend_above(above, panels[0])
     fixed, free = (_errors(tables, rate)[OPTIMAL] for rate in ("fixed", "free"))
     shown = three_of(fixed.index)
     axes = below.subplots(
@@ -159,17 +151,17 @@ def draw(tables: Tables) -> Figure:
     )
     for (first, second, curve), at in zip(axes.T, shown, strict=True):
         rows = pick(tables["protocols"], difficulty=at)
-        both = protocol_of(pick(rows, rate="free"))
-        draw_protocol(first, protocol_of(pick(rows, rate="fixed")))
-        draw_protocol(second, both)
+        both = parts.protocol_of(pick(rows, rate="free"))
+        drawing.draw_protocol(first, parts.protocol_of(pick(rows, rate="fixed")))
+        drawing.draw_protocol(second, both)
         first.set_title(f"Δ = {at:g}, errors {fixed[at]:.3f} and {free[at]:.3f}")
-        draw_knob(curve, both, "lr")
+        drawing.draw_knob(curve, both, "lr")
         curve.set(xlabel="training time α")
     axes[2, 0].set_ylim(0, 1.05 * trained_rate(pick(tables["protocols"], rate="free")).max())
     for panel, label in zip(axes[:, 0], ("rate fixed", "rate free", ""), strict=True):
         panel.set_ylabel(label, rotation=0, ha="right", va="center")
     axes[2, 0].set_ylabel("learning rate", rotation=90, ha="center")
-    below.legend(handles=task_patches(["easy", "hard"]), loc="outside upper center", ncols=2)
+    drawing.legend_of_tasks(below, ["easy", "hard"])
     return picture
 
 
@@ -204,15 +196,14 @@ def claims(tables: Tables) -> list[Claim]:
     gain = fixed[others].min(axis=1) / fixed[OPTIMAL]
     spread, free_spread = (x[others].max(axis=1) / x[others].min(axis=1) for x in (constant, free))
 
-    def better(other: str, words: str) -> Claim:
-        words_of = {"fixed": ", fixed rate", "constant": ", best constant rates", "free": ", free"}
+    def better_than(other: str) -> Claim:
         ratios = {rate: errors[other] / errors[EASY_HARD] for rate, errors in kinds.items()}
         return Claim(
-            f"Easy to hard is better than {words}.",
+            f"Easy to hard is better than {other}.",
             "at the fixed rate, and each at its best constant rate",
             (ratios["fixed"] > 1) & (ratios["constant"] > 1),
-            {f"{other} / easy to hard{words_of[rate]}": x for rate, x in ratios.items()},
-            over="difficulty",
+            {f"{other} / easy to hard, {rate} rates": ratio for rate, ratio in ratios.items()},
+            "difficulty",
         )
 
     return [
@@ -226,10 +217,10 @@ def claims(tables: Tables) -> list[Claim]:
                 "in the middle": thirds[1],
                 "in the last": thirds[2],
             },
-            over="difficulty",
+            "difficulty",
         ),
-        better(HARD_EASY, "hard to easy"),
-        better(MIXED, "a mixture"),
+        better_than(HARD_EASY),
+        better_than(MIXED),
         Claim(
             "The optimal curriculum beats easy to hard, hard to easy and a mixture.",
             "at the fixed rate, by at least 1 %",
@@ -238,7 +229,7 @@ def claims(tables: Tables) -> list[Claim]:
                 "best of the three / optimal": gain,
                 "best easy-hard-easy / optimal": fixed[EASY_HARD_EASY] / fixed[OPTIMAL],
             },
-            over="difficulty",
+            "difficulty",
         ),
         Claim(
             "With the learning rate free as well, the optimum is easy to hard.",
@@ -248,20 +239,20 @@ def claims(tables: Tables) -> list[Claim]:
                 "share of hard samples in the first half": halves[0],
                 "optimal at the fixed rate / at a free one": fixed[OPTIMAL] / free[OPTIMAL],
             },
-            over="difficulty",
+            "difficulty",
         ),
         Claim(
             "The learning rate drops where hard samples begin.",
             "by at least 20 % from the last easy step to the first hard one",
             drop <= 0.8,
             {"first rate on hard samples / last on easy ones before": drop},
-            over="difficulty",
+            "difficulty",
         ),
         Claim(
             "With learning rates of their own, the orders differ more (our question).",
             "worst / best of the three orders is larger with free rates than with constant ones",
             free_spread > spread,
             {"worst / best with free rates": free_spread, "with constant ones": spread},
-            over="difficulty",
+            "difficulty",
         ),
     ]

@@ -1,12 +1,8 @@
 """Denoising (the follow-up): how noisy the inputs of an autoencoder should be when."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import LOOKS
 from reproduction.theory import schedules
 from reproduction.theory.schedules import CONSTANT, LINEAR, OPTIMAL, STEP
@@ -34,17 +30,16 @@ def case(test_noise: float, max_lr: float, **training: Any) -> dict[str, Any]:
         "control": {"noise": {"min": 0.0, "max": 0.95}},
         "objective": {"weights": [1.0, 1.0]},
     }  # fmt: skip
-    return schedules.contenders(content, "noise", {NONE: 0.0, TEST: test_noise}, max_lr)
+    tables = schedules.contenders(content, "noise", {NONE: 0.0, TEST: test_noise}, max_lr)
+    for row in tables["losses"]:
+        row["excess"] = row["loss"] - floor(test_noise)
+    return tables
 
 
-def compute(run: Run, *, test_noises: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses`, `plans` and `protocols`; the excess is above the least loss."""
-    tables = collect(run, case, grid(test_noise=test_noises), **settings)
-    excess = tables["losses"]["loss"] - floor(tables["losses"]["test_noise"])
-    return tables | {"losses": tables["losses"].assign(excess=excess)}
+compute = over(case, test_noise="test_noises")
 
 
-def floor(test_noise: Any) -> Any:
+def floor(test_noise: float) -> float:
     """Return the least loss of any weights: that of the best linear filter along the clusters."""
     signal = MEAN + VARIANCE
     return test_noise * signal / ((1 - test_noise) * signal + test_noise)

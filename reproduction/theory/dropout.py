@@ -1,12 +1,8 @@
 """Dropout (the follow-up): how many hidden units to keep when, for students of noisy labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import LOOKS
 from reproduction.theory import schedules
 from reproduction.theory.schedules import CONSTANT, LINEAR, OPTIMAL, STEP
@@ -35,9 +31,7 @@ def case(label_noise: float, max_lr: float, **training: Any) -> dict[str, Any]:
     return schedules.contenders(content, "keep", {NONE: 1.0}, max_lr)
 
 
-def compute(run: Run, *, noises: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses`, `plans` and `protocols`."""
-    return collect(run, case, grid(label_noise=noises), **settings)
+compute = over(case, label_noise="noises")
 
 
 def draw(tables: Tables) -> Figure:

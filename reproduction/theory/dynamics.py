@@ -1,26 +1,16 @@
 """Fig. 2: learning task 2 after task 1 without replay, interleaved and optimally, with real SGD."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
-from reproduction.drawing import (
-    TASK_LINES,
-    draw_median,
-    draw_protocol,
-    figure,
-    legend_above,
-    task_colour,
-)
-from reproduction.theory.parts import continual, protocol_of, protocol_rows, search_row, typical
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Tables, over, pick
+from reproduction.theory import parts
 
 FULL = {"seeds": 10, "steps": 250, "similarity": 0.3, "dimension": 20_000}
 QUICK = FULL | {"seeds": 3, "steps": 50, "dimension": 500}
@@ -34,7 +24,7 @@ def case(
     seed: int, steps: int, similarity: float, dimension: int, activation: str = "erf"
 ) -> dict[str, Any]:
     """Return losses of theory and SGD in both phases, and the protocols of the second."""
-    second = continual(similarity, seed, steps, activation=activation)
+    second = parts.continual(similarity, seed, steps, activation=activation)
     fresh = second.model.start_from_dict({"fresh": {"seed": seed}})
     first = replace(second, start=fresh, duration=CHANGE)
     times = [*np.linspace(*FIRST, 81), *np.linspace(SECOND[0], CHANGE, 21)]
@@ -48,8 +38,8 @@ def case(
         curves += _curves(name, replan.simulate(second, protocol, after=before, **sgd), CHANGE)
     return {
         "curves": curves,
-        "protocols": protocol_rows(protocols),
-        "runs": [{"dimension": dimension} | search_row(plan)],
+        "protocols": parts.protocol_rows(protocols),
+        "runs": [{"dimension": dimension} | parts.search_row(plan)],
     }
 
 
@@ -59,24 +49,22 @@ def _curves(name: str, run: replan.Simulation, begin: float) -> list[dict[str, A
     return table.to_dict("records")
 
 
-def compute(run: Run, *, seeds: int, **settings: Any) -> Tables:
-    """Return the tables `curves`, `protocols` and `runs`."""
-    return collect(run, case, grid(seed=range(seeds)), **settings)
+compute = over(case, seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw, for each strategy, the losses of a typical initialisation under its colour bar."""
     curves = tables["curves"]
-    seed = typical(_final(curves)["optimal"])
-    picture = figure(7.2, 4.0)
+    seed = parts.typical(_final(curves)["optimal"])
+    picture = drawing.figure(7.2, 4.0)
     axes = picture.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
     for i, name in enumerate(NAMES):
-        protocol = protocol_of(pick(tables["protocols"], strategy=name, seed=seed))
+        protocol = parts.protocol_of(pick(tables["protocols"], strategy=name, seed=seed))
         whole = replan.Protocol([[1.0, 0.0]], CHANGE).then(protocol)
         everyone = curves[curves["strategy"].isin(["first phase", name])]
         for j, limits in enumerate((FIRST, SECOND)):
             bar, panel = axes[:, 2 * i + j]
-            draw_protocol(bar, whole)
+            drawing.draw_protocol(bar, whole)
             bar.set(xlim=limits, xticks=[])
             _draw_losses(panel, everyone[everyone["time"].between(*limits)], seed)
             panel.set(xlim=limits, yscale="log", ylim=(1e-7, 0.5))
@@ -87,13 +75,13 @@ def draw(tables: Tables) -> Figure:
         panel.tick_params(left=False, which="both")
     axes[1, 0].set_ylabel("loss")
     picture.supxlabel("training time α", fontsize=9)
-    legend_above(picture, axes[1, 0])
+    drawing.legend_above(picture, axes[1, 0])
     return picture
 
 
 def _draw_losses(axes: Any, everyone: pd.DataFrame, seed: int) -> None:
     mean = everyone.assign(mean=everyone[_THEORY].mean(axis=1))
-    draw_median(axes, mean, x="time", y="mean", color="0.5", linewidth=0)
+    drawing.draw_median(axes, mean, x="time", y="mean", color="0.5", linewidth=0)
     draw_theory_and_sgd(axes, pick(mean, seed=seed))
     one = pick(mean, seed=seed)
     axes.plot(one["time"], one["mean"], "k:", label="mean of both")
@@ -103,8 +91,8 @@ def _draw_losses(axes: Any, everyone: pd.DataFrame, seed: int) -> None:
 def draw_theory_and_sgd(axes: Any, one: pd.DataFrame, begin: float = 0.0) -> None:
     """Draw the losses of one initialisation: theory as lines, SGD as crosses."""
     some = one.iloc[:: max(1, len(one) // 16)]
-    for t, line in enumerate(TASK_LINES[:2]):
-        look: dict[str, Any] = {"color": task_colour(t)}
+    for t, line in enumerate(drawing.TASK_LINES[:2]):
+        look: dict[str, Any] = {"color": drawing.task_colour(t)}
         label = f"task {t + 1}"
         axes.plot(one["time"] - begin, one[_THEORY[t]], linestyle=line, label=label, **look)
         axes.plot(some["time"] - begin, some[_SGD[t]], "x", markersize=4, **look)
@@ -130,7 +118,7 @@ def claims(tables: Tables) -> list[Claim]:
     ends = gaps[gaps["time"] == gaps["time"].max()]
     relative = (ends["gap"] / ends[_THEORY].max(axis=1)).groupby(ends["seed"]).max()
     optima = pick(tables["protocols"], strategy="optimal").groupby("seed")
-    focus = pd.Series({seed: protocol_of(rows).focus_length(1) for seed, rows in optima})
+    focus = pd.Series({seed: parts.protocol_of(rows).focus_length(1) for seed, rows in optima})
     no_replay, interleaved, optimal = (final[name] for name in NAMES)
     return [
         Claim(

@@ -1,17 +1,14 @@
 """Fig. 4: tasks and learning rate optimised together, one curve of rates for each task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
-from reproduction.drawing import draw_knob, draw_protocol, figure, task_patches
-from reproduction.theory.parts import continual, protocol_of, protocol_rows, search_row, typical
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Tables, over, pick
+from reproduction.theory import parts
 
 FULL = {"seeds": 10, "steps": 250, "similarity": 0.3, "max_lr": 10.0}
 QUICK = FULL | {"seeds": 2, "steps": 50}
@@ -19,35 +16,33 @@ QUICK = FULL | {"seeds": 2, "steps": 50}
 
 def case(seed: int, steps: int, similarity: float, max_lr: float) -> dict[str, Any]:
     """Return the joint optimum of one problem, and the optimum with a constant learning rate."""
-    plan = replan.solve(continual(similarity, seed, steps, max_lr=max_lr))
-    steady = replan.solve(continual(similarity, seed, steps))
+    plan = replan.solve(parts.continual(similarity, seed, steps, max_lr=max_lr))
+    steady = replan.solve(parts.continual(similarity, seed, steps))
     losses = {"joint": plan.loss, "constant": steady.loss}
     return {
-        "protocols": protocol_rows({"optimal": plan.protocol}),
-        "losses": [losses | search_row(plan, steady)],
+        "protocols": parts.protocol_rows({"optimal": plan.protocol}),
+        "losses": [losses | parts.search_row(plan, steady)],
     }
 
 
-def compute(run: Run, *, seeds: int, **settings: Any) -> Tables:
-    """Return the tables `protocols` and `losses`."""
-    return collect(run, case, grid(seed=range(seeds)), **settings)
+compute = over(case, seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw the learning rates of three initialisations under their colour bars."""
     protocols, losses = tables["protocols"], tables["losses"].set_index("seed")["joint"]
     order = losses.sort_values().index
-    shown = {"smallest loss": order[0], "typical": typical(losses), "largest loss": order[-1]}
-    picture = figure(7.2, 3.0)
+    shown = {"smallest loss": order[0], "typical": parts.typical(losses), "largest loss": order[-1]}
+    picture = drawing.figure(7.2, 3.0)
     axes = picture.subplots(2, 3, sharex=True, sharey="row", height_ratios=[1, 9])
     for (bar, curve), (name, seed) in zip(axes.T, shown.items(), strict=True):
-        protocol = protocol_of(pick(protocols, seed=seed))
-        draw_protocol(bar, protocol)
+        protocol = parts.protocol_of(pick(protocols, seed=seed))
+        drawing.draw_protocol(bar, protocol)
         bar.set_title(f"{name}, {losses[seed]:.2g}")
-        draw_knob(curve, protocol, "lr")
+        drawing.draw_knob(curve, protocol, "lr")
         curve.set(xlabel="training time α", xlim=(0, protocol.duration))
     axes[1, 0].set(ylim=(0, 1.05 * trained_rate(protocols).max()), ylabel="learning rate")
-    picture.legend(handles=task_patches(["task 1", "task 2"]), loc="outside upper right", ncols=2)
+    drawing.legend_of_tasks(picture, ["task 1", "task 2"])
     return picture
 
 
@@ -91,7 +86,7 @@ def claims(tables: Tables) -> list[Claim]:
 
 def _describe(steps: pd.DataFrame) -> dict[str, float]:
     """Return how a plan's rates behave in the focus phase, and from step to step after it."""
-    focus = protocol_of(steps).focus_length(1)
+    focus = parts.protocol_of(steps).focus_length(1)
     opening = steps["lr_2"][steps["start"] < focus].to_numpy()
     lowest, last = (opening.min(), opening[-1]) if opening.size else (0.0, 0.0)
     later = steps[steps["start"] >= focus]

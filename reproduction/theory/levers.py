@@ -3,14 +3,10 @@
 The paper controls the tasks at a fixed learning rate, and both together.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from matplotlib.figure import Figure
-
 import replan
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
+from reproduction.base import Claim, Figure, Tables, over, pick
 from reproduction.drawing import draw_median, figure, legend_above
 from reproduction.theory.parts import by_strategy, continual, rows_of
 
@@ -30,15 +26,11 @@ LOOKS: dict[str, dict[str, Any]] = {
     "rates": {"color": "#33BBEE", "marker": "D", "linestyle": "--", "band": False},
     "all": {"color": "#663333", "marker": "P", "linestyle": "-"},
 }
-WORDS = {
-    "nothing": "nothing: equal shares, η = 1",
-    "share": "share: constant, η = 1",
-    "timing": "timing: shares over time, η = 1",
-    "rate": "rate: constant, equal shares",
-    "curve": "curve of the rate, equal shares",
-    "rates": "rates: a curve per task, constant shares",
-    "all": "all: shares and rates over time",
-}
+WORDS = (
+    "nothing: equal shares, η = 1", "share: constant, η = 1", "timing: shares over time, η = 1",
+    "rate: constant, equal shares", "curve of the rate, equal shares",
+    "rates: a curve per task, constant shares", "all: shares and rates over time",
+)  # fmt: skip
 
 
 def case(similarity: float, seed: int, steps: int, max_lr: float) -> dict[str, Any]:
@@ -58,9 +50,7 @@ def case(similarity: float, seed: int, steps: int, max_lr: float) -> dict[str, A
     return {name: rows_of(x, "lever") for name, x in tables.items()} | {"plans": [plan]}
 
 
-def compute(run: Run, *, seeds: int, similarities: list[float], **settings: Any) -> Tables:
-    """Return the tables `levers`, `without` and `plans`."""
-    return collect(run, case, grid(similarity=similarities, seed=range(seeds)), **settings)
+compute = over(case, similarity="similarities", seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
@@ -68,9 +58,9 @@ def draw(tables: Tables) -> Figure:
     alone, rest = (by_strategy(tables[x], "lever") for x in ("levers", "without"))
     picture = figure(7.6, 4.2)
     losses, added = picture.subplots(1, 2)
-    for name, look in LOOKS.items():
+    for (name, look), words in zip(LOOKS.items(), WORDS, strict=True):
         chosen = pick(tables["levers"], lever=name)
-        draw_median(losses, chosen, x="similarity", y="loss", label=WORDS[name], **look)
+        draw_median(losses, chosen, x="similarity", y="loss", label=words, **look)
         if name not in ("nothing", "all"):
             gain = 100 * (1 - alone["all"] / rest[name])
             shown = gain.melt(ignore_index=False, value_name="gain")
@@ -90,6 +80,7 @@ def claims(tables: Tables) -> list[Claim]:
     equal = (1 - alone["all"] / rest["share"]).median(axis=1)
     curve = (1 - alone["curve"] / rate).median(axis=1)
     beats = (rate / timing).median(axis=1)
+    best_rate, best_timing = ((1 - x / alone["nothing"]).median(axis=1) for x in (rate, timing))
     return [
         Claim(
             "At η = 1 the timing of replay pays: it beats the best constant share.",
@@ -117,12 +108,8 @@ def claims(tables: Tables) -> list[Claim]:
             beats < 1.0,
             {
                 "best constant rate / best timing, median over γ": beats,
-                "best rate below nothing, median over γ": (1 - rate / alone["nothing"]).median(
-                    axis=1
-                ),
-                "best timing below nothing, median over γ": (1 - timing / alone["nothing"]).median(
-                    axis=1
-                ),
+                "best rate below nothing, median over γ": best_rate,
+                "best timing below nothing, median over γ": best_timing,
             },
         ),
         Claim(

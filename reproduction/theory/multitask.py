@@ -1,25 +1,12 @@
 """Fig. 5: both tasks from scratch, sequentially, interleaved and optimally."""
 
-from __future__ import annotations
-
 from typing import Any
-
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import LOOKS
-from reproduction.theory.parts import (
-    by_strategy,
-    draw_against_similarity,
-    largest_inside,
-    loss,
-    protocol_rows,
-    rows_of,
-    search_row,
-    two_tasks,
-)
+from reproduction.theory import parts
 
 FULL = {
     "seeds": 10,
@@ -38,40 +25,38 @@ NAMES = {
 
 def case(similarity: float, seed: int, activation: str = "erf", **training: Any) -> dict[str, Any]:
     """Return the final losses of all strategies on one problem; sequential is both orders' mean."""
-    content = {"model": two_tasks(similarity, activation), "start": {"fresh": {"seed": seed}}}
+    content = {"model": parts.two_tasks(similarity, activation), "start": {"fresh": {"seed": seed}}}
     problem = replan.Problem.from_dict(content | {"training": training})
     plan = replan.solve(problem)
     orders = [strategies.sequential(problem, order=order) for order in ([0, 1], [1, 0])]
     losses = {
-        "sequential": sum(loss(problem, protocol) for protocol in orders) / 2,
-        "interleaved 1:1": loss(problem, strategies.interleaved(problem)),
+        "sequential": sum(parts.loss(problem, protocol) for protocol in orders) / 2,
+        "interleaved 1:1": parts.loss(problem, strategies.interleaved(problem)),
         "optimal": plan.loss,
     }
     return {
-        "losses": rows_of(losses),
-        "plans": [search_row(plan)],
-        "protocols": protocol_rows({"optimal": plan.protocol}),
+        "losses": parts.rows_of(losses),
+        "plans": [parts.search_row(plan)],
+        "protocols": parts.protocol_rows({"optimal": plan.protocol}),
     }
 
 
-def compute(run: Run, *, seeds: int, similarities: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses`, `plans` and `protocols`."""
-    return collect(run, case, grid(similarity=similarities, seed=range(seeds)), **settings)
+compute = over(case, similarity="similarities", seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    return draw_against_similarity(tables, NAMES)
+    return parts.draw_against_similarity(tables, NAMES)
 
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 5."""
-    losses = by_strategy(tables["losses"])
+    losses = parts.by_strategy(tables["losses"])
     sequential, interleaved = losses["sequential"], losses["interleaved 1:1"]
     rise = interleaved.pct_change(axis=1).iloc[:, 1:].max(axis=1)
     gain = 1 - losses["optimal"] / interleaved
     return [
-        largest_inside(
+        parts.largest_inside(
             "Learning one task after the other is worst at an intermediate similarity.", sequential
         ),
         Claim(

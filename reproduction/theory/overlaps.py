@@ -1,17 +1,14 @@
 """Fig. 8: readout weights and cosine similarities under the optimum, for four similarities."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
-from reproduction.drawing import draw_median, figure, legend_above, task_colour
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Tables, over, pick
 from reproduction.theory.parts import continual, search_row
 
 FULL = {"seeds": 10, "steps": 250, "similarities": [0.1, 0.3, 0.6, 0.9]}
@@ -46,31 +43,29 @@ def case(similarity: float, seed: int, steps: int) -> dict[str, Any]:
     return {"overlaps": pd.concat(parts).to_dict("records"), "plans": [search_row(plan)]}
 
 
-def compute(run: Run, *, seeds: int, steps: int, similarities: list[float]) -> Tables:
-    """Return the tables `overlaps` (of each task and hidden unit) and `plans`."""
-    return collect(run, case, grid(similarity=similarities, seed=range(seeds)), steps=steps)
+compute = over(case, similarity="similarities", seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw readouts above and cosines below, a column per similarity, medians with bands."""
     table = tables["overlaps"]
     similarities = np.unique(table["similarity"])
-    picture = figure(7.2, 3.9)
+    picture = drawing.figure(7.2, 3.9)
     axes = picture.subplots(2, len(similarities), sharex=True, sharey="row", squeeze=False)
     for (upper, lower), similarity in zip(axes.T, similarities, strict=True):
         for (task, unit), rows in pick(table, similarity=similarity).groupby(["task", "unit"]):
             look: dict[str, Any] = {
-                "color": task_colour(task - 1),
+                "color": drawing.task_colour(task - 1),
                 "linestyle": "-" if task == unit else ":",
                 "label": f"task {task}, unit {unit}",
             }
-            draw_median(upper, rows, x="time", y="readout", **look)
-            draw_median(lower, rows, x="time", y="cosine", **look)
+            drawing.draw_median(upper, rows, x="time", y="readout", **look)
+            drawing.draw_median(lower, rows, x="time", y="cosine", **look)
         upper.set_title(f"γ = {similarity:g}")
     axes[0, 0].set_ylabel("readout $|v_k^{(t)}|$")
     axes[1, 0].set_ylabel("cosine similarity")
     picture.supxlabel("training time α", fontsize=9)
-    legend_above(picture, axes[0, 0])
+    drawing.legend_above(picture, axes[0, 0])
     return picture
 
 

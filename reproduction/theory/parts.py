@@ -1,17 +1,14 @@
 """What several figures of the theory need: the paper's problem, plans and protocols as rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
-from reproduction.base import Claim, Tables, pick
-from reproduction.drawing import draw_losses, draw_protocol, figure, task_patches
+from reproduction.base import Claim, Figure, Tables, pick
+from reproduction.drawing import draw_losses, draw_protocol, figure, legend_of_tasks
 
 SHOWN = (0.1, 0.3, 0.6, 0.9)  # similarities whose protocols are drawn, where they were computed
 
@@ -136,5 +133,5 @@ def draw_against_similarity(tables: Tables, looks: dict[str, dict[str, Any]]) ->
         bar.set_ylabel(f"γ = {gamma:g}", rotation=0, ha="right", va="center")
     bars[-1].tick_params(bottom=True)
     bars[-1].set_xlabel("training time α")
-    right.legend(handles=task_patches(["task 1", "task 2"]), loc="outside upper center", ncols=2)
+    legend_of_tasks(right, ["task 1", "task 2"])
     return picture

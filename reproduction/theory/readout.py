@@ -1,15 +1,12 @@
 """Appendix B: how long the readout takes to suppress the wrong unit, predicted and measured."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import replan
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import figure
 
 FULL = {"similarities": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97]}
@@ -64,9 +61,7 @@ def case(similarity: float) -> dict[str, Any]:
     return {"timescales": [row]}
 
 
-def compute(run: Run, *, similarities: list[float]) -> Tables:
-    """Return the table `timescales`, η = 1."""
-    return collect(run, case, grid(similarity=similarities))
+compute = over(case, similarity="similarities")
 
 
 def draw(tables: Tables) -> Figure:

@@ -3,17 +3,14 @@
 The paper's optima know the overlaps of their start.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
+from reproduction.base import Claim, Figure, Run, Tables, collect, grid, pick
 from reproduction.drawing import draw_median, figure, legend_above
 from reproduction.theory.parts import continual, loss, search_row
 
@@ -56,11 +53,12 @@ def knowing(similarity: float, steps: int, tests: int) -> dict[str, Any]:
 
 
 def case(
-    similarity: float, members: int, repeat: int, steps: int, tests: int, apart: int
+    against: str, similarity: float, members: int, repeat: int, steps: int, tests: int, apart: int
 ) -> dict[str, Any]:
     """Return the losses, on unseen starts, of the protocol that is best for some others.
 
-    Draws of members begin `apart` from each other. `seen`: the mean regret on those starts.
+    Draws of members begin `apart` from each other; `against` is a label. `seen`: the mean regret on
+    the members themselves.
     """
     first = tests + repeat * apart
     problems = [continual(similarity, first + i, steps) for i in range(members)]
@@ -86,38 +84,39 @@ def compute(
 ) -> Tables:  # fmt: skip
     """Return the tables `losses`, by similarity and by members, and `plans`."""
     common: dict[str, Any] = {"steps": steps, "tests": tests}
-    known = collect(run, knowing, grid(similarity=sorted({*similarities, similarity})), **common)[
-        "losses"
-    ]
-    points = {
-        "similarity": grid(similarity=similarities, members=[members], repeat=[0]),
-        "members": grid(similarity=[similarity], members=counts, repeat=range(repeats)),
-    }
-    tables: dict[str, list[pd.DataFrame]] = {"losses": [], "plans": []}
-    for against, some in points.items():
-        made = collect(run, case, some, **common, apart=max(counts))
-        beside = pd.DataFrame(some).merge(known)
-        means = pd.concat([made["losses"], beside]).groupby([*_POINT, "strategy"])["loss"].mean()
-        unseen = (means.unstack()[ONE] - means.unstack()[OWN]).rename("unseen").reset_index()
-        tables["losses"].append(pd.concat([made["losses"], beside]).assign(against=against))
-        tables["plans"].append(made["plans"].merge(unseen).assign(against=against))
-    return {name: pd.concat(parts) for name, parts in tables.items()}
+    values = sorted({*similarities, similarity})
+    known = collect(run, knowing, grid(similarity=values), **common)["losses"]
+    points = grid(against=["similarity"], similarity=similarities, members=[members], repeat=[0])
+    points += grid(
+        against=["members"], similarity=[similarity], members=counts, repeat=range(repeats)
+    )
+    tables = collect(run, case, points, **common, apart=max(counts))
+    losses = pd.concat([tables["losses"], pd.DataFrame(points).merge(known)])
+    return tables | {"losses": losses}
+
+
+def _means(losses: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Return mean losses over the starts tested: a row for each point, a column each."""
+    some = pick(losses, against=against)
+    return some.pivot_table(index=_POINT, columns="strategy", values="loss")
+
+
+def _regrets(tables: Tables) -> pd.DataFrame:
+    """Return the mean regrets of one protocol on `seen` and `unseen` starts, by members."""
+    means = _means(tables["losses"], "members")
+    regrets = pick(tables["plans"], against="members").set_index(_POINT)[["seen"]]
+    return regrets.assign(unseen=means[ONE] - means[OWN])
 
 
 def closed(losses: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return how much of the gap between interleaved and the own optimum each strategy closes.
-
-    Of means over the members tested; a row for each point, a column for each strategy.
-    """
-    some = pick(losses, against=against)
-    means = some.pivot_table(index=_POINT, columns="strategy", values="loss")
-    worst, best = means[MIXED], means[OWN]
-    return means.rsub(worst, axis=0).div(worst - best, axis=0)
+    """Return how much of the gap between interleaved and the own optimum each strategy closes."""
+    means = _means(losses, against)
+    return means.rsub(means[MIXED], axis=0).div(means[MIXED] - means[OWN], axis=0)
 
 
 def draw(tables: Tables) -> Figure:
     """Draw losses against similarity, and parts of the gap and regrets against members."""
-    losses, many = tables["losses"], pick(tables["plans"], against="members")
+    losses, regrets = tables["losses"], _regrets(tables)
     picture = figure(9.6, 3.9)
     left, middle, right = picture.subplots(1, 3)
     for name, look in LOOKS.items():
@@ -130,12 +129,13 @@ def draw(tables: Tables) -> Figure:
     middle.set(ylabel="of the gap that is closed, %")
     for part, line in (("seen", ":"), ("unseen", "-")):
         look = LOOKS[ONE] | {"linestyle": line, "band": True, "label": f"one protocol, {part}"}
-        draw_median(right, many, x="members", y=part, **look)
+        draw_median(right, regrets, x="members", y=part, **look)
     right.set(ylabel="mean regret against own optima")
     right.legend()
+    counts = regrets.index.unique("members")
     for axes in (middle, right):
         axes.set(xscale="log", xlabel="members")
-        axes.set_xticks(np.unique(many["members"]), np.unique(many["members"]))
+        axes.set_xticks(counts, counts)
         axes.set_xticks([], minor=True)
     legend_above(picture, left)
     return picture
@@ -145,8 +145,8 @@ def claims(tables: Tables) -> list[Claim]:
     """Check what somebody who knows nothing should do."""
     by_similarity, by_members = (closed(tables["losses"], x) for x in ("similarity", "members"))
     one, rule = by_similarity[ONE], by_similarity[RULE]
-    many = pick(tables["plans"], against="members")
-    gaps = (many["unseen"] - many["seen"]).groupby(many["members"]).mean()
+    regrets = _regrets(tables)
+    gaps = (regrets["unseen"] - regrets["seen"]).groupby("members").mean()
     positive = gaps[gaps > 0]
     slope = np.nan
     if len(positive) > 1:  # a gap that is not positive has no logarithm

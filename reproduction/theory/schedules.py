@@ -1,34 +1,24 @@
 """Schedules of one knob: the optimum beside constant values and simple schedules at their best."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Tables, pick
-from reproduction.drawing import LOOKS, draw_knob, figure, legend_above, plain_ticks
-from reproduction.theory.parts import (
-    loss,
-    minimiser,
-    protocol_of,
-    protocol_rows,
-    rows_of,
-    search_row,
-)
+from reproduction import drawing
+from reproduction.base import Figure, Tables, pick
+from reproduction.theory import parts
 
 CONSTANT, LINEAR, STEP, OPTIMAL = "best constant", "best linear", "best step", "optimal"
 STYLES: dict[str, dict[str, Any]] = {
-    CONSTANT: LOOKS["interleaved 1:1"],
+    CONSTANT: drawing.LOOKS["interleaved 1:1"],
     LINEAR: {"color": "#009E73", "marker": "^", "linestyle": "--"},
     STEP: {"color": "#E69F00", "marker": "v", "linestyle": "-."},
-    OPTIMAL: LOOKS["optimal"],
+    OPTIMAL: drawing.LOOKS["optimal"],
 }
 _POINTS = {1: 11, 2: 7}  # of a grid along each of its settings, before the best is refined
 
@@ -36,7 +26,7 @@ _POINTS = {1: 11, 2: 7}  # of a grid along each of its settings, before the best
 def by_rate(losses: dict[str, Any], plans: dict[str, Any], protocols: dict[str, Any]) -> Any:
     """Return the tables of a case, from what there is for each kind of learning rate."""
     return {
-        "losses": [row | {"rate": rate} for rate, x in losses.items() for row in rows_of(x)],
+        "losses": [row | {"rate": rate} for rate, x in losses.items() for row in parts.rows_of(x)],
         "plans": [row | {"rate": rate} for rate, row in plans.items()],
         "protocols": [row | {"rate": rate} for rate, rows in protocols.items() for row in rows],
     }
@@ -63,7 +53,7 @@ def contenders(
         STEP: search(partial(_step, first=off), [values, (0.0, problem.duration)]),
         OPTIMAL: plan.protocol,
     }
-    losses = {name: loss(problem, protocol) for name, protocol in protocols.items()}
+    losses = {name: parts.loss(problem, protocol) for name, protocol in protocols.items()}
     for name in (LINEAR, STEP):  # a constant is one of each, and their searches may end elsewhere
         losses[name] = min(losses[name], losses[CONSTANT])
     free = _with_free_rate(content, knob, fixed, max_lr, plan.protocol)
@@ -73,8 +63,8 @@ def contenders(
     }
     return by_rate(
         {"fixed": losses, "free": {name: found.loss for name, found in free.items()}},
-        {"fixed": search_row(plan), "free": search_row(free[OPTIMAL])},
-        {rate: protocol_rows(made, (knob, "lr")) for rate, made in shown.items()},
+        {"fixed": parts.search_row(plan), "free": parts.search_row(free[OPTIMAL])},
+        {rate: parts.protocol_rows(made, (knob, "lr")) for rate, made in shown.items()},
     )
 
 
@@ -96,7 +86,9 @@ def _with_free_rate(
 
     plans = {name: steady(value) for name, value in fixed.items()}
     limits = content["control"][knob]
-    value = minimiser(lambda value: steady(value).loss, limits["min"], limits["max"], points=5)
+    value = parts.minimiser(
+        lambda value: steady(value).loss, limits["min"], limits["max"], points=5
+    )
     best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
     both = replan.Problem.from_dict(content | {"control": content["control"] | {"lr": lr}})
     joint = [replan.solve(both, start=start, starts=0) for start in (best.protocol, optimum)]
@@ -119,7 +111,7 @@ def _searched(
         return _with(problem, knob, schedule(problem, *values))
 
     points = _POINTS[len(bounds)]
-    return protocol(brute(lambda x: loss(problem, protocol(x), rtol=1e-6), bounds, Ns=points))
+    return protocol(brute(lambda x: parts.loss(problem, protocol(x), rtol=1e-6), bounds, Ns=points))
 
 
 def _constant(problem: replan.Problem, value: float) -> Any:
@@ -171,7 +163,7 @@ def draw(
     `value`, `loss`: the column of the losses and its label. `looks`: of the constant contenders.
     """
     looks, label = looks | STYLES, x.replace("_", " ")
-    picture = figure(7.2, 7.0)
+    picture = drawing.figure(7.2, 7.0)
     above, below = picture.subfigures(2, 1, squeeze=False, height_ratios=[4, 5])[:, 0]
     left, right = above.subplots(1, 2)
     for rate, form in (("fixed", {}), ("free", {"linewidth": 0.8, "markerfacecolor": "white"})):
@@ -180,7 +172,7 @@ def draw(
             left.plot(losses.index, losses[name], **looks[name] | form)
         left.plot([], [], "ko-", label=f"learning rate {rate}", **form)
     left.set(yscale="log", xlabel=label, ylabel=loss)
-    plain_ticks(left)
+    drawing.plain_ticks(left)
     left.legend()
     losses = wide(tables, x, "fixed", value)
     for name, look in looks.items():
@@ -189,7 +181,7 @@ def draw(
     right.set(title="learning rate fixed", xlabel=label, ylabel="above the optimum, %")
     right.set_ylim(bottom=-0.2)
     right.yaxis.set_major_formatter("{x:g}")
-    legend_above(above, right, ncols=len(looks))
+    drawing.legend_above(above, right, ncols=len(looks))
     _draw_schedules(below, tables["protocols"], x, knob)
     return picture
 
@@ -211,11 +203,11 @@ def _draw_schedules(part: Any, protocols: pd.DataFrame, x: str, knob: str) -> No
             colour = STYLES[CONSTANT]["color"]
             panel.plot(middle, steady[f"{name}_1"], color=colour, linewidth=1.0, label=CONSTANT)
             optimum = pick(some, strategy=OPTIMAL, **{x: at})
-            draw_knob(panel, protocol_of(optimum, (knob, "lr")), name)
+            drawing.draw_knob(panel, parts.protocol_of(optimum, (knob, "lr")), name)
         panels[0].plot([], [], color="black", linewidth=2.2, label=OPTIMAL)
         panels[0].set(ylabel=label, ylim=(0, 1.1 * some[f"{name}_1"].max() or 1.0))
     for panel, at in zip(axes[0], shown, strict=True):
         panel.set_title(f"{x.replace('_', ' ')} {at:g}")
     for panel in axes[-1]:
         panel.set_xlabel("training time α")
-    legend_above(part, axes[0, 0])
+    drawing.legend_above(part, axes[0, 0])

@@ -1,26 +1,14 @@
 """Fig. 3: the final loss of five strategies against the similarity of the tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid
+from reproduction.base import Claim, Figure, Tables, over
 from reproduction.drawing import LOOKS
-from reproduction.theory.parts import (
-    by_strategy,
-    continual,
-    draw_against_similarity,
-    largest_inside,
-    loss,
-    protocol_rows,
-    rows_of,
-    search_row,
-)
+from reproduction.theory import parts
 
 FULL = {"seeds": 10, "steps": 250, "similarities": [round(0.05 * i, 2) for i in range(1, 20)]}
 QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
@@ -28,7 +16,7 @@ QUICK = {"seeds": 3, "steps": 50, "similarities": [0.0, 0.1, 0.3, 0.6, 0.9]}
 
 def case(similarity: float, seed: int, steps: int, activation: str = "erf") -> dict[str, Any]:
     """Return the final losses of all strategies on one problem, and what the optimum looks like."""
-    problem = continual(similarity, seed, steps, activation=activation)
+    problem = parts.continual(similarity, seed, steps, activation=activation)
     plan = replan.solve(problem)
     focus, share = plan.protocol.focus_length(1), plan.protocol.mean_shares
     old, new = plan.trajectory.losses_at([focus])[0]
@@ -40,9 +28,9 @@ def case(similarity: float, seed: int, steps: int, activation: str = "erf") -> d
         "meeting": strategies.focus_then_replay(problem).focus_length(1),
     }
     return {
-        "losses": rows_of(losses),
-        "plans": [optimum | search_row(plan)],
-        "protocols": protocol_rows({"optimal": plan.protocol}),
+        "losses": parts.rows_of(losses),
+        "plans": [optimum | parts.search_row(plan)],
+        "protocols": parts.protocol_rows({"optimal": plan.protocol}),
     }
 
 
@@ -57,22 +45,20 @@ def at_fixed_rate(problem: replan.Problem, plan: replan.Plan, seed: int) -> dict
             problem, protocol=plan.protocol, after=focus, seed=seed
         ),
     }
-    return {name: loss(problem, x) for name, x in protocols.items()} | {"optimal": plan.loss}
+    return {name: parts.loss(problem, x) for name, x in protocols.items()} | {"optimal": plan.loss}
 
 
-def compute(run: Run, *, seeds: int, similarities: list[float], **settings: Any) -> Tables:
-    """Return the tables `losses`, `plans` and `protocols`."""
-    return collect(run, case, grid(similarity=similarities, seed=range(seeds)), **settings)
+compute = over(case, similarity="similarities", seed="seeds")
 
 
 def draw(tables: Tables) -> Figure:
     """Draw losses against similarity, and the optimum's colour bars for four similarities."""
-    return draw_against_similarity(tables, LOOKS)
+    return parts.draw_against_similarity(tables, LOOKS)
 
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 3."""
-    losses, plans = by_strategy(tables["losses"]), tables["plans"]
+    losses, plans = parts.by_strategy(tables["losses"]), tables["plans"]
     optimal = losses["optimal"]
     least, ends = optimal.min(axis=1), optimal.iloc[:, [0, -1]].min(axis=1)
     excess = losses["optimal, revision shuffled"] / optimal - 1
@@ -80,7 +66,7 @@ def claims(tables: Tables) -> list[Claim]:
     ratio = plans.pivot_table(index="seed", columns="similarity", values="loss_ratio")
     near = ((ratio > 0.5) & (ratio < 2)).mean(axis=1)
     return [
-        largest_inside(
+        parts.largest_inside(
             "Without replay the loss is largest at an intermediate similarity.",
             losses["no replay"],
         ),

@@ -5,30 +5,30 @@ with few switches may mix tasks within a step, so that none gains or loses by th
 alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Interval, Run, Tables, collect, grid, mean_interval, pick
-from reproduction.drawing import draw_protocol, figure, plain_ticks
-from reproduction.theory.parts import (
-    loss,
-    minimiser,
-    protocol_of,
-    protocol_rows,
-    search_row,
-    typical,
+from reproduction import drawing
+from reproduction.base import (
+    Claim,
+    Figure,
+    Interval,
+    Run,
+    Tables,
+    collect,
+    grid,
+    mean_interval,
+    pick,
 )
+from reproduction.theory import parts
 
 FULL = {
     "seeds": 10,
@@ -90,8 +90,8 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
     The plan with few `switches` per arrival, curves and protocols are for `most` tasks only.
     """
     problem = stream(tasks, seed, **settings)
-    share = minimiser(
-        lambda share: loss(problem, fixed_share(problem, share), rtol=1e-4), 0.0, 1.0, 11
+    share = parts.minimiser(
+        lambda share: parts.loss(problem, fixed_share(problem, share), rtol=1e-4), 0.0, 1.0, 11
     )
     fixed = fixed_share(problem, share)
     plan = replan.solve(problem, replan.Relax(starts=1, tolerance=_TOLERANCE), start=fixed)
@@ -107,21 +107,17 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
         NO_REPLAY: strategies.no_replay(problem),
     }
     runs = {name: replan.evaluate(problem, protocol) for name, protocol in protocols.items()}
-    ends = [
-        # with two tasks, both there from the beginning, forgetting is not defined
-        {
-            "strategy": name,
-            "loss": run.loss,
-            "forgetting": run.transfer and run.transfer.means["forgetting"],
-        }
-        for name, run in runs.items()
-    ]
+    ends = []
+    for name, run in runs.items():
+        # with two tasks, which are both there from the beginning, forgetting is not defined
+        forgetting = None if run.transfer is None else run.transfer.means["forgetting"]
+        ends.append({"strategy": name, "loss": run.loss, "forgetting": forgetting})
     row = {
         "share": share,
         "one_task_loss": plan.loss,
         "residual": plan.certificate.pmp_residual / plan.loss,
     }
-    tables: dict[str, Any] = {"losses": ends, "plans": [row | search_row(plan)]}
+    tables: dict[str, Any] = {"losses": ends, "plans": [row | parts.search_row(plan)]}
     if tasks < most:
         return tables
     times, curves = np.linspace(0.0, problem.duration, 2 * problem.steps + 1), []
@@ -129,7 +125,7 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
     for name, run in runs.items():
         table = pd.DataFrame(run.losses_at(times), columns=columns)
         curves += table.assign(time=times, strategy=name).to_dict("records")
-    return tables | {"curves": curves, "protocols": protocol_rows(protocols)}
+    return tables | {"curves": curves, "protocols": parts.protocol_rows(protocols)}
 
 
 def compute(run: Run, *, seeds: int, tasks: list[int], **settings: Any) -> Tables:
@@ -166,8 +162,8 @@ def draw(tables: Tables) -> Figure:
     """Draw the curves of a typical stream, final losses and forgetting, and gains by tasks."""
     losses = tables["losses"]
     most = pick(losses, tasks=losses["tasks"].max())
-    seed = typical(pick(most, strategy=PLAN).set_index("seed")["loss"])
-    picture = figure(7.6, 8.8)
+    seed = parts.typical(pick(most, strategy=PLAN).set_index("seed")["loss"])
+    picture = drawing.figure(7.6, 8.8)
     upper, lower = picture.subfigures(2, 1, squeeze=False, height_ratios=[5, 3])[:, 0]
     _draw_streams(upper, *(pick(tables[name], seed=seed) for name in ("curves", "protocols")))
     left, right = lower.subfigures(1, 2, width_ratios=[4, 3])
@@ -180,13 +176,11 @@ def _draw_streams(part: Any, curves: pd.DataFrame, protocols: pd.DataFrame) -> N
     """Draw the losses of every contender under its colour bar, pale before a task's arrival."""
     columns = list(curves.filter(regex="^loss_"))
     # a map that only brightens has too few colours that can be told apart
-    colours = [
-        to_hex(x) for x in matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(columns)))
-    ]
+    colours = [to_hex(x) for x in colormaps["turbo"](np.linspace(0.05, 0.95, len(columns)))]
     axes = part.subplots(4, 3, sharex=True, sharey="row", height_ratios=[3, 10, 3, 10])
     arrivals = [0.0, *_arrivals(protocols)]
     for name, bar, panel in zip(LOOKS, axes[::2].ravel(), axes[1::2].ravel(), strict=True):
-        draw_protocol(bar, protocol_of(pick(protocols, strategy=name)), colours)
+        drawing.draw_protocol(bar, parts.protocol_of(pick(protocols, strategy=name)), colours)
         bar.set_title(name)
         one = pick(curves, strategy=name).set_index("time")
         for column, colour, arrival in zip(columns, colours, arrivals, strict=True):
@@ -195,44 +189,30 @@ def _draw_streams(part: Any, curves: pd.DataFrame, protocols: pd.DataFrame) -> N
         panel.plot(one[columns].mean(axis=1), color="black", linewidth=2.0)
         high = curves[columns].to_numpy().max()  # task 1 begins far below the lower limit
         panel.set(yscale="log", xlim=(0, one.index[-1]), ylim=(3e-4, 1.2 * high))
-    for panel in axes[-1]:
-        panel.set_xlabel("training time α")
-    for panel in axes[1::2, 0]:
-        panel.set_ylabel("loss")
-    patches = [Patch(color=colour, label=f"{t}") for t, colour in enumerate(colours, 1)]
-    part.legend(
-        handles=[*patches, Patch(color="black", label="mean")], ncols=len(patches) + 1,
-        title="losses of tasks in the order of their arrival", loc="outside upper center",
-        handlelength=1.0, columnspacing=0.9, handletextpad=0.4, title_fontsize=9,
-    )  # fmt: skip
+    part.supxlabel("training time α", fontsize=9)
+    part.supylabel("loss", fontsize=9)
+    labels = [f"{t}" for t in range(1, len(columns) + 1)]
+    patches = [Patch(color=x, label=t) for x, t in zip(colours, labels, strict=True)]
+    title = "losses of tasks in the order of their arrival; black: their mean"
+    part.legend(handles=patches, title=title, ncols=len(labels), loc="outside upper center")
 
 
 def _draw_ends(part: Any, losses: pd.DataFrame) -> None:
     """Draw final losses and forgetting by contender; lines join initialisations."""
     axes = part.subplots(1, 2, sharey=True)
-    heights = np.arange(len(LOOKS))[::-1]
+    heights = range(len(LOOKS))
     words = {"loss": "final mean loss", "forgetting": "mean forgetting"}
     for panel, (value, label) in zip(axes, words.items(), strict=True):
         ends = losses.pivot(index="strategy", columns="seed", values=value).astype(float)
-        ends = ends.loc[list(LOOKS)]
+        ends = ends.loc[list(LOOKS)].where(ends > 0)  # on a logarithmic axis
         panel.plot(ends, heights, color="0.75", linewidth=0.8, marker=".")
-        panel.set(xscale="log", xlabel=label, ylim=(-0.5, len(heights) - 0.5))
-        panel.autoscale(enable=False)  # intervals of few initialisations are wide
         for height, (name, values) in zip(heights, ends.iterrows(), strict=True):
-            if (values > 0).all():
-                mean, low, high = _geometric(values)
-                panel.hlines(height, low, min(high, 1e9), color="black", linewidth=2.0, zorder=3)
-                panel.plot(
-                    mean, height, markeredgecolor="black", markersize=6.5, zorder=4, **LOOKS[name]
-                )
+            look = LOOKS[name] | {"markeredgecolor": "black", "markersize": 6.5}
+            panel.plot(_geometric(values).mean, height, zorder=4, **look)
+        panel.set(xscale="log", xlabel=label)
     axes[0].set_yticks(heights, LOOKS)
-    axes[0].set_title(f"{losses['tasks'].max()} tasks (× the plan's loss)", loc="left")
-    for height, name in zip(heights[1:], list(LOOKS)[1:], strict=True):
-        ratio, where = (
-            _geometric(_ratio(losses, name).iloc[:, -1]).mean,
-            axes[0].get_yaxis_transform(),
-        )
-        axes[0].text(1.02, height, f"× {ratio:.3g}", transform=where, va="center", fontsize=8)
+    axes[0].invert_yaxis()
+    axes[0].set_title(f"{losses['tasks'].max()} tasks", loc="left")
 
 
 def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
@@ -243,11 +223,11 @@ def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
         tasks, known = ratios.columns + 0.08 * (i - 1), np.isfinite(high)  # beside one another
         colour = LOOKS[name]["color"]
         axes.vlines(tasks[known], low[known], high[known], color=colour, linewidth=1.6)
-        axes.plot(tasks, gain, markersize=5, label=f"over {name}", **LOOKS[name])
+        axes.plot(tasks, gain, label=f"over {name}", **LOOKS[name])
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     axes.set(yscale="log", xlabel="number of tasks", ylabel="loss / the plan's loss")
     axes.set_xticks(np.unique(losses["tasks"]))
-    plain_ticks(axes)
+    drawing.plain_ticks(axes)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 

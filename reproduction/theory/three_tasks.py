@@ -1,18 +1,15 @@
 """Fig. 10: tasks 2 and 3 after task 1, the optimum beside seven other protocols."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 import replan
 from replan import strategies
-from reproduction.base import Claim, Run, Tables, collect, grid, pick
-from reproduction.drawing import TASK_LINES, draw_protocol, figure, task_colour
-from reproduction.theory.parts import protocol_of, protocol_rows, search_row, typical
+from reproduction import drawing
+from reproduction.base import Claim, Figure, Tables, over, pick
+from reproduction.theory import parts
 
 FULL = {"seeds": 10, "steps": 250}
 QUICK = {"seeds": 2, "steps": 50}
@@ -60,14 +57,12 @@ def case(seed: int, steps: int) -> dict[str, Any]:
         curves += table.to_dict("records")
     return {
         "curves": curves,
-        "protocols": protocol_rows({"optimal": plan.protocol}),
-        "plans": [search_row(plan)],
+        "protocols": parts.protocol_rows({"optimal": plan.protocol}),
+        "plans": [parts.search_row(plan)],
     }
 
 
-def compute(run: Run, *, seeds: int, steps: int) -> Tables:
-    """Return the tables `curves`, `protocols` and `plans`."""
-    return collect(run, case, grid(seed=range(seeds)), steps=steps)
+compute = over(case, seed="seeds")
 
 
 def _final(curves: pd.DataFrame) -> pd.DataFrame:
@@ -80,17 +75,17 @@ def _final(curves: pd.DataFrame) -> pd.DataFrame:
 def draw(tables: Tables) -> Figure:
     """Draw a typical optimum's losses under its colour bar, and the mean loss of all protocols."""
     curves = tables["curves"].assign(mean=tables["curves"][_LOSSES].mean(axis=1))
-    seed = typical(_final(curves)["optimal"])
-    protocol = protocol_of(pick(tables["protocols"], seed=seed))
+    seed = parts.typical(_final(curves)["optimal"])
+    protocol = parts.protocol_of(pick(tables["protocols"], seed=seed))
     one = pick(curves, seed=seed, strategy="optimal")
-    picture = figure(7.2, 3.3)
+    picture = drawing.figure(7.2, 3.3)
     (bar, empty), (losses, means) = picture.subplots(
         2, 2, sharex=True, height_ratios=[1, 11], width_ratios=[5, 6]
     )
-    draw_protocol(bar, protocol)
+    drawing.draw_protocol(bar, protocol)
     empty.axis("off")
-    for t, (column, line) in enumerate(zip(_LOSSES, TASK_LINES, strict=True)):
-        look: dict[str, Any] = {"color": task_colour(t), "linestyle": line}
+    for t, (column, line) in enumerate(zip(_LOSSES, drawing.TASK_LINES, strict=True)):
+        look: dict[str, Any] = {"color": drawing.task_colour(t), "linestyle": line}
         losses.plot(one["time"], one[column], label=f"task {t + 1}", **look)
     losses.plot(one["time"], one["mean"], "k:", label="mean")
     losses.set_ylabel("loss, typical optimum")
