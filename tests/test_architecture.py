@@ -36,7 +36,6 @@ LAYERS = [
     "sweeps",
     "studies",
     "networks",
-    "paper",
     "explorer",
     "replan",
     "cli",

@@ -7,7 +7,6 @@ Thousands that are known to be bad, and any values, drawn at random, which may b
 """
 
 import ast
-import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import replan
-from replan import networks, paper, policies, strategies
+from replan import networks, policies, strategies
 from replan._common import check
 from replan.control import Relax
 from replan.dynamics import find, register
@@ -488,13 +487,6 @@ def calls():
             {"function": "function", "cases": "cases", "workers": "integer?", "cache": "folder?",
              "executor": "object?", "progress": "progress"},
         ),
-        "readout_timescale": Call(replan.readout_timescale, {"similarity": 0.5, "lr": 1.0},
-                                  numbers("similarity", "lr")),
-        "measure_readout_timescale": Call(
-            replan.measure_readout_timescale,
-            {"similarity": 0.5, "lr": 1.0, "train_features": False},
-            numbers("similarity", "lr") | {"train_features": "flag"},
-        ),
         # Policies
         "Alternate": Call(
             policies.Alternate,
@@ -565,18 +557,6 @@ def calls():
             networks.fetch,
             {"name": "fashion-mnist", "root": "/dev/null/x"},
             {"name": "word", "root": "folder?", "packages": "flag", "say": "function"},
-        ),
-        # Figures
-        "make": Call(
-            paper.make,
-            {"figures": ["readout"], "out": "/dev/null/x", "changes": {"similarities": [0.0]}},
-            {"figures": "words", "out": "folder", "quick": "flag", "seeds": "integer?",
-             "changes": "changes?"},
-        ),
-        "a setting of a figure": Call(
-            lambda **changes: paper.make(["annealing"], "/dev/null/x", changes=changes),
-            {},
-            {"similarities": "steps", "max_lr": "number"} | integers("seeds", "steps"),
         ),
     }  # fmt: skip
     return made
@@ -692,7 +672,7 @@ VALUES = st.recursive(
 @cache
 def harmless():
     """The arguments of calls that, whatever is taken, write nothing and take no time."""
-    long = ("make", "a setting of a figure", "grid_search", "measure_readout_timescale", "fetch")
+    long = ("grid_search", "fetch")
     used = ("path", "out", "root", "cache", "progress", "log")
     return [
         (name, argument)
@@ -767,13 +747,6 @@ def test_tasks_to_draw_from_must_be_some():
         policies.FocusThenReplay(1, [0]).next_tasks(3, among=[])
 
 
-def test_a_time_scale_is_measured_at_any_rate_that_it_takes():
-    measured = replan.measure_readout_timescale(0.5, lr=1e-250)
-    assert measured == pytest.approx(replan.readout_timescale(0.5, lr=1e-250), rel=1e-4)
-    with pytest.raises(ValueError, match=r"`lr` expects .* at least 1e-280 .*, got 1e-300"):
-        replan.measure_readout_timescale(0.5, lr=1e-300)
-
-
 def test_a_model_without_teachers_is_refused():
     with pytest.raises(ValueError, match=r"`teacher_overlaps` expects a square matrix, got shape"):
         replan.TeacherStudent(np.zeros((0, 0)), hidden=2)
@@ -782,25 +755,6 @@ def test_a_model_without_teachers_is_refused():
 def test_teacher_heads_of_no_task_are_refused():
     with pytest.raises(ValueError, match="`teacher_heads` expects at least one task, got none"):
         replan.TeacherStudent(np.eye(2), hidden=2, teacher_heads=np.zeros((0, 2)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"similarities": [0.3, 0.5, 0.3]}, "`similarities` expects different values, got 0.3 and"),
-        ({"similarities": [0.1, 0.1 + 1e-12]}, "`similarities` expects different values"),
-        ({"similarities": []}, "`similarities` expects at least one value, got none"),
-        ({"similarities": 2}, "`similarities` expects a list of values, got 2"),
-        ({"seeds": 1.5}, "`seeds` expects an integer of at least 1 and at most 100000, got 1.5"),
-        ({"seeds": 0}, "`seeds` expects an integer of at least 1 and at most 100000, got 0"),
-        ({"steps": "x"}, "`steps` expects an integer of at least 0, got 'x'"),
-        ({"max_lr": None}, "`max_lr` expects a finite number, got None"),
-    ],
-)
-def test_settings_of_figures_are_refused_before_anything_is_computed(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        paper.make(["annealing"], tmp_path / "out", changes=changes)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_start_of_infinite_loss_is_refused():
@@ -882,12 +836,6 @@ def test_files_may_begin_with_a_byte_order_mark(tmp_path):
     plan.save(tmp_path / "plan.json")
     marked(tmp_path / "plan.json", (tmp_path / "plan.json").read_text())
     assert replan.Plan.load(tmp_path / "plan.json").protocol == plan.protocol
-
-
-def test_claims_may_begin_with_a_byte_order_mark(tmp_path):
-    claims = marked(tmp_path / "claims.json", json.dumps({"figures": {}}))
-    paper.make(["readout"], tmp_path, changes={"similarities": [0.0, 0.5]}, workers=1)
-    assert "readout" in json.loads(claims.read_text())["figures"]
 
 
 # Messages are made in one way

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from replan import control as control
     from replan import dynamics as dynamics
     from replan import networks as networks
-    from replan import paper as paper
     from replan import policies as policies
     from replan import problem as problem
     from replan import protocol as protocol
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         Overlaps,
         TeacherStudent,
     )
-    from replan.paper.timescale import measure_readout_timescale, readout_timescale
     from replan.problem import Control, Ensemble, Limits, Problem
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
@@ -89,8 +87,6 @@ __all__ = [
     "compare",
     "evaluate",
     "levers",
-    "measure_readout_timescale",
-    "readout_timescale",
     "regret",
     "simulate",
     "solve",
@@ -130,8 +126,6 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
         "compare": "replan.comparison:compare",
         "evaluate": "replan.trajectory:evaluate",
         "levers": "replan.control:levers",
-        "measure_readout_timescale": "replan.paper.timescale:measure_readout_timescale",
-        "readout_timescale": "replan.paper.timescale:readout_timescale",
         "regret": "replan.control:regret",
         "simulate": "replan.simulation:simulate",
         "solve": "replan.control:solve",
@@ -141,7 +135,7 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
     } | {
         module: f"replan.{module}"
         for module in (
-            "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
+            "comparison", "control", "dynamics", "networks", "policies", "problem",
             "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory", "tuning",
         )
     }  # fmt: skip
