@@ -34,8 +34,13 @@ FIGURES = {
     "activation": "theory.activation",
     "robust": "theory.robust",
     "stream": "theory.stream",
+    "networks": "images.networks",
+    "tuned-replay": "practice.tuned_replay",
+    "focus-end": "practice.focus_end",
+    "late-replay": "practice.late_replay",
+    "held-out-gap": "practice.held_out_gap",
 }
-LONG = ("robust", "stream")  # half an hour and more: only by name, not in `all`
+LONG = tuple(FIGURES)[-7:]  # from `robust` on: half an hour and more, so that `all` leaves them out
 
 
 def make(
