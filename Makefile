@@ -7,7 +7,8 @@ TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
-.PHONY: demo test test-torch test-avalanche test-explorer test-package docs notebooks format bench clean
+.PHONY: demo test test-torch test-avalanche test-explorer test-reproduction test-package docs notebooks figures \
+	format bench clean
 
 demo: .venv/installed
 	mkdir -p demo
@@ -56,6 +57,13 @@ test-explorer: .venv-explorer/installed
 		|| { echo 'make test-explorer needs Chromium: install it, such as by: apt-get install chromium'; exit 1; }
 	.venv-explorer/bin/pytest -n 0 tests/explorer
 
+# The paper's figures and claims, with ours: half an hour on two cores, and the data sets of images.
+figures: .venv/installed-reproduction
+	$(BIN)/python -m reproduction all --out figures
+
+test-reproduction: .venv/installed-reproduction
+	$(BIN)/python -m pytest reproduction/tests
+
 format: .venv/installed-dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -66,7 +74,6 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/relu.py
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/simulate.py
-	$(BIN)/python benchmarks/figures.py
 	$(BIN)/python benchmarks/sweeps.py
 	$(BIN)/python benchmarks/knobs.py
 
@@ -111,10 +118,14 @@ bench: .venv/installed-bench
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ .venv/installed
 
+.venv/installed-reproduction: .venv/pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[reproduction,test]'
+	touch $@ .venv/installed
+
 .venv/installed-bench: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv .venv-* .cache demo build dist
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .venv .venv-* .cache demo figures build dist
+	find src tests benchmarks reproduction -name __pycache__ -prune -exec rm -rf {} +

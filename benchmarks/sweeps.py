@@ -1,13 +1,11 @@
-"""What a sweep costs beyond its cases, and what a second worker gains.
+"""What a sweep costs beyond its cases.
 
-`python benchmarks/sweeps.py [similarity] [overhead]`. Everything has two worker processes, which
+`python benchmarks/sweeps.py`. Everything has two worker processes, which
 are there before the clock starts; peers alternate, and the smallest of three times counts.
 """
 
 import os
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ from typing import Any
 from distributed import Client, LocalCluster
 
 from common import best_times, save
-from replan.paper import make
 from replan.sweeps import Sweep
 
 COUNT = 10_000
@@ -86,33 +83,5 @@ def overhead() -> list[dict]:
     ]
 
 
-def similarity() -> list[dict]:
-    """Return the time of the paper's Fig. 3 at full settings, with pictures and claims.
-
-    No Dask is about while processes are timed: its scheduler would take the interpreter's lock.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        make(["similarity"], folder, quick=True, workers=2)  # compiles
-    rows = [timed(f"workers={count}", workers=count) for count in (1, 2)]
-    with dask() as client:
-        rows.append(timed("executor=client of two", executor=client))
-    for row in rows:
-        row["speed-up"] = rows[0]["s"] / row["s"]
-    return rows
-
-
-def timed(way: str, **options: Any) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        load, begin = os.getloadavg()[0], time.perf_counter()
-        make(["similarity"], folder, progress=True, **options)
-        return {"way": way, "s": time.perf_counter() - begin, "load before": load}
-
-
-TABLES = {
-    "similarity": ("the figure `similarity` at full settings", similarity),
-    "overhead": (f"overhead of {COUNT} cases that do nothing", overhead),
-}
-
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or list(TABLES)
-    save("sweeps", {title: table() for title, table in map(TABLES.__getitem__, chosen)})
+    save("sweeps", {f"overhead of {COUNT} cases that do nothing": overhead()})

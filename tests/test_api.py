@@ -40,7 +40,7 @@ def test_the_example_runs(name, registries, tmp_path, monkeypatch):
 
 
 def test_an_example_that_is_wrong_fails(monkeypatch):
-    right = docstring("replan.readout_timescale")
-    monkeypatch.setattr(find("replan.readout_timescale"), "__doc__", right.replace("5.8", "5.9"))
-    with pytest.raises(AssertionError, match=r"Expected:\n\s*5.9\nGot:\n\s*5.8"):
-        run_example("replan.readout_timescale")
+    right = docstring("replan.sweep")
+    monkeypatch.setattr(find("replan.sweep"), "__doc__", right.replace("20}]", "21}]"))
+    with pytest.raises(AssertionError, match="'area': 21"):
+        run_example("replan.sweep")

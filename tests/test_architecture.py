@@ -34,7 +34,6 @@ LAYERS = [
     "sweeps",
     "studies",
     "networks",
-    "paper",
     "explorer",
     "replan",
     "cli",

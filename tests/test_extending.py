@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -88,7 +87,6 @@ def test_the_page_from_top_to_bottom(files):
             kept = compiled_files(files / "linear.py")
     compiled_model_is_like_any_other(names, files)
     by_automatic_differentiation_it_is_the_same(names)
-    own_figure_is_recorded_after_those_of_the_paper(files)
     edited_rate_is_compiled_anew(files)
 
 
@@ -130,16 +128,6 @@ def by_automatic_differentiation_it_is_the_same(names):
     assert part.certificate == other.certificate
     with pytest.raises(ValueError, match=r"loaded without its model, of kind 'auto'"):
         replan.evaluate(part.problem, part.protocol)
-
-
-def own_figure_is_recorded_after_those_of_the_paper(folder):
-    gain = sys.modules["gain"]
-    made = replan.paper.make([gain, "readout"], folder / "out", quick=True, workers=1)
-    assert [figure.name for figure in made] == ["gain", "readout"]
-    content = json.loads((folder / "out" / "claims.json").read_text())["figures"]
-    assert list(content) == ["readout", "gain"]
-    assert content["gain"]["command"] == "replan.paper.make([gain], …)"
-    assert "all but optimal" in (folder / "out" / "claims.md").read_text()
 
 
 def edited_rate_is_compiled_anew(folder):
@@ -507,25 +495,3 @@ def test_a_policy_goes_on_from_its_state(files):
     again = worst(3)
     again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
     assert again.next_counts(5).tolist() == [0, 5, 0]
-
-
-class _Figure(NamedTuple):
-    name: str
-    without: str
-    message: str
-
-
-@pytest.mark.parametrize(
-    "figure",
-    [
-        _Figure("gain.py", "claims", "FULL, QUICK, compute, draw, claims, got 'gain' without clai"),
-        _Figure("readout.py", "", "`figures` expects modules with names of their own, got 'readou"),
-    ],
-    ids=lambda figure: figure.name,
-)
-def test_a_module_that_is_no_figure(files, write, figure):
-    write(figure.name, file("gain.py").replace(f"def {figure.without}(", "def something("))
-    module = importlib.import_module(figure.name.removesuffix(".py"))
-    with pytest.raises(ValueError, match=re.escape(figure.message)):
-        replan.paper.make([module], files / "out")
-    assert not (files / "out").exists()

@@ -1,11 +1,9 @@
 """Pictures: what `plot` returns and writes, where it draws, and in which style."""
 
 import io
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -13,7 +11,6 @@ from matplotlib.image import imread
 import replan
 from replan import Protocol, strategies
 from replan._common import plotting
-from replan.paper import _make
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +244,6 @@ def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
 
 
 def test_a_plain_figure_has_the_resolution_of_the_others(tmp_path):
-    """Such as one that a figure of one's own draws for `paper.make`."""
     plotting.save(Figure(figsize=(4.6, 3.2)), tmp_path / "x.png")
     assert size((tmp_path / "x.png").read_bytes()) == (920, 640)
 
@@ -270,21 +266,3 @@ def test_a_comparison_without_curves_has_no_picture(problem):
         ValueError, match="`plot` expects at least one strategy with a learning curve"
     ):
         replan.Comparison(problem, {}, {"interleaved": "diverged"}).plot()
-
-
-def test_a_figure_of_the_paper_is_drawn_once_and_saved_twice(tmp_path):
-    drawn = []
-
-    def draw(tables):
-        drawn.append(tables)
-        return Protocol([[0.3, 0.7]], 1.0).plot()
-
-    tables = {"steps": pd.DataFrame({"x": [1, 2], "y": [0.1, 1e-5], "name": ["a", "b"]})}
-    made = _make._write(
-        tmp_path, "one", SimpleNamespace(draw=draw, claims=lambda tables: []), tables
-    )
-    assert len(drawn) == 1
-    assert [path.name for path in made.files] == ["one.png", "one.pdf", "one.csv"]
-    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
-    assert (tmp_path / "one.csv").read_text() == "x,y,name\n1,0.1,a\n2,1e-05,b\n"

@@ -18,7 +18,6 @@ HELP = (
     "evaluate",
     "simulate",
     "sweep",
-    "figure",
     "data fetch",
     "train",
 )
@@ -45,10 +44,6 @@ def test_help_lists_the_words_that_the_library_knows(run):
         "solve": replan.control.METHODS,
     }.items():
         assert f"One of {', '.join(words)}." in " ".join(run(f"{line} --help")[1].split())
-    paper = replan.paper
-    names = ", ".join([*paper.FIGURES, *paper.IMAGE_FIGURES, *paper.LONG_FIGURES])
-    text = " ".join(run("figure --help")[1].split()).replace("- ", "-")  # across lines
-    assert f"NAME is one of {names}." in text
 
 
 def test_version(run):
@@ -99,7 +94,7 @@ def test_imports_are_left_to_the_environment(run, write, monkeypatch):
     assert os.environ["REPLAN_IMPORT"] == os.pathsep.join(["mine", "models/own.py", "more"])
     assert run("new c.toml")[0] == 0
     assert os.environ["REPLAN_IMPORT"].endswith("more")
-    for line in ("new d.toml", "compare nope.toml", "data fetch nothing", "figure readout"):
+    for line in ("new d.toml", "compare nope.toml", "data fetch nothing"):
         code, _, err = run(f"--import none.py {line}")
         assert code == 2
         assert err.startswith("replan: `--import`, or REPLAN_IMPORT, expects modules and .py file")

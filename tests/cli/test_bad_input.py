@@ -126,35 +126,6 @@ def test_a_large_file_is_not_read(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("similarities=2", "`similarities` expects a list of values, got 2"),
-        ("similarities=[]", "`similarities` expects at least one value, got none"),
-        ("similarities=0.3,0.3", "`similarities` expects different values, got 0.3 and 0.3"),
-        ('similarities=["x"]', "`similarities` expects a finite number, got 'x'"),
-        ("seeds=1.5", "`--seeds` expects an integer of at least 1"),
-        ('seeds="x"', "`--seeds` expects an integer of at least 1"),
-        ("seeds=0", "`--seeds` expects an integer of at least 1"),
-        ("seeds=1000000000", "`--seeds` expects an integer of at least 1 and at most 100000"),
-        (f"seeds={10**30}", "`--seeds` expects an integer of at least 1 and at most 100000"),
-        (f"steps={DEEP}", "`steps` expects fewer brackets, got [[["),
-    ],
-)
-def test_settings_of_a_figure(run, setting, message):
-    refused(run(f"figure similarity --quick --set {setting}"), message)
-
-
-@pytest.mark.parametrize("figures", ["3", "[]", '{"readout": 3}', '{"readout": {"claims": 3}}'])
-def test_claims_that_are_none(run, tmp_path, figures):
-    (tmp_path / "made").mkdir()
-    path = tmp_path / "made" / "claims.json"
-    path.write_text(f'{{"figures": {figures}}}')
-    found = run("figure readout --quick --out made --workers 1")
-    refused(found, "claims.json: expects a file that `replan figure` wrote, got another")
-    assert path.read_text() == f'{{"figures": {figures}}}'
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         (f"--seeds {10**9}", "`--seeds` = 1000000000 and `dimension` = 20000 need about"),

@@ -8,6 +8,18 @@ import pytest
 
 from replan.cli import _executor
 
+STUDY = """
+model = { hidden = 2, similarity = [0.1, 0.9] }
+start = { fresh = { seed = 0 } }
+training = { duration = 2.0, steps = 5 }
+sweep = { strategies = ["interleaved"] }
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -23,28 +35,29 @@ from replan.cli import _executor
         ),
     ],
 )
-def test_mistakes_are_refused(run, monkeypatch, words, message):
+def test_mistakes_are_refused(run, study, monkeypatch, words, message):
     pytest.importorskip("distributed")
     monkeypatch.setattr(_executor, "_ANSWER", 0.1)
-    code, out, err = run(f"figure readout --quick {words}")
-    assert (code, out) == (2, "")
+    code, out, err = run(f"sweep study.toml {words}")
+    assert code == 2
+    assert "wrote" not in out
     assert message in err
     assert len(err.splitlines()) == 1
 
 
-def test_dask_may_be_missing(run, monkeypatch):
+def test_dask_may_be_missing(run, study, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    code, _, err = run("figure readout --quick --dask local:2")
+    code, _, err = run("sweep study.toml --dask local:2")
     assert code == 2
     assert err == "replan: `--dask` expects Dask to be installed: pip install 'replan[dask]'\n"
 
 
-def test_a_figure_on_a_cluster_of_its_own(run, tmp_path):
+def test_a_study_on_a_cluster_of_its_own(run, study, tmp_path):
     pytest.importorskip("distributed")
-    code, out, err = run("figure readout --quick --out made --dask local:1")
+    code, out, err = run("sweep study.toml --out made --dask local:1")
     assert code == 0
     assert err.startswith("replan: dashboard at http://127.0.0.1:")
     assert len(err.splitlines()) == 1
-    assert out.startswith("readout: wrote made/readout.png")
+    assert "wrote made/study.json" in out
     assert not multiprocessing.active_children()
     assert logging.getLogger("distributed").isEnabledFor(logging.ERROR)

@@ -74,12 +74,6 @@ STUDY = {
               "simulate": {"dimension": 20, "seeds": 1, "seed": 0, "order": "random"},
               "zip": [["model.similarity", "lr"]]},
 }  # fmt: skip
-CLAIM = {
-    "statement": "s", "criterion": "c", "held": [True, None], "numbers": {"x": [1.0, None]},
-    "over": "seed", "always": False, "verdict": "holds",
-}  # fmt: skip
-CLAIMS = {"figures": {"readout": {"command": "c", "settings": {"a": [1]}, "unconverged": 0,
-                                  "claims": [CLAIM]}}}  # fmt: skip
 HEADER = ["start", "end", "share_1", "share_2", "lr"]
 ROWS = [[0, 0.5, 1, 0, 0.5], [0.5, 1, 0.5, 0.5, 1]]
 
@@ -273,14 +267,6 @@ commands = st.one_of(
             maybe("--seed", small), maybe("--tolerance", small), PROTOCOL_FILE,
             st.sampled_from(["3", "1", "9", "-1", "x"]).map(lambda n: ["--max-gradients", n]),
             OUT[0]),
-    options(st.just(["figure", "readout", "--quick", "--out", "made", "--workers", "1", "--set"]),
-            values.map(json.dumps).map(lambda text: [f"similarities={text}"])),
-    options(st.just(["figure"]), st.sampled_from([["similarity"], ["multitask"], ["x"]]),
-            st.just(["--quick", "--out", "made", "--set"]),
-            st.tuples(st.sampled_from(["seeds", "steps", "lr", "x", "similarities"]), BAD).map(
-                lambda pair: ["=".join(pair)])),
-    options(st.just(["figure", "readout", "--quick", "--out", "made"]),
-            maybe("--seeds", BAD), maybe("--workers", BAD), st.just(["--set", "similarities=2"])),
     options(st.just(["sweep", "study.toml", "--workers", "1"]),
             maybe("--x", st.sampled_from(["lr", "seed", "training.lr", ""])),
             maybe("--y", st.sampled_from(["similarity", "seed", "x"]))),
@@ -330,22 +316,19 @@ def run(folder, monkeypatch, capsys, words):
     print_blob=True,
 )
 @given(command=commands, problem=problem_files(), protocol=protocol_files(),
-       claims=mutated(CLAIMS).map(json.dumps).flatmap(spoiled),
        study=mutated(STUDY).map(problem_text).flatmap(spoiled))  # fmt: skip
-def test_any_input(folder, monkeypatch, capsys, counted, command, problem, protocol, claims, study):
+def test_any_input(folder, monkeypatch, capsys, counted, command, problem, protocol, study):
     shutil.rmtree(folder)
     (folder / "made").mkdir(parents=True)
     (folder / "problem.toml").write_bytes(problem)
     (folder / "study.toml").write_bytes(study)
     (folder / f"p{protocol[0]}").write_bytes(protocol[1])
     os.mkfifo(folder / "pipe")
-    if claims:
-        (folder / "made" / "claims.json").write_bytes(claims)
     before = {path for path in folder.rglob("*") if path.is_file()}
     command = [f"p{protocol[0]}" if word == "p" else word for word in command]
     code, out, err = run(folder, monkeypatch, capsys, command)
     counted[code] = counted.get(code, 0) + 1
-    where = f"replan {command!r}: {code}\n{err}\n{problem!r}\n{protocol!r}\n{claims!r}\n{study!r}"
+    where = f"replan {command!r}: {code}\n{err}\n{problem!r}\n{protocol!r}\n{study!r}"
     assert code in (0, 1, 2), where
     lines = err.splitlines()
     assert len(lines) <= 3, where

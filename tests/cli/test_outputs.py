@@ -64,17 +64,6 @@ def test_the_picture_of_a_comparison_is_checked_before_the_work(run, tmp_path, i
     )
 
 
-@pytest.mark.parametrize("name", ["readout.png", "readout.csv", "claims.json", "claims.md"])
-def test_the_files_of_a_figure_are_checked_before_the_work(run, tmp_path, name):
-    (tmp_path / "out" / name).mkdir(parents=True)
-    code, _, err = run("figure readout --quick --out out --workers 1")
-    assert (code, err) == (
-        2,
-        f"replan: `--out` expects a file that can be written, got 'out/{name}' (Is a directory)\n",
-    )
-    assert not (tmp_path / "out" / "cache").exists()
-
-
 def test_a_plan_is_kept_elsewhere_if_the_disk_fills_up_meanwhile(
     run, tmp_path, monkeypatch, tmp_path_factory
 ):

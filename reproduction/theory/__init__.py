@@ -1,0 +1,1 @@
+"""Figures of the theory: exact learning curves, optimal protocols, and the follow-up's models."""

@@ -1,0 +1,213 @@
+"""Schedules of one knob: the optimum beside constant values and simple schedules at their best."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import replan
+from replan import strategies
+from reproduction import drawing
+from reproduction.base import Figure, Tables, pick
+from reproduction.theory import parts
+
+CONSTANT, LINEAR, STEP, OPTIMAL = "best constant", "best linear", "best step", "optimal"
+STYLES: dict[str, dict[str, Any]] = {
+    CONSTANT: drawing.LOOKS["interleaved 1:1"],
+    LINEAR: {"color": "#009E73", "marker": "^", "linestyle": "--"},
+    STEP: {"color": "#E69F00", "marker": "v", "linestyle": "-."},
+    OPTIMAL: drawing.LOOKS["optimal"],
+}
+_POINTS = {1: 11, 2: 7}  # of a grid along each of its settings, before the best is refined
+
+
+def by_rate(losses: dict[str, Any], plans: dict[str, Any], protocols: dict[str, Any]) -> Any:
+    """Return the tables of a case, from what there is for each kind of learning rate."""
+    return {
+        "losses": [row | {"rate": rate} for rate, x in losses.items() for row in parts.rows_of(x)],
+        "plans": [row | {"rate": rate} for rate, row in plans.items()],
+        "protocols": [row | {"rate": rate} for rate, rows in protocols.items() for row in rows],
+    }
+
+
+def contenders(
+    content: dict[str, Any], knob: str, fixed: dict[str, float], max_lr: float
+) -> dict[str, Any]:
+    """Return the tables of one problem, with the learning rate "fixed", and "free" up to `max_lr`.
+
+    `content` is that of a problem file that controls the knob alone. `fixed`: constant values by
+    name; the first means not to use the knob, and it is where a step begins.
+    """
+    problem = replan.Problem.from_dict(content)
+    off, values = next(iter(fixed.values())), problem.control.ranges[knob]
+    plan = replan.solve(problem)
+    search = partial(_searched, problem, knob)
+    protocols = {
+        name: _with(problem, knob, _constant(problem, value)) for name, value in fixed.items()
+    }
+    protocols |= {
+        CONSTANT: search(_constant, [values]),
+        LINEAR: search(_linear, [values, values]),
+        STEP: search(partial(_step, first=off), [values, (0.0, problem.duration)]),
+        OPTIMAL: plan.protocol,
+    }
+    losses = {name: parts.loss(problem, protocol) for name, protocol in protocols.items()}
+    for name in (LINEAR, STEP):  # a constant is one of each, and their searches may end elsewhere
+        losses[name] = min(losses[name], losses[CONSTANT])
+    free = _with_free_rate(content, knob, fixed, max_lr, plan.protocol)
+    shown = {
+        "fixed": {name: protocols[name] for name in (CONSTANT, OPTIMAL)},
+        "free": {name: free[name].protocol for name in (CONSTANT, OPTIMAL)},
+    }
+    return by_rate(
+        {"fixed": losses, "free": {name: found.loss for name, found in free.items()}},
+        {"fixed": parts.search_row(plan), "free": parts.search_row(free[OPTIMAL])},
+        {rate: parts.protocol_rows(made, (knob, "lr")) for rate, made in shown.items()},
+    )
+
+
+def _with_free_rate(
+    content: dict[str, Any], knob: str, fixed: dict[str, float], max_lr: float,
+    optimum: replan.Protocol,
+) -> dict[str, replan.Plan]:  # fmt: skip
+    """Return plans of the learning rate: for constant values of the knob, and with it.
+
+    For a constant knob, one start is enough: others end at the same loss. Both are controlled from
+    two: the best constant knob, and the optimum at the fixed rate.
+    """
+    lr = {"min": 0.0, "max": max_lr}
+
+    def steady(value: float) -> replan.Plan:
+        training, control = content["training"] | {knob: value}, {"tasks": False, "lr": lr}
+        problem = replan.Problem.from_dict(content | {"training": training, "control": control})
+        return replan.solve(problem, start=strategies.interleaved(problem), starts=0)
+
+    plans = {name: steady(value) for name, value in fixed.items()}
+    limits = content["control"][knob]
+    value = parts.minimiser(
+        lambda value: steady(value).loss, limits["min"], limits["max"], points=5
+    )
+    best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
+    both = replan.Problem.from_dict(content | {"control": content["control"] | {"lr": lr}})
+    joint = [replan.solve(both, start=start, starts=0) for start in (best.protocol, optimum)]
+    return plans | {CONSTANT: best, OPTIMAL: min(joint, key=lambda plan: plan.loss)}
+
+
+def _searched(
+    problem: replan.Problem, knob: str, schedule: Callable[..., Any], bounds: list[Any]
+) -> replan.Protocol:
+    """Return the best protocol whose knob has the values `schedule(problem, *settings)`.
+
+    The settings are searched for within their bounds: on a grid, then by the simplex method.
+    """
+    from scipy.optimize import brute
+
+    low, high = np.transpose(bounds)
+
+    def protocol(settings: Any) -> replan.Protocol:
+        values = np.clip(np.atleast_1d(settings), low, high)
+        return _with(problem, knob, schedule(problem, *values))
+
+    points = _POINTS[len(bounds)]
+    return protocol(brute(lambda x: parts.loss(problem, protocol(x), rtol=1e-6), bounds, Ns=points))
+
+
+def _constant(problem: replan.Problem, value: float) -> Any:
+    return np.full(problem.steps, value)
+
+
+def _linear(problem: replan.Problem, first: float, last: float) -> Any:
+    """Return values (steps,) along a line, at the middle of every step."""
+    return first + (last - first) * (np.arange(problem.steps) + 0.5) / problem.steps
+
+
+def _step(problem: replan.Problem, last: float, when: float, *, first: float) -> Any:
+    """Return values (steps,) that change at a time; in the step around it, their mean."""
+    late = np.clip(np.arange(1, problem.steps + 1) - when / problem.duration * problem.steps, 0, 1)
+    return first + (last - first) * late
+
+
+def _with(problem: replan.Problem, knob: str, values: Any) -> replan.Protocol:
+    return strategies.interleaved(problem).with_knobs(**{knob: values})
+
+
+def wide(tables: Tables, x: str, rate: str, value: str = "loss") -> pd.DataFrame:
+    """Return final losses with the learning rate "fixed" or "free": rows by `x`, a column each."""
+    return pick(tables["losses"], rate=rate).pivot(index=x, columns="strategy", values=value)
+
+
+def knob_values(tables: Tables, x: str, knob: str, strategy: str, rate: str) -> pd.DataFrame:
+    """Return the values of a knob: rows by `x`, a column for each step (from 0)."""
+    chosen = pick(tables["protocols"], strategy=strategy, rate=rate)
+    step = chosen.groupby(x).cumcount()
+    return chosen.assign(step=step).pivot(index=x, columns="step", values=f"{knob}_1")
+
+
+def largest_rise(values: pd.DataFrame) -> pd.Series:
+    """Return the largest rise of values (rows, steps) above an earlier one."""
+    return (values - values.cummin(axis=1)).max(axis=1)
+
+
+def three_of(values: Any) -> Any:
+    """Return the first, a middle and the last one of sorted values."""
+    return values[np.unique(np.linspace(0, len(values) - 1, 3).round().astype(int))]
+
+
+def draw(
+    tables: Tables, *, x: str, knob: str, value: str, loss: str, looks: dict[str, dict[str, Any]]
+) -> Figure:
+    """Draw final losses against `x`, how far they lie above the optimum, and the optimal schedules.
+
+    `value`, `loss`: the column of the losses and its label. `looks`: of the constant contenders.
+    """
+    looks, label = looks | STYLES, x.replace("_", " ")
+    picture = drawing.figure(7.2, 7.0)
+    above, below = picture.subfigures(2, 1, squeeze=False, height_ratios=[4, 5])[:, 0]
+    left, right = above.subplots(1, 2)
+    for rate, form in (("fixed", {}), ("free", {"linewidth": 0.8, "markerfacecolor": "white"})):
+        losses = wide(tables, x, rate, value).drop(columns=[LINEAR, STEP], errors="ignore")
+        for name in losses:
+            left.plot(losses.index, losses[name], **looks[name] | form)
+        left.plot([], [], "ko-", label=f"learning rate {rate}", **form)
+    left.set(yscale="log", xlabel=label, ylabel=loss)
+    drawing.plain_ticks(left)
+    left.legend()
+    losses = wide(tables, x, "fixed", value)
+    for name, look in looks.items():
+        right.plot(losses.index, 100 * (losses[name] / losses[OPTIMAL] - 1), label=name, **look)
+    right.set_yscale("symlog", linthresh=1.0)
+    right.set(title="learning rate fixed", xlabel=label, ylabel="above the optimum, %")
+    right.set_ylim(bottom=-0.2)
+    right.yaxis.set_major_formatter("{x:g}")
+    drawing.legend_above(above, right, ncols=len(looks))
+    _draw_schedules(below, tables["protocols"], x, knob)
+    return picture
+
+
+def _draw_schedules(part: Any, protocols: pd.DataFrame, x: str, knob: str) -> None:
+    """Draw schedules at three values of x: at a fixed learning rate, then with a free one."""
+    shown = three_of(np.unique(protocols[x]))
+    rows = {
+        f"{knob}\n(rate fixed)": ("fixed", knob),
+        f"{knob}\n(rate free)": ("free", knob),
+        "learning rate": ("free", "lr"),
+    }
+    axes = part.subplots(3, len(shown), sharex=True, sharey="row", squeeze=False)
+    for panels, (label, (rate, name)) in zip(axes, rows.items(), strict=True):
+        some = pick(protocols, rate=rate)
+        for panel, at in zip(panels, shown, strict=True):
+            steady = pick(some, strategy=CONSTANT, **{x: at})
+            middle = (steady["start"] + steady["end"]) / 2
+            colour = STYLES[CONSTANT]["color"]
+            panel.plot(middle, steady[f"{name}_1"], color=colour, linewidth=1.0, label=CONSTANT)
+            optimum = pick(some, strategy=OPTIMAL, **{x: at})
+            drawing.draw_knob(panel, parts.protocol_of(optimum, (knob, "lr")), name)
+        panels[0].plot([], [], color="black", linewidth=2.2, label=OPTIMAL)
+        panels[0].set(ylabel=label, ylim=(0, 1.1 * some[f"{name}_1"].max() or 1.0))
+    for panel, at in zip(axes[0], shown, strict=True):
+        panel.set_title(f"{x.replace('_', ' ')} {at:g}")
+    for panel in axes[-1]:
+        panel.set_xlabel("training time α")
+    drawing.legend_above(part, axes[0, 0])
