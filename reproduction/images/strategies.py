@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from replan.replay import FixedReplay, FocusThenReplay, Policy
 
-from replan.policies import FocusThenReplay
 from reproduction.base import Run, collect, grid
 from reproduction.drawing import LOOKS, draw_interval, draw_median, plain_ticks, task_colour
 from reproduction.images import data
@@ -135,16 +135,20 @@ def _strategy(network: Network, strategy: str, looks: list[int]) -> tuple[list[A
     """Train on task 2 with a strategy; return the rows of the tests, and when replay began."""
     end, interval = looks[-1], network.training["interval"]
     rule = {"until": "met", "smoothing": network.training["smoothing"], "max_focus": math.inf}
-    policy = FocusThenReplay(1, [0], **({"max_focus": 0} if strategy == "interleaved" else rule))
+    policies: dict[str, Policy] = {
+        "no-replay": FixedReplay(2, 0.0),
+        "interleaved": FixedReplay(2, 0.5),
+        "focus-then-replay": FocusThenReplay(2, **rule),
+    }
+    policy = policies[strategy]
     rows = []
     for stop in sorted({*(look for look in looks if look > 0), *range(interval, end, interval)}):
         network.train(policy.next_tasks(stop - network.time))
         if stop in looks:
             rows.append(_row(network))
-        due = stop % interval == 0 and stop < end and policy.focusing
-        if due and strategy == "focus-then-replay":
+        if policy.needs_losses and stop % interval == 0 and stop < end:
             policy.observe(network.estimate())
-    return rows, policy.switch_step
+    return rows, getattr(policy, "switch_step", -1)
 
 
 def _row(network: Network) -> dict[str, Any]:
