@@ -21,10 +21,7 @@ test: .venv/installed-dev
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
 	.venv-torch/bin/pytest tests/integrations/test_torch.py tests/integrations/test_lightning.py tests/integrations/test_states.py \
-		tests/integrations/test_examples.py tests/integrations/test_pages.py \
-		tests/integrations/test_practice.py \
-		tests/networks/test_experiment.py::test_a_run_of_steps_against_torch \
-		tests/networks/test_model.py::test_a_run_of_steps_against_torch
+		tests/integrations/test_examples.py tests/integrations/test_pages.py
 
 # Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
 test-avalanche: .venv-avalanche/installed

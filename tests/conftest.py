@@ -4,11 +4,9 @@ import sys
 from importlib import invalidate_caches
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import replan
-from replan import networks
 from replan.dynamics import _registry
 from replan.strategies import STRATEGIES
 
@@ -47,13 +45,6 @@ def problem():
     model = replan.TeacherStudent.similar(0.3)
     start = model.pretrain(task=0, duration=60.0, seed=1)
     return replan.Problem(model, start, duration=10.0, steps=40)
-
-
-@pytest.fixture(scope="session")
-def images():
-    """500 images of Fashion-MNIST: see tests/data/README.md."""
-    with np.load(ROOT / "tests" / "data" / "fashion_subset.npz") as found:
-        return networks.Images(*(found[name] for name in networks.Images._fields))
 
 
 @pytest.fixture

@@ -32,10 +32,9 @@ LAYERS = [
     "simulation",
     "policies",
     "tuning",
-    "integrations",  # adapters of policies, which networks train with in PyTorch
+    "integrations",  # adapters of policies
     "sweeps",
     "studies",
-    "networks",
     "paper",
     "explorer",
     "replan",
@@ -153,7 +152,7 @@ def test_layers_import_only_from_lower_ones():
 
 def test_what_uses_a_protocol_knows_nothing_of_the_rest():
     """Plan → Protocol → (evaluate | simulate | train): ways side by side."""
-    ways = {"control", "simulation", "networks"}
+    ways = {"control", "simulation"}
     for module, others in IMPORTS.items():
         if layer(module) in ways:
             assert {layer(other) for other in others} & ways <= {layer(module)}, module

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import replan
-from replan import networks, paper, policies, strategies
+from replan import paper, policies, strategies
 from replan._common import check
 from replan.control import Relax
 from replan.dynamics import find, register
@@ -202,13 +202,6 @@ def problem():
     return replan.Problem(model, model.fresh(seed=1), duration=2.0, steps=4)
 
 
-def held_out_images():
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(10), 20).astype(np.uint8)
-    pixels = rng.integers(0, 255, (200, 4, 4), dtype=np.uint8)
-    return networks.Images(pixels, labels, pixels, labels)
-
-
 @cache
 def curves():
     return replan.Curves([0.0, 1.0], np.ones((2, 2, 2)))
@@ -231,7 +224,6 @@ def calls():
     protocol = strategies.interleaved(posed)
     other = replan.Protocol([[1.0, 0.0]], 2.0)
     shares, half = np.array([[0.25, 0.75], [1.0, 0.0]]), np.array([0.5, 0.5])
-    tasks = networks.mixed_tasks(held_out_images(), 0.5)
     run = replan.evaluate(posed, protocol)
     S = np.array([[1.0, 0.3], [0.3, 1.0]])
     weights = np.random.default_rng(0).normal(size=(2, 50))
@@ -531,41 +523,6 @@ def calls():
         "begin": Call(ask("begin"), {"new_task": 0}, {"new_task": "task"}),
         "observe": Call(ask("observe"), {"losses": {0: 0.1}, "late": 0},
                         {"losses": "losses", "late": "integer"}),
-        # Images
-        "mixed_tasks": Call(
-            networks.mixed_tasks,
-            {"images": held_out_images(), "similarity": 0.5, "upstream": [0, 5],
-             "auxiliary": [2, 7], "normalise": "unit", "test_samples": 10},
-            {"images": "object", "similarity": "number", "upstream": "tasks",
-             "auxiliary": "tasks", "normalise": "word", "test_samples": "integer"},
-        ),
-        "parity_tasks": Call(
-            networks.parity_tasks,
-            {"images": held_out_images(), "normalise": "standard", "test_samples": 10},
-            {"images": "object", "normalise": "word", "test_samples": "integer"},
-        ),
-        "Training": Call(
-            networks.Training,
-            {"hidden": 2, "lr": 0.1, "first": 5, "weight_std": 1.0, "head_std": 1.0,
-             "interval": 5, "sample": 5, "smoothing": 0.5},
-            integers("hidden", "first", "interval", "sample")
-            | numbers("lr", "weight_std", "head_std", "smoothing"),
-        ),
-        "experiment": Call(
-            networks.experiment,
-            {"tasks": tasks, "looks": [1, 2], "training": networks.Training(hidden=2, first=2),
-             "strategies": ["interleaved"], "protocols": {"mine": protocol}, "realisations": 1,
-             "seed": 0, "threads": 1},
-            {"tasks": "object", "looks": "steps", "training": "object?", "strategies": "words",
-             "protocols": "protocols?", "realisations": "integer", "seed": "integer",
-             "threads": "integer?", "progress": "progress"},
-        ),
-        "fashion_mnist": Call(networks.fashion_mnist, {}, {"root": "folder?"}),
-        "fetch": Call(
-            networks.fetch,
-            {"name": "fashion-mnist", "root": "/dev/null/x"},
-            {"name": "word", "root": "folder?", "packages": "flag", "say": "function"},
-        ),
         # Figures
         "make": Call(
             paper.make,

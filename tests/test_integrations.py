@@ -50,12 +50,6 @@ def test_a_torchvision_that_does_not_fit_is_explained(tmp_path):
     assert message in last
 
 
-def test_train_says_what_to_install():
-    done = run(BLOCK.format("torch") + "sys.argv[1:] = ['train']; import replan.cli as c; c.main()")
-    assert done.returncode == 2
-    assert done.stderr == "replan: `replan train` needs PyTorch: pip install 'replan[torch]'\n"
-
-
 @pytest.mark.parametrize(
     "module", sorted(Path(*replan.integrations.__path__).glob("*.py")), ids=lambda path: path.stem
 )

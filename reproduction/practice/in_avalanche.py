@@ -88,8 +88,8 @@ def learn(
     per_task, apart = settings.heads == "task", settings.probe if "focus" in strategy else 0
     # Images for probes come on top of those that are trained on, and out of the memory's room.
     train, test = tensors(settings.tasks, settings.images + settings.probe, seed, tested)
-    held_out = [[x[: settings.probe] for x in part] for part in train]
-    train = [[x[settings.probe :] for x in part] for part in train]
+    held_out = [[x[settings.images :] for x in part] for part in train]
+    train = [[x[: settings.images] for x in part] for part in train]
     sets = []
     for part in (train, test):
         pixels, classes, _ = (torch.cat(column) for column in zip(*part, strict=True))

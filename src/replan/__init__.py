@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from replan import comparison as comparison
     from replan import control as control
     from replan import dynamics as dynamics
-    from replan import networks as networks
     from replan import paper as paper
     from replan import policies as policies
     from replan import problem as problem
@@ -141,7 +140,7 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
     } | {
         module: f"replan.{module}"
         for module in (
-            "comparison", "control", "dynamics", "networks", "paper", "policies", "problem",
+            "comparison", "control", "dynamics", "paper", "policies", "problem",
             "protocol", "simulation", "strategies", "studies", "sweeps", "trajectory", "tuning",
         )
     }  # fmt: skip

@@ -13,7 +13,6 @@ from replan.control import _quasi_newton
 from replan.control._projection import Domain
 from replan.dynamics import AutoDynamics, Pieces, auto
 from replan.dynamics.teacher_student._reduced import Reduced
-from replan.networks import Training, _compiled, experiment, mixed_tasks
 from replan.problem import Limits, _discrete
 from replan.simulation import _simulate
 
@@ -238,34 +237,3 @@ def test_automatic_models_run_in_short_calls(monkeypatch):
     for one, another in zip(*found, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-13)
     assert sizes == [11, 11, 4, 4, 3, 4, 4, 3]
-
-
-def test_networks_are_trained_in_short_calls(images, monkeypatch):
-    tasks = mixed_tasks(images, 0.5, test_samples=20)
-    training = Training(hidden=2, first=30, interval=10, sample=10)
-    found = []
-    for most in (10**8, 7 * 2 * tasks.pixels.shape[1]):
-        monkeypatch.setattr(_compiled, "_AT_ONCE", most)
-        run = experiment(tasks, [0, 40], training=training, realisations=2, threads=1)
-        found.append(run.curves["focus-then-replay"].losses)
-    np.testing.assert_array_equal(*found)
-
-
-def test_an_experiment_ends_with_the_training_at_hand(images, monkeypatch):
-    """An error in one realisation does not wait for the others to come to their ends."""
-    tasks = mixed_tasks(images, 0.5, test_samples=20)
-    learn, begun, others = _compiled.learn, threading.Event(), []
-
-    def fail(name, network, *rest):
-        if network.number == 0:
-            begun.wait()
-            raise KeyboardInterrupt
-        others.append(network)
-        begun.set()
-        network._stop.wait()
-        return learn(name, network, *rest)
-
-    monkeypatch.setattr(_compiled, "learn", fail)
-    with pytest.raises(KeyboardInterrupt):
-        experiment(tasks, [0, 40], training=Training(hidden=2, first=30), realisations=2, threads=2)
-    assert [network.time for network in others] == [-30]

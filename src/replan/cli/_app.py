@@ -11,7 +11,6 @@ import click
 from replan._common.interrupt import interrupted
 from replan.cli import (
     compare,
-    data,
     evaluate,
     explore,
     figure,
@@ -20,7 +19,6 @@ from replan.cli import (
     simulate,
     solve,
     sweep,
-    train,
     tune,
 )
 
@@ -68,7 +66,6 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
 
 for command in (
     compare.command,
-    data.command,
     evaluate.command,
     explore.command,
     figure.command,
@@ -77,7 +74,6 @@ for command in (
     simulate.command,
     solve.command,
     sweep.command,
-    train.command,
     tune.command,
 ):
     app.add_command(command)
