@@ -7,18 +7,22 @@ TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
-.PHONY: demo test test-torch test-avalanche test-explorer test-reproduction test-package docs notebooks figures \
+.PHONY: demo test test-all test-torch test-avalanche test-reproduction test-package docs notebooks figures \
 	format bench clean
 
 demo: .venv/installed
 	mkdir -p demo
-	$(BIN)/replan compare examples/fig2.toml --plot demo/fig2.png --csv demo/fig2.csv
+	$(BIN)/replan compare examples/fig2.toml --optimum --plot demo/fig2.png --csv demo/fig2.csv
 
 test: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# What takes long: fuzz and crash tests, pages and notebooks.
+test-all: test
+	$(BIN)/pytest -m slow
 
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
@@ -50,12 +54,6 @@ docs: .venv-docs/installed
 notebooks: .venv/installed-dev .venv-torch/installed
 	$(BIN)/python docs/run_notebooks.py paper own-model
 	.venv-torch/bin/python docs/run_notebooks.py pytorch
-
-# The explorer in a real browser, Debian's Chromium, one test after the other.
-test-explorer: .venv-explorer/installed
-	@command -v chromium || command -v chromium-browser || { apt-get update --quiet && apt-get install --yes --quiet chromium; } \
-		|| { echo 'make test-explorer needs Chromium: install it, such as by: apt-get install chromium'; exit 1; }
-	.venv-explorer/bin/pytest -n 0 tests/explorer
 
 # The paper's figures and claims, with ours: half an hour on two cores, and the data sets of images.
 figures: .venv/installed-reproduction
@@ -96,10 +94,6 @@ bench: .venv/installed-bench
 .venv-avalanche/installed: .venv-avalanche/pip pyproject.toml
 	.venv-avalanche/bin/python -m pip install --quiet $(TORCH) $(TORCHVISION)
 	.venv-avalanche/bin/python -m pip install --quiet --editable '.[avalanche,test]'
-	touch $@
-
-.venv-explorer/installed: .venv-explorer/pip pyproject.toml
-	.venv-explorer/bin/python -m pip install --quiet 'playwright==1.*' --editable '.[explore,test]'
 	touch $@
 
 .venv-package/installed: .venv-package/pip

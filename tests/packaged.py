@@ -42,7 +42,7 @@ def main() -> None:
 
 def versions() -> list[str]:
     names = ["numpy", "scipy", "numba", "matplotlib", "click", "tqdm", "pydantic", "pandas"]
-    return [f"{name} {version(name)}" for name in [*names, "requests"]]
+    return [f"{name} {version(name)}" for name in names]
 
 
 if __name__ == "__main__":

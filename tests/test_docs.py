@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from documented import check_notebook
-from replan import Problem, networks
+from replan import Problem
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -68,17 +67,6 @@ def test_the_documented_sweep_runs_as_a_script(tmp_path):
         [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert len(done.stdout.splitlines()) == len(list((tmp_path / "cache").iterdir())) == 4
-
-
-def test_the_documented_experiment_on_images_runs(images, tmp_path, monkeypatch):
-    ten = images._replace(
-        train_labels=np.arange(400) % 10, test_labels=np.arange(100) % 10
-    )  # classes that the small data set does not have
-    monkeypatch.setattr(networks, "fashion_mnist", lambda: ten)
-    monkeypatch.chdir(tmp_path)
-    code = "\n".join(blocks(ROOT / "docs" / "real-images.md", "python"))
-    exec(compile(code, "real-images", "exec"), {})
-    assert (tmp_path / "result.json").exists()
 
 
 def test_the_documented_problem_file_loads(tmp_path):

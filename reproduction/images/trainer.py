@@ -1,0 +1,121 @@
+"""The trainer of all networks on images: a hidden layer of ReLU units, a head for each task.
+
+K hidden units, D pixels, T tasks, C outputs. On an input x of task t: z = max(W x, 0), outputs
+V_t z, loss ½ |V_t z − y|². A step of SGD takes samples of some tasks, each with its own rate:
+W ← W − Σ_t rate_t ∇_W loss_t, and V_t likewise. One rate that is not 0 is a step on one sample;
+shares × learning rates are a weighted batch of all tasks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from reproduction.images.tasks import ImageTasks, Ints
+
+Reals = NDArray[np.floating]
+# Sums may be taken in any order, so that loops are vectorised; but NaN stays NaN.
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+
+
+class Weights:
+    """The weights of a network: features (K, D), heads (T, C, K)."""
+
+    def __init__(self, features: Reals, heads: Reals) -> None:
+        self.features, self.heads = features, heads
+
+    @classmethod
+    def random(
+        cls, tasks: ImageTasks, hidden: int, weight_std: float, head_std: float,
+        rng: np.random.Generator,
+    ) -> Weights:  # fmt: skip
+        """Return normal random weights."""
+        T, C, D = len(tasks.pools), tasks.targets.shape[1], tasks.pixels.shape[1]
+        features = weight_std * rng.standard_normal((hidden, D))
+        heads = head_std * rng.standard_normal((T, C, hidden))
+        return cls(features.astype(np.float32), heads.astype(np.float32))
+
+    def copy(self) -> Weights:
+        """Return weights that can be trained further in another way."""
+        return Weights(self.features.copy(), self.heads.copy())
+
+    def train(self, tasks: ImageTasks, streams: Ints, samples: Ints, rates: Reals) -> None:
+        """Make a step of SGD for each row of samples (m, T), with rates (m, T), in place.
+
+        streams: (T, 2, n), the two images of every sample of a task; samples: which of them.
+        """
+        real = self.features.dtype
+        _train(
+            self.features, self.heads, tasks.pixels, tasks.targets.astype(real, copy=False),
+            tasks.factors.astype(real, copy=False), streams, samples, rates.astype(real),
+        )  # fmt: skip
+
+    def losses(self, parts: list[tuple[Reals, Reals]]) -> Reals:
+        """Return the mean loss (T,) of each task on its inputs (m, D) and targets (m, C)."""
+        return np.array([self.loss(t, *part) for t, part in enumerate(parts)])
+
+    def loss(self, task: int, inputs: Reals, targets: Reals) -> float:
+        """Return the mean loss of one task on inputs (m, D) and targets (m, C)."""
+        return float(_mean_loss(self.features, self.heads[task], inputs, targets))
+
+
+@_compiled
+def _train(features, heads, pixels, targets, factors, streams, samples, rates):  # type: ignore[no-untyped-def]
+    K, D = features.shape
+    T, C = heads.shape[:2]
+    zero = features.dtype.type(0.0)
+    x, pace = np.empty((T, D), features.dtype), np.empty((T, K), features.dtype)
+    z, error = np.empty(K, features.dtype), np.empty(C, features.dtype)
+    for step in range(len(samples)):
+        for t in range(T):
+            rate = rates[step, t]
+            if rate == 0:
+                continue
+            i, j = streams[t, 0, samples[step, t]], streams[t, 1, samples[step, t]]
+            a, b, c = factors[t, 0], factors[t, 1], factors[t, 2]
+            for d in range(D):
+                x[t, d] = a * pixels[i, d] + b * pixels[j, d] + c
+            for k in range(K):
+                field = zero
+                for d in range(D):
+                    field += features[k, d] * x[t, d]
+                z[k] = zero if field <= 0 else field  # NaN stays NaN
+                pace[t, k] = zero
+            for out in range(C):
+                total = zero
+                for k in range(K):
+                    total += heads[t, out, k] * z[k]
+                target = factors[t, 3] * targets[i, out] + factors[t, 4] * targets[j, out]
+                error[out] = total - target
+            for out in range(C):
+                for k in range(K):
+                    pace[t, k] += error[out] * heads[t, out, k]
+                    heads[t, out, k] -= rate * error[out] * z[k]
+            for k in range(K):
+                pace[t, k] = rate * pace[t, k] if z[k] != 0 else zero
+        for t in range(T):
+            if rates[step, t] != 0:
+                for k in range(K):
+                    if pace[t, k] != 0:
+                        for d in range(D):
+                            features[k, d] -= pace[t, k] * x[t, d]
+
+
+@_compiled
+def _mean_loss(features, head, inputs, targets):  # type: ignore[no-untyped-def]
+    K, D = features.shape
+    z, total = np.empty(K, features.dtype), 0.0
+    for i in range(len(inputs)):
+        for k in range(K):
+            field = features.dtype.type(0.0)
+            for d in range(D):
+                field += features[k, d] * inputs[i, d]
+            z[k] = features.dtype.type(0.0) if field <= 0 else field
+        for out in range(len(head)):
+            error = -targets[i, out]
+            for k in range(K):
+                error += head[out, k] * z[k]
+            total += 0.5 * error * error
+    return total / len(inputs)

@@ -1,0 +1,1 @@
+"""Replay in practice: strategies in PyTorch and Avalanche, each at its own best settings."""

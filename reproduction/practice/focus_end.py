@@ -1,0 +1,107 @@
+"""What should end the focus phase? Rules for it on split Fashion-MNIST, each at its best rate.
+
+Five tasks of two classes arrive one after another, 1,200 images each, two passes, with a head for
+each task or one for all classes. A memory of 300 images includes the 60 on which losses are probed.
+After the focus phase half of each batch is of the new task. The learning rate of each rule is the
+best of three on seeds that are not tested on. Takes 20 minutes on a core. Needs the extra `torch`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+from replan.replay import FocusThenReplay
+
+from reproduction.base import Run, Tables, grid, mean_interval
+from reproduction.images.data import fetch
+
+FULL: dict[str, Any] = {
+    "heads": ["task", "one"],
+    "rates": [0.1, 0.2, 0.4],
+    "tuning": [1, 2, 3],
+    "testing": list(range(101, 113)),
+}
+QUICK = FULL | {"heads": ["task"], "rates": [0.2], "tuning": [1], "testing": [101, 102]}
+
+RULES: dict[str, dict[str, Any]] = {  # settings of FocusThenReplay; see `told` for its losses
+    "no focus": {"max_focus": 0},
+    "a quarter": {"until": 0.25},
+    "half": {"until": 0.5},
+    "met": {"until": "met", "max_focus": math.inf},
+    "met, at most half": {"until": "met"},
+    "met, each by its start, at most half": {"until": "met"},
+    "three quarters of its start, at most half": {"until": "met"},
+    "halved, at most half": {},
+    "a quarter of its start, at most half": {"until": "met"},
+    "plateau": {"until": "met", "max_focus": math.inf},
+    "plateau, at most half": {"until": "met"},
+}
+_PARTS = {"three quarters of its start": 0.75, "a quarter of its start": 0.25}
+
+
+def told(rule: str, losses: dict[int, float], past: list[dict[int, float]]) -> dict[int, float]:
+    """Return what the policy is told: the losses, or what makes another rule of "met".
+
+    past: the losses that were measured before. The first ones with a task are those at its start.
+    """
+    new = max(losses)
+    since = [one for one in [*past, losses] if max(one) == new]
+    for words, part in _PARTS.items():
+        if rule.startswith(words):
+            return dict.fromkeys(losses, part * since[0][new]) | {new: losses[new]}
+    if "each by its start" in rule:
+        starts = {
+            task: next(one[task] for one in [*past, losses] if task in one) for task in losses
+        }
+        return {task: value / starts[task] for task, value in losses.items()}
+    if rule.startswith("plateau"):  # no new low in the last two measurements
+        course = [one[new] for one in since]
+        over = len(course) > 2 and min(course[-2:]) >= min(course[:-2])
+        return {task: float(over == (task < new)) for task in losses}
+    return losses
+
+
+def case(rule: str, heads: str, lr: float, seed: int) -> dict[str, Any]:
+    """Return losses on the way and at the end, and how the focus phases ended."""
+    from reproduction.practice.split import Split, learn
+
+    past: list[dict[int, float]] = []
+
+    def tell(losses: dict[int, float]) -> dict[int, float]:
+        given = told(rule, losses, past)
+        past.append(losses)
+        return given
+
+    settings = Split(tasks=5, images=1260, hidden=100, heads=heads)
+    policy = FocusThenReplay(5, shares=0.5, **RULES[rule])
+    return learn(policy, settings, lr=lr, seed=seed, probed=True, tell=tell)
+
+
+def compute(
+    run: Run, *, heads: list[str], rates: list[float], tuning: list[int], testing: list[int]
+) -> Tables:
+    """Return the table `rules`: each at its best rate, and its differences from no focus."""
+    fetch("fashion-mnist")
+    rows = []
+    for head in heads:
+        points = grid(rule=RULES, heads=[head], lr=rates, seed=tuning)
+        table = pd.DataFrame([p | r for p, r in zip(points, run(case, points), strict=True)])
+        means = table.groupby(["rule", "lr"])["loss"].mean().unstack()
+        best = means.idxmin(axis=1)
+        points = [
+            p
+            for rule in RULES
+            for p in grid(rule=[rule], heads=[head], lr=[float(best[rule])], seed=testing)
+        ]
+        tests = pd.DataFrame([p | r for p, r in zip(points, run(case, points), strict=True)])
+        base = tests[tests["rule"] == "no focus"].set_index("seed")
+        for rule in RULES:
+            own = tests[tests["rule"] == rule].set_index("seed")
+            row = {"heads": head, "rule": rule, "lr": best[rule], "loss": own["loss"].mean()}
+            for key in ("loss", "way"):
+                mean, low, high = map(float, mean_interval(own[key] - base[key]))
+                row |= {f"{key} − no focus": mean, f"{key} ±": (high - low) / 2}
+            rows.append(row | {key: own[key].mean() for key in ("focus", "never", "bound")})
+    return {"rules": pd.DataFrame(rows)}
