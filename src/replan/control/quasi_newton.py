@@ -10,24 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from replan.check import Floats
-from replan.core.compiled import compiled
-from replan.core.interrupt import ChunkedLoop, run_interruptibly
 from replan.core.projection import Domain, project
+from replan.core.spectral import model_minimum
 
 Function = Callable[[Floats], tuple[float, Floats]]
 
 _ARMIJO = 1e-4
 _PAIRS = 20  # of the limited memory
-_INNER = 300  # most steps of the spectral method on each model
-_LARGE = 100_000  # numbers whose projection may take long
-_BELOW = np.tri(_PAIRS, k=-1)  # the mask of what is below the diagonal
-_ENOUGH = 1e-3  # its last step gains less than this fraction of its first
 
 
 @dataclass
@@ -43,7 +36,7 @@ class QuasiNewton:
     stalled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.x = self._project(self.x)
+        self.x = project(self.x, self.domain)
         self.value, self.gradient = self.function(self.x)
 
     def step(self) -> None:
@@ -81,76 +74,5 @@ class QuasiNewton:
     def _towards_model_minimum(self) -> Floats:
         if not self.pairs:
             size = np.abs(self.gradient).max()
-            return self._project(self.x - self.gradient / max(size, 1e-300)) - self.x
-        model = _model(np.array(self.pairs))
-        x, slope = self.x.copy(), self.gradient.copy()
-        numbers = np.array([1.0 / model.scale, 0.0])
-        _pace(x.size).run(_descend, _INNER, x, slope, numbers, model, self.domain)
-        return x - self.x
-
-    def _project(self, x: Floats) -> Floats:
-        if x.size > _LARGE:  # with budgets it can take seconds
-            return np.asarray(run_interruptibly(project, x, self.domain))
-        return np.asarray(project(x, self.domain))
-
-
-class _Model(NamedTuple):
-    """The Hessian scale × 1 − sidesᵀ inverse sides of a quadratic model; sides: (2 × pairs, n)."""
-
-    scale: float
-    sides: Floats
-    inverse: Floats
-
-
-def _model(pairs: Floats) -> _Model:
-    """Return the model of limited-memory BFGS from pairs (p, 2, n): moves, changes of the gradient.
-
-    (Byrd, Nocedal & Schnabel 1994)
-    """
-    count = len(pairs)
-    sides = np.concatenate([pairs[:, 0], pairs[:, 1]])
-    products = sides[:count] @ sides.T
-    scale = float(products[-1, -1])
-    sides[:count] *= scale
-    middle = np.zeros((2 * count, 2 * count))
-    middle[:count, :count] = scale * products[:, :count]
-    lower = products[:, count:] * _BELOW[:count, :count]
-    middle[:count, count:], middle[count:, :count] = lower, lower.T
-    np.fill_diagonal(middle[count:, count:], -products[:, count:].diagonal())
-    return _Model(scale, sides, np.asarray(np.linalg.inv(middle), np.float64))
-
-
-@cache
-def _pace(size: int) -> ChunkedLoop:
-    """Return the pace of descents of vectors of a size, learnt once for all of them."""
-    return ChunkedLoop()
-
-
-@compiled
-def _descend(
-    x: Floats, slope: Floats, numbers: Floats, model: _Model, domain: Domain,
-    first: int, _: int, most: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Go on towards the model's minimum over the domain by spectral steps; see `ChunkedLoop`.
-
-    x, slope: where it is, and the model's gradient there. numbers: the length of the next step, and
-    the gain of a step with which it ends, a small fraction of what the first gained.
-    """
-    for step in range(first, min(_INNER, first + most)):
-        direction = project(x - numbers[0] * slope, domain) - x
-        drop = np.dot(slope, direction)
-        if step == 0:
-            numbers[1] = -_ENOUGH * drop
-        if drop >= -numbers[1]:
-            return step, -1
-        bent = model.scale * direction - np.dot(
-            np.dot(model.inverse, np.dot(model.sides, direction)), model.sides
-        )
-        curvature = np.dot(direction, bent)
-        length = 1.0
-        if curvature > 0.0:
-            length = min(1.0, -drop / curvature)
-            numbers[0] = np.dot(direction, direction) / curvature
-        x += length * direction
-        slope += length * bent
-    return min(_INNER, first + most), 0
+            return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
+        return model_minimum(self.x, self.gradient, np.array(self.pairs), self.domain) - self.x

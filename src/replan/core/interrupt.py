@@ -1,8 +1,8 @@
-"""Ctrl-C in compiled code: distinguished from errors, and run_interruptibly while the code runs.
+"""Ctrl-C while compiled code runs.
 
-Python hears a signal only in its main thread, between two of its own instructions: a compiled call
-there is deaf. Long work is therefore done in calls of a tenth of a second (`ChunkedLoop`), and what cannot
-be cut that short in a thread of its own (`run_interruptibly`).
+Python handles a signal only in its main thread, between two of its own instructions, so never
+inside a compiled call. Loops are therefore run in calls of a tenth of a second (`ChunkedLoop`), and
+a call that may take longer in a background thread (`run_interruptibly`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 _CALL = 0.1  # seconds that one call should last
-_DEAF = 0.25  # seconds from which a call gets a thread of its own
+_LONG = 0.25  # seconds from which the next call gets a background thread
 _GROWTH = 64  # at most, from one call to the next: the first ones are short and say little
 
 
@@ -25,9 +25,9 @@ def interrupted(error: BaseException | None) -> bool:
 
 
 def run_interruptibly(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return function(*arguments), which releases the GIL, and hear Ctrl-C meanwhile.
+    """Return function(*arguments), which releases the GIL; Ctrl-C takes effect meanwhile.
 
-    The call itself cannot be stopped: after Ctrl-C it runs to its end with nobody waiting.
+    Ctrl-C abandons the call; it finishes in the background.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*arguments)
@@ -43,39 +43,36 @@ def run_interruptibly(function: Callable[..., Any], *arguments: Any) -> Any:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(_CALL)  # a signal just before the wait would not end one without a limit
+        thread.join(_CALL)  # a signal just before a wait without a limit would not end it
     if errors:
         raise errors[0]
     return results[0]
 
 
 class ChunkedLoop:
-    """How many steps of a compiled loop make a call of about a tenth of a second.
+    """Runs a compiled loop in calls of about a tenth of a second.
 
-    most: that many; learnt from call to call. The first call has a single step and a thread of its
-    own, as nothing is known yet; with `uneven` steps, of which some cost many times as much as
-    others, every call has one.
+    steps: of one call, learnt from call to call. The first call makes a single step in a background
+    thread, as nothing is known yet.
     """
 
-    def __init__(self, uneven: bool = False) -> None:
-        self.most, self._alone, self._uneven = 1, True, uneven
+    def __init__(self) -> None:
+        self.steps, self._in_background = 1, True
 
     def run(self, loop: Callable[..., tuple[int, int]], end: int, *arguments: Any) -> int:
-        """Call a loop until it has reached `end`, or cannot go on; return where it is.
+        """Call a loop until it reaches `end`, or cannot go on; return the position reached.
 
-        loop(*arguments, position, part, most) goes on from part `part` of `position` for about
-        `most` steps and returns both anew; `part` is −1 where it cannot go on.
+        loop(*arguments, position, part, steps) continues from part `part` of `position` for about
+        `steps` steps and returns the new position and part; part is −1 where it cannot go on.
         """
         position = part = 0
         while position < end and part >= 0:
             begin = time.perf_counter()
-            call = (*arguments, position, part, self.most)
-            position, part = run_interruptibly(loop, *call) if self._alone else loop(*call)
-            self._learn(time.perf_counter() - begin, position < end and part >= 0)
+            call = (loop, *arguments, position, part, self.steps)
+            position, part = run_interruptibly(*call) if self._in_background else loop(*call[1:])
+            seconds = time.perf_counter() - begin
+            if seconds > _CALL or (position < end and part >= 0):  # else there was little to do
+                wanted = self.steps * _CALL / max(seconds, 1e-9)
+                self.steps = max(1, int(min(wanted, _GROWTH * self.steps)))
+            self._in_background = seconds > _LONG
         return position
-
-    def _learn(self, seconds: float, cut: bool) -> None:
-        if cut or seconds > _CALL:  # else the call was short because there was little to do
-            wanted = self.most * _CALL / max(seconds, 1e-9)
-            self.most = max(1, int(min(wanted, _GROWTH * self.most)))
-        self._alone = self._uneven or seconds > _DEAF

@@ -8,10 +8,12 @@ import numpy as np
 
 from replan.check import Bools, Floats, Ints
 from replan.core.compiled import compiled, inner
+from replan.core.interrupt import run_interruptibly
 
 _CYCLES = 2000  # through the prices of all tasks
 _TURNS = 200  # at the price of one of them
 _EXACT = 1e-14
+_LARGE = 100_000  # numbers whose projection may take long
 _FAR = 1e18  # a price at which a task has all or nothing, to rounding
 
 
@@ -187,9 +189,16 @@ def _project_with_budgets(given: Floats, domain: Domain, out: Floats) -> None:
     project_rows(rows, shift, out)
 
 
-@compiled
 def project(x: Floats, domain: Domain) -> Floats:
     """Return the nearest vector of the domain."""
+    if x.size > _LARGE:  # with budgets it can take seconds
+        return np.asarray(run_interruptibly(nearest_point, x, domain))
+    return np.asarray(nearest_point(x, domain))
+
+
+@compiled
+def nearest_point(x: Floats, domain: Domain) -> Floats:
+    """Return the nearest vector of the domain; for compiled code."""
     T = domain.low.size
     out = np.empty_like(x)
     end = domain.rows * T

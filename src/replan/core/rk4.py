@@ -1,8 +1,8 @@
 """RK4 and its exact reverse, compiled once for every kind of parameters.
 
-What is particular to a model (`rate`, `losses`, their reverses) is found by the type of its first
-argument, a NamedTuple class of the model's own: a function passed as an argument would be compiled
-anew in every process.
+A model's functions (`rate`, `losses`, their vjps) are found by the type of their first argument, a
+NamedTuple class that only this model uses: a function passed as an argument would be compiled anew
+in every process.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def loops(kernels: Kernels) -> Loops[Loop]:
     _check(kernels)
     for found in (kernels.parameters, *_returned(kernels)):
         if _KERNELS.setdefault(found, kernels) != kernels:
-            raise ArgumentError("parameters", "a class of the model's own", f"{found} again")
+            raise ArgumentError("parameters", "a class that no other model uses", f"{found}")
     functions = (_roll_out, _roll_out_vjp, _all_losses, _all_losses_vjp)
     keep = kernels.rate.__module__.startswith("replan.core")
     return Loops(*(_explained(compiled(keep=keep)(function)) for function in functions))
@@ -80,9 +80,9 @@ def _check(kernels: Kernels) -> None:
 
 
 def _explained(loop: Any) -> Callable[..., Any]:
-    """Return the loop with errors of numba, which are pages long, cut down to one line.
+    """Cut numba's errors, which are pages long, down to one line.
 
-    Compiled code that fails was given a state of the wrong length: nothing else varies.
+    Compiled code that raises was given a state of the wrong length: nothing else varies.
     """
 
     @wraps(loop)
@@ -90,31 +90,29 @@ def _explained(loop: Any) -> Callable[..., Any]:
         try:
             return loop(*arguments)
         except NumbaError as error:
-            raise ValueError(_one_line(str(error))) from error
+            raise ArgumentError(*_one_line(str(error))) from error
         except (ValueError, IndexError) as error:
             raise ArgumentError(
                 "pack",
-                "to return a state that `rate` and `losses` can work with",
+                "a function that returns states for `rate` and `losses`",
                 f"one of {arguments[1].shape[-1]} numbers: {str(error).partition(chr(10))[0]}",
             ) from error
 
     return call
 
 
-def _one_line(text: str) -> str:
-    """Return which kernel numba could not compile, why and where, from all that it says."""
+def _one_line(text: str) -> tuple[str, str, str]:
+    """Return which kernel numba could not compile, what it must be, and why it is not."""
     kernel = re.search(r">>> (\w+)\(", text)
     if kernel is None:
-        return f"`parameters` expects numbers and arrays, got: {text.strip().splitlines()[-1]}"
+        return "parameters", "numbers and arrays", text.strip().splitlines()[-1]
     _, _, inner = text.partition("specific error:")
     lines = [line.strip().removeprefix("TypingError: ") for line in inner.splitlines()]
     reasons = [line for line in lines if line and not line.startswith("Failed in")] + ["?"]
     reason = " ".join(reasons[: 2 if reasons[0].endswith(":") else 1])
     places = re.findall(r'File "(?:[^"]*[/\\])?([^"]+)", line (\d+)', inner)
     where = [f" ({name}, line {line})" for name, line in places if name != Path(__file__).name]
-    return (
-        f"`{kernel[1]}` expects code that numba can compile, got: {''.join([reason, *where[:1]])}"
-    )
+    return kernel[1], "code that numba can compile", "".join([reason, *where[:1]])
 
 
 def _returned(kernels: Kernels) -> Iterator[type]:
@@ -188,25 +186,24 @@ def _stages(
                 stages[j + 1, i] = stages[0, i] + length * slope[i]
 
 
-# Each of them goes on from a position for about `most` steps and returns where it got, as `ChunkedLoop`
-# wants it: a call must be short, for Ctrl-C is not run_interruptibly in it.
+# Each continues from a position for about `most` steps and returns the new one; see `ChunkedLoop`.
 
 
 def _roll_out(
-    p: Any, pieces: Schedule, starts: Floats, ends: Floats, stages: Floats,
+    p: Any, pieces: Schedule, starts: Floats, ends: Floats, tape: Floats,
     piece: int, part: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Classical RK4 with `pieces.substeps[i]` equal steps on piece i, from starts[i] to ends[i].
 
     starts, ends: (pieces, n). In a chain the two share memory, so that each piece starts where the
-    last one ended. stages: (steps, 4, n) of all steps, filled in for the reverse; if it has a
-    single row, for nobody. Goes on from step `part` of a piece, from the state in its end. Returns
-    the piece where a number is no longer finite with part −1.
+    last one ended. tape: (steps, 4, n) the stages of all steps for the reverse pass; with one row,
+    scratch space. Continues from step `part` of a piece, from the state in its end. Returns part −1
+    with the piece where a number is no longer finite.
     """
     count, n = pieces.lengths.size, starts.shape[1]
     work = _make_work(p)
     state, slope, total = np.empty(n), np.empty(n), np.empty(n)
-    kept = stages.shape[0] > 1
+    kept = tape.shape[0] > 1
     at = part
     for i in range(piece):
         at += pieces.substeps[i]
@@ -217,7 +214,7 @@ def _roll_out(
         last = min(pieces.substeps[piece], part + most)
         most -= last - part
         for _ in range(part, last):
-            row = stages[at if kept else 0]
+            row = tape[at if kept else 0]
             _copy(state, row[0])
             _stages(work, shares, knobs, step, row, slope, total)
             size = 0.0
@@ -237,14 +234,14 @@ def _roll_out(
 
 
 def _roll_out_vjp(
-    p: Any, cotangents: Floats, pieces: Schedule, stages: Floats,
+    p: Any, cotangents: Floats, pieces: Schedule, tape: Floats,
     adjoints: Floats, by_shares: Floats, by_knobs: Floats, done: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Reverse of `_roll_out`: exact gradients of Σ_i cotangents[i] · states[i].
 
-    cotangents: (pieces + 1, n). stages: (steps, 4, n) of the roll-out. Fills in the adjoints
+    cotangents: (pieces + 1, n). tape: (steps, 4, n) of the roll-out. Fills in the adjoints
     (pieces + 1, n), the gradients by the state at each edge, and adds to those by shares (pieces,
-    T) and by knobs (pieces, C). Goes on when the `done` last pieces are done, by whole pieces.
+    T) and by knobs (pieces, C). Continues by whole pieces before the last `done` ones.
     """
     count, n = pieces.lengths.size, cotangents.shape[1]
     work = _make_vjp_work(p)
@@ -270,7 +267,7 @@ def _roll_out_vjp(
                 total[i] = 0.0
             for j in range(3, -1, -1):
                 _rate_vjp(
-                    work, stages[at, j], cotangent, shares, knobs, step,
+                    work, tape[at, j], cotangent, shares, knobs, step,
                     pulled, by_shares[piece], by_knobs[piece],
                 )  # fmt: skip
                 for i in range(n):
@@ -292,7 +289,7 @@ def _roll_out_vjp(
 def _all_losses(
     p: Any, states: Floats, out: Floats, row: int, _: int, most: int
 ) -> tuple[int, int]:
-    """Fill in all losses (m, L) at states (m, n), with the values of any end knobs behind."""
+    """Fill in all losses (m, L) at states (m, n)."""
     work = _make_work(p)
     last = min(states.shape[0], row + most)
     for i in range(row, last):

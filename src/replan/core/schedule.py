@@ -1,6 +1,6 @@
-"""What an integrator is given and returns: the steps of a protocol, and gradients of a roll-out.
+"""What an integrator takes and returns: the steps of a protocol, and gradients of a roll-out.
 
-Notation: T tasks, C columns of knobs, a state is a vector of length n, a schedule has `pieces` rows.
+Notation: T tasks, C columns of knobs, states of length n; a schedule has `pieces` rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interfaces of a model: what rolls out, and what also has a vjp of its roll-out.
+"""The interfaces of a model: one that rolls out, and one that also has a vjp of its roll-out.
 
 Notation: T tasks, L losses, C columns of knobs, a state is a vector of length n.
 """

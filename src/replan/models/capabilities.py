@@ -1,4 +1,4 @@
-"""What only some models can do, and a clear refusal for the others."""
+"""Simulation at finite size, which only some models offer."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ class Chain(ABC):
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, number); return how many were done.
 
-        A row of `knobs` holds the value of each of the model's knobs for the sample's task.
-
-        These are fewer than all where the run diverged.
+        A row of `knobs` holds the value of each of the model's knobs for the sample's task. Fewer
+        than n samples are done where the run diverges.
         """
 
     @abstractmethod
@@ -45,7 +44,8 @@ class Chain(ABC):
 class Simulable(ABC):
     """A model that can be trained by SGD in any number of input dimensions.
 
-    engines: the names of the ways to do so, the usual one first.
+    engines: names of the algorithms, the default first. least_dimension: the smallest number of
+    input dimensions that has room for the network.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -54,29 +54,25 @@ class Simulable(ABC):
     """
 
     engines: ClassVar[tuple[str, ...]]
-
-    @property
-    @abstractmethod
-    def least_dimension(self) -> int:
-        """The smallest input dimension that has room for the network."""
+    least_dimension: int
 
     def choose_engine(self, engine: str | None) -> str:
-        """Return an engine if it can simulate this model, or the usual one where None is given."""
+        """Return an engine if it can simulate this model, the default for None."""
         return check.one_of("engine", self.engines[0] if engine is None else engine, self.engines)
 
     def chain_size(self, engine: str, dimension: int) -> int:
-        """Return how many numbers a run holds, besides its state, such as N-dimensional weights."""
+        """Return how many numbers a run holds besides its state, such as N-dimensional weights."""
         return 0
 
     @abstractmethod
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
-        """Return a run at its start; `weights`: the initial ones, if the engine has any."""
+        """Return a run at its start, with given initial weights if the engine takes any."""
 
 
 def require_simulable(model: Model) -> Simulable:
-    """Return the model if it can be simulated; else refuse it."""
+    """Return the model if it can be simulated at finite size."""
     if not isinstance(model, Simulable):
         raise ArgumentError(
             "problem", "one whose model can be simulated at finite size", f"kind {model.kind!r}"

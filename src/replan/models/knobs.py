@@ -1,4 +1,4 @@
-"""Knobs: the numbers that training may turn over time, and where they stand in arrays."""
+"""Knobs: the numbers that training may turn over time, and their columns in arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replan import check
 from replan.check import Floats
 from replan.errors import ArgumentError
 
-# What else a protocol, a result or a section of a file says under its name.
+# Names that protocols, results or sections of files use for something else
 _TAKEN = {
     "tasks", "shares", "duration", "edges", "steps", "start", "end", "weighted", "knobs", "time",
     "loss", "given", "construct", "copy", "dict", "json", "schema", "validate",
@@ -25,7 +25,7 @@ class Knob:
     """A number that training may turn over time, such as the learning rate.
 
     - `name`: in files, tables and protocols.
-    - `low`, `high`: the values that make sense; both may be infinite.
+    - `low`, `high`: its range; both ends may be infinite.
     - `default`: its value where a problem does not set it.
     - `per_task`: whether every task can have its own value at the same time.
     - `rate`: whether it is a learning rate, which can be annealed.
@@ -44,11 +44,11 @@ class Knob:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
-            raise ArgumentError("name", "a word of a knob", check.show(self.name))
+            raise ArgumentError("name", "a word of letters and digits", check.show(self.name))
         if self.name in _TAKEN or re.search(r"^model_|_\d+$", self.name):
             raise ArgumentError(
                 "name",
-                "a word that means nothing else in files, without a number at its end",
+                "a word that files use for nothing else, without a number at its end",
                 check.show(self.name),
             )
         for end in ("low", "high"):
@@ -56,15 +56,13 @@ class Knob:
             if not (isinstance(value, float) and value == (np.inf if end == "high" else -np.inf)):
                 object.__setattr__(self, end, check.number(f"{end} of {self.name}", value))
         if not self.low < self.high:
-            raise ValueError(
-                f"`low` and `high` of {self.name} expect a range, got {self.low:g} to {self.high:g}"
-            )
+            raise ArgumentError(f"high of {self.name}", f"above {self.low:g}", f"{self.high:g}")
         object.__setattr__(self, "default", self.check("default", self.default))
         for flag in ("per_task", "rate"):
             check.boolean(f"{flag} of {self.name}", getattr(self, flag))
 
     def check(self, name: str, value: Any) -> float:
-        """Return a value that makes sense for the knob; `name` is the argument it was given as."""
+        """Return a value within the knob's range; `name` is that of the argument."""
         low = None if self.low == -np.inf else self.low
         high = None if self.high == np.inf else self.high
         return check.number(name, value, at_least=low, at_most=high)
@@ -87,7 +85,7 @@ class KnobLayout:
 
     A knob with a value for each task has T columns, any other has one.
 
-    knobs: by name. columns: the place of each knob, by name. size: the number of columns C.
+    knobs: by name. columns: of each knob, by name. size: the number of columns C.
     """
 
     def __init__(self, knobs: Sequence[Knob], tasks: int) -> None:
@@ -104,11 +102,11 @@ class KnobLayout:
 
     def rows(self, values: Mapping[str, Any], steps: int) -> Floats:
         """Return values of all knobs, numbers or (steps,) or (steps, T) each, as (steps, C)."""
-        found = np.empty((steps, self.size))
+        rows = np.empty((steps, self.size))
         for name, columns in self.columns.items():
             value = np.asarray(values[name], dtype=np.float64)
-            found[:, columns] = value if value.ndim != 1 else value[:, None]
-        return found
+            rows[:, columns] = value if value.ndim != 1 else value[:, None]
+        return rows
 
     def by_name(self, rows: Floats, shares: Floats | None = None) -> dict[str, Floats]:
         """Return rows (steps, C) by the names of the knobs: (steps,), or (steps, T) where needed.
@@ -118,15 +116,15 @@ class KnobLayout:
         """
         if shares is not None and np.any(shares.max(axis=1) < 1.0):
             shares = None
-        found = {}
+        by_name = {}
         for name, columns in self.columns.items():
             values = rows[:, columns]
             if values.shape[1] == 1 or np.all(np.ptp(values, axis=1) == 0):
                 values = values[:, 0]
             elif shares is not None:
                 values = np.sum(shares * values, axis=1)
-            found[name] = np.array(values)
-        return found
+            by_name[name] = np.array(values)
+        return by_name
 
     def ends(self, ranges: Mapping[str, tuple[float, float]]) -> tuple[Floats, Floats]:
         """Return the ranges of all knobs as their low and high ends, (C,) each."""
@@ -136,7 +134,7 @@ class KnobLayout:
         return low, high
 
     def of_task(self, rows: Floats, tasks: Any) -> Floats:
-        """Return the values (n, knobs) that hold for the task (n,) of each of the rows (n, C)."""
+        """Return the values (n, knobs) in force for the task (n,) of each of the rows (n, C)."""
         return np.stack(
             [
                 rows[:, columns.start]

@@ -1,4 +1,4 @@
-"""SGD in N dimensions from what a model says about one sample: the simulation of any model."""
+"""Sampled: SGD in N dimensions for any model that can draw a sample and make a step on it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from replan.check import Floats, Ints
+from replan.errors import ArgumentError
 from replan.models.capabilities import Chain, Simulable
 
 _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
@@ -17,7 +18,7 @@ _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
 class Sampled(Simulable):
     """A model that is simulated by drawing samples and updating weights, one after another.
 
-    Weights are of any form that `copy.deepcopy` can copy.
+    Weights may be anything that `copy.deepcopy` can copy.
 
     Examples:
         >>> model = replan.models.Curriculum([0.0, 3.0])
@@ -47,22 +48,19 @@ class Sampled(Simulable):
     def measure(self, weights: Any) -> Floats:
         """Return the state (n,) of weights."""
 
-    @property
-    def least_dimension(self) -> int:
-        """One dimension, unless a model needs more."""
-        return 1
+    least_dimension = 1  # unless a model needs more
 
     def begin_chain(
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
         """Return a run at its start."""
         if weights is not None:
-            raise ValueError("`weights` expects None: this model makes its own")
+            raise ArgumentError("weights", "None for this model, which makes them", "weights")
         return _SampledChain(self, state, dimension)
 
 
 class _SampledChain(Chain):
-    """A run of SGD; its weights are made when it begins with random numbers of its own."""
+    """A run of SGD; its weights are made when it is resumed with its random numbers."""
 
     def __init__(self, model: Sampled, state: Floats, dimension: int) -> None:
         self.model, self._state, self.dimension = model, state, dimension
@@ -86,10 +84,9 @@ class _SampledChain(Chain):
             for i, task in enumerate(tasks.tolist()):
                 sample = model.sample(weights, task, knobs[i], self.rng)
                 weights = model.update(weights, sample, task, knobs[i])
-                if i % 64 == 63 or i + 1 == len(tasks):
-                    state = model.measure(weights)
-                    if not np.all(np.abs(state) < _LARGE):
-                        return i
+                due = i % 64 == 63 or i + 1 == len(tasks)
+                if due and not np.all(np.abs(model.measure(weights)) < _LARGE):
+                    return i
         self.weights = weights
         return len(tasks)
 

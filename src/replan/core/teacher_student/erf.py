@@ -18,7 +18,7 @@ import numpy as np
 
 from replan.check import Floats
 from replan.core.compiled import REORDERED, compiled, index, inlined
-from replan.core.moments import TWO_OVER_PI, arcsine, i2, norm
+from replan.core.moments.erf import TWO_OVER_PI, arcsine, i2, norm
 from replan.core.teacher_student.layout import select, set_rates, unpack
 from replan.core.teacher_student.work import Work
 

@@ -1,6 +1,6 @@
 """The reverse of the kernels: the exact gradients of rate and losses.
 
-Notation as in _kernels.py. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x) is one number, H =
+Notation as in `erf`. For a cotangent p of the rate, H = p · Σ_t s_t f_t(x) is one number, H =
 Σ_t s_t (η_t B_t + η_t² A_t + ρ_t D_t), so pulling p back through the rate means differentiating H
 with respect to the covariance C and the weights w. A bar over a name is the derivative of H by it;
 C̄ and the like are defined so that dH = Σ_ab C̄_ab dC_ab over all a, b, with C symmetric.
@@ -12,7 +12,7 @@ import math
 
 from replan.check import Floats
 from replan.core.compiled import REORDERED, compiled, index, inlined
-from replan.core.moments import TWO_OVER_PI, arcsine
+from replan.core.moments.erf import TWO_OVER_PI, arcsine
 from replan.core.teacher_student.erf import set_state, tilt_once, tilt_twice, whole
 from replan.core.teacher_student.layout import add_by_controls, set_rates, write_by_state
 from replan.core.teacher_student.work import Bars, VjpWork, Work

@@ -1,6 +1,6 @@
 """How the kernels of every activation read teachers, state and controls, and write derivatives.
 
-Notation as in _kernels.py. `work` and `bars` are the scratch arrays of any of them: the fields used
+Notation as in `erf`. `work` and `bars` are the scratch arrays of any of them: the fields used
 here have the same names in all.
 """
 

@@ -1,6 +1,6 @@
 """Compiled kernels of linear networks, g(z) = z, and their reverse.
 
-Notation and equations as in _kernels.py. All moments are entries of the covariance C:
+Notation and equations as in `erf`. All moments are entries of the covariance C:
 
     E[Δ g′_k λ_h] = (C w)_h,   E[Δ² g′_k g′_h] = E[Δ²] = wᵀ C w.
 """

@@ -1,6 +1,6 @@
 """Compiled kernels of ReLU networks: the rate of change and the losses.
 
-Notation and equations as in _kernels.py, with g(z) = max(z, 0). ReLU is homogeneous: units are
+Notation and equations as in `erf`, with g(z) = max(z, 0). ReLU is homogeneous: units are
 taken at variance 1, with correlations ρ, and their weights v = w σ hold their lengths σ. Then
 E[Δ² g′_k g′_h] = Σ_nm v_n v_m E[Θ_k Θ_h n⁺ m⁺] is a sum over sets of one to four units: each set is
 looked at once, for all the ways to choose steps and products from it and for all tasks.

@@ -1,6 +1,6 @@
 """The reverse of the kernels of ReLU networks: the exact gradients of rate and losses.
 
-Notation as in _relu_kernels.py and _reverse.py: H = p · Σ_t s_t f_t(x), and a bar is a derivative
+Notation as in _relu`erf` and _reverse.py: H = p · Σ_t s_t f_t(x), and a bar is a derivative
 of H. Derivatives by correlations ρ, lengths σ and scaled weights v come first, those by C and w
 follow from them at the end. Positions are units here: all of them matter.
 """

@@ -1,16 +1,16 @@
 """The steps of SGD at finite N, compiled: of the reduced chain of overlaps, and plain ones.
 
-**Reduced.** Inputs are Gaussian, so only their components along the teachers and students matter. Notation: the
-teachers span r dimensions, with coordinates `frame` (P, r), S = frame frameᵀ; student k, over √N,
-is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an orthonormal frame of its
-own. An input has r + K standard normal components there; what is left of it lies along one new
-direction, and its length is χ distributed with N − K − r degrees of freedom. After an update the
-rest reaches into the new direction; a rotation of the frame makes it triangular again.
-No matrix is inverted, so nothing becomes singular when a student aligns with a teacher.
+**Reduced.** Inputs are Gaussian, so only their components along the teachers and students matter.
+Notation: the teachers span r dimensions, with coordinates `frame` (P, r), S = frame frameᵀ; student
+k, over √N, is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an orthonormal
+frame beside it. An input has r + K standard normal components there; the remainder lies along one
+new direction, and its length is χ distributed with N − K − r degrees of freedom. After an update
+the rest reaches into the new direction; a rotation of the frame makes it triangular again. No
+matrix is inverted, so nothing becomes singular when a student aligns with a teacher.
 
-**Plain.** With batches of b samples and momentum β, a velocity u keeps the gradients. Each batch makes
-u ← β u + (1/b) Σ lr_i ∇_i over its samples, which may be of several tasks, each with its own rate,
-and all weights and heads go by −u.
+**Plain.** With batches of b samples and momentum β, a velocity u accumulates the gradients. Each
+batch makes u ← β u + (1/b) Σ lr_i ∇_i over its samples, which may be of several tasks, each at its
+rate, and all weights and heads move by −u.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class Dropout(AutoModel, Sampled):
         )
 
     @property
-    def least_dimension(self) -> int:
+    def least_dimension(self) -> int:  # type: ignore[override]
         """K + P: room for all units."""
         return self.hidden + len(self.teacher_overlaps)
 

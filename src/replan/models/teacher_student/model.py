@@ -360,7 +360,7 @@ class TeacherStudent(CompiledModel, Simulable):
         return lr * features, np.where(np.array(self.train_heads)[tasks], lr * heads, 0.0)
 
     @property
-    def least_dimension(self) -> int:
+    def least_dimension(self) -> int:  # type: ignore[override]
         """K + P: room for all hidden units and teachers."""
         return self.hidden + self.teacher_units
 

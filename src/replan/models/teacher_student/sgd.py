@@ -188,13 +188,15 @@ def _checked(
             "weights", "a tuple of students (K, N) and teachers (P, N)", f"{type(weights).__name__}"
         )
     try:
-        found = model.from_weights(weights[0], start.V, weights[1])
-    except ValueError as error:
-        raise ValueError(f"`weights`: {error}") from None
+        overlaps = model.from_weights(weights[0], start.V, weights[1])
+    except ArgumentError as error:
+        raise ArgumentError(
+            "weights", f"those whose {error.name} are {error.expected}", error.got
+        ) from None
     student, teachers = (np.array(part, dtype=np.float64) for part in weights)
     if student.shape[1] != dimension:
         raise ArgumentError("weights", f"weights of dimension {dimension}", f"{student.shape[1]}")
-    gap = max(np.max(np.abs(found.Q - start.Q)), np.max(np.abs(found.M - start.M)))
+    gap = max(np.max(np.abs(overlaps.Q - start.Q)), np.max(np.abs(overlaps.M - start.M)))
     if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # float32's
         raise ArgumentError(
             "weights",
