@@ -88,7 +88,7 @@ bench: .venv/installed-bench
 
 .venv-torch/installed: .venv-torch/pip pyproject.toml
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
-	.venv-torch/bin/python -m pip install --quiet accelerate tensorboard --editable '.[lightning,test]'
+	.venv-torch/bin/python -m pip install --quiet accelerate --editable '.[lightning,test]'
 	touch $@
 
 .venv-avalanche/installed: .venv-avalanche/pip pyproject.toml

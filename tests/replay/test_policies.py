@@ -383,31 +383,6 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name):
     assert policy.state_dict() == before
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    losses=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8),
-    cut=st.integers(0, 7),
-    sizes=st.lists(st.integers(0, 9), min_size=8, max_size=8),
-)
-def test_a_policy_goes_on_from_its_state_to_the_sample(losses, cut, sizes):
-    def fresh():
-        return FocusThenReplay(2, smoothing=0.5, max_focus=20, shares="loss")
-
-    whole, part = fresh(), fresh()
-    tasks, resumed = [], []
-    for i, (loss, size) in enumerate(zip(losses, sizes, strict=False)):
-        if i == cut:
-            state = json.loads(json.dumps(part.state_dict()))
-            part = fresh()
-            part.load_state_dict(state)
-        for policy, out in ((whole, tasks), (part, resumed)):
-            out += policy.next_tasks(size).tolist()
-            policy.observe(dict(enumerate(loss)))
-    assert tasks == resumed
-    assert whole.decisions == part.decisions
-    assert whole.state_dict() == part.state_dict()
-
-
 def refused(name, call, *arguments, **settings):
     with pytest.raises(ArgumentError) as caught:
         call(*arguments, **settings)

@@ -11,7 +11,10 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import torch
+
+from replan.errors import ArgumentError
 
 BATCH = 5
 
@@ -44,6 +47,13 @@ def policy_by_hand(batches, policy, size=BATCH):
 def tasks_of(batches):
     """Return how many samples of each batch are of two tasks with 50 samples each."""
     return [[sum(i < 50 for i in batch), sum(i >= 50 for i in batch)] for batch in batches]
+
+
+def refused(name, call):
+    """Return whether a call is refused because of an argument of this name."""
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    return caught.value.name == name
 
 
 def run_to_the_end(*command):

@@ -21,9 +21,8 @@ with warnings.catch_warnings():
 
     from replan.replay.avalanche import PolicyReplayPlugin
 
-from replan.errors import ArgumentError
 from replan.replay import FixedReplay, FocusThenReplay
-from scripted import BATCH, RULES, check_example, losses_after, policy_by_hand
+from scripted import BATCH, RULES, check_example, losses_after, policy_by_hand, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Avalanche's own
 
@@ -156,12 +155,6 @@ def test_without_task_labels():
         run.train(experience)
     classes = [{i % 6 // 2 for batch in exp for i in batch} for exp in recorder.samples]
     assert classes == [{0}, {0, 1}, {0, 1, 2}]
-
-
-def refused(name, call):
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    return caught.value.name == name
 
 
 @pytest.mark.parametrize(
