@@ -9,7 +9,7 @@ import pytest
 
 import replan
 from replan import networks
-from replan.models import _registry
+from replan.models.registry import _KINDS
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
     own = [
         item
         for item in items
-        if item.path.name == "test_shipped_models.py"
+        if item.path.name == "test_gallery.py"
         or item.name == "test_the_page_from_top_to_bottom"
     ]
     rest = [item for item in items if item not in own]
@@ -82,7 +82,7 @@ def write(tmp_path, monkeypatch):
 @pytest.fixture
 def decay(write, tmp_path, monkeypatch):
     """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
-    registries = [STRATEGIES, _registry._KINDS]
+    registries = [STRATEGIES, _KINDS]
     before = [dict(registry) for registry in registries]
     write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
     monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))
