@@ -75,8 +75,8 @@ def erf_quadrature(cov):
 
 @jax.jit
 def _by_tilts(cov):
-    moments = erf_moments.i2, erf_moments.i3, erf_moments.i4, erf_moments.slopes
-    return [moment(cov) for moment in moments]
+    with_slopes = erf_moments.i3, erf_moments.i4, erf_moments.slopes
+    return [erf_moments.i2(cov), *(moment(cov, 4) for moment in with_slopes)]
 
 
 def by_tilts(cov):

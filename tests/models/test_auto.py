@@ -115,7 +115,7 @@ def test_parameters_are_changed_but_not_their_shapes():
         losses=lambda x, *, a: a * x,
         parameters={"a": np.ones(2)},
     )
-    other = model.with_parameters(a=[2.0, 3.0])
+    other = model.with_parameters(a=np.array([2.0, 3.0]))
     assert other._program is model._program
     assert other.losses(np.ones(2)).tolist() == [2.0, 3.0]
     for name, parameters in (("a", {"a": np.ones(3)}), ("parameters", {"b": 1.0})):

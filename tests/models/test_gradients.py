@@ -30,9 +30,9 @@ def oracle():
         Q = (state["Q"] + state["Q"].T) / 2
         v, w = V[task], jnp.concatenate([V[task], -A[task]])
         cov = jnp.block([[Q, M], [M.T, S]])
-        first = eta * v[:, None] * jnp.einsum("n,nkh->kh", w, i3(cov)[:, :K])
-        square = jnp.einsum("n,m,nmkh->kh", w, w, i4(cov)[:, :, :K, :K])
-        square += noise**2 * slopes(cov)[:K, :K]
+        first = eta * v[:, None] * jnp.einsum("n,nkh->kh", w, i3(cov, K))
+        square = jnp.einsum("n,m,nmkh->kh", w, w, i4(cov, K))
+        square += noise**2 * slopes(cov, K)
         dQ = -first[:, :K] - first[:, :K].T + eta**2 * jnp.outer(v, v) * square
         dV = jnp.zeros_like(V).at[task].set(-lr * head_lr * trained[task] * (i2(cov) @ w)[:K])
         return {"Q": dQ, "M": -first[:, K:], "V": dV}
