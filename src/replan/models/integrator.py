@@ -84,6 +84,8 @@ def integrate(
         if 2 * schedule.substeps.sum() > max_steps:
             break
     status, advice = _explain(model, states, fine, rtol)
+    if status == "inaccurate" or max_steps < MAX_STEPS:
+        advice += ", or a larger `max_steps`"
     return Integration(states, losses, errors, fine.substeps, status, advice)
 
 
@@ -139,10 +141,7 @@ def _explain(model: Model, states: Floats, schedule: Schedule, rtol: float) -> t
     done = len(states) - 1
     if done == schedule.lengths.size:
         steps = int(schedule.substeps.sum())
-        return "inaccurate", (
-            f"accuracy {rtol:g} was not reached with {steps} steps: {advice}, or a larger "
-            "`max_steps`"
-        )
+        return "inaccurate", f"accuracy {rtol:g} was not reached with {steps} steps: {advice}"
     return "diverged", (
         f"the trajectory diverged after time {schedule.lengths[:done].sum():g} of "
         f"{schedule.lengths.sum():g}{_rates_in_force(model, schedule.rows(done, done + 1))}: "

@@ -163,10 +163,6 @@ class Curriculum(AutoModel, Sampled):
         overlap = weights[0, 0] * np.sqrt(self.teacher) / np.sqrt(N)
         return np.array([*np.sum(weights**2, axis=1) / N, overlap])
 
-    def chain_size(self, engine: str, dimension: int) -> int:
-        """Return the number of weights."""
-        return 2 * dimension
-
     # Files
 
     @classmethod

@@ -186,10 +186,6 @@ class Denoising(AutoModel, Sampled):
         N = w.size
         return np.array([w[0] * sqrt(self.mean) / sqrt(N), w @ w / N, b])
 
-    def chain_size(self, engine: str, dimension: int) -> int:
-        """Return the number of weights."""
-        return dimension
-
     # Files
 
     @classmethod

@@ -93,9 +93,9 @@ def rate(
     pairs = is_unit[:, None] | is_unit[:K]
     fours = pairs[:, None, :, None] | pairs[None, :, None, :]
     kept_pairs, kept_fours = powers[pairs.sum(axis=-1)], powers[fours.sum(axis=-1)]
-    drift = heads[:, None] * jnp.einsum("n,nk,nkh->kh", weights, kept_pairs, i3(cov)[:, :K])
-    square = jnp.einsum("n,m,nmkh,nmkh->kh", weights, weights, kept_fours, i4(cov)[:, :, :K, :K])
-    square += noise**2 * kept_pairs[:K] * slopes(cov)[:K, :K]
+    drift = heads[:, None] * jnp.einsum("n,nk,nkh->kh", weights, kept_pairs, i3(cov, K))
+    square = jnp.einsum("n,m,nmkh,nmkh->kh", weights, weights, kept_fours, i4(cov, K))
+    square += noise**2 * kept_pairs[:K] * slopes(cov, K)
     along, across = drift[:, :K], drift[:, K:]
     return -lr * (along + along.T) + lr**2 * jnp.outer(heads, heads) * square, -lr * across
 
@@ -236,10 +236,6 @@ class Dropout(AutoModel, Sampled):
     def least_dimension(self) -> int:  # type: ignore[override]
         """K + P: room for all units."""
         return self.hidden + len(self.teacher_overlaps)
-
-    def chain_size(self, engine: str, dimension: int) -> int:
-        """Return the number of weights."""
-        return dimension * self.least_dimension
 
     # Files
 

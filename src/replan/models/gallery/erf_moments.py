@@ -1,5 +1,6 @@
 """Gaussian moments of g(z) = erf(z/√2) in JAX, for all entries of a covariance C (n×n) at once.
 
+Slopes g′ are those of the first K units, the hidden ones.
 Multiplying by g′(λ_k) tilts the Gaussian; see `replan.core.moments.erf` for the identity.
 """
 
@@ -22,20 +23,20 @@ def i2(cov: Any) -> Any:
     return 2.0 / jnp.pi * jnp.arcsin(cov * norms[:, None] * norms)
 
 
-def i3(cov: Any) -> Any:
-    """E[g(λ_n) g′(λ_k) λ_h] (n, k, h), in the index order of the equations of motion."""
+def i3(cov: Any, K: int) -> Any:
+    """E[g(λ_n) g′(λ_k) λ_h] (n, K, n), in the index order of the equations of motion."""
 
     def of_slope(k: Any) -> Any:
         once = tilt(cov, k)
         scale = 2.0 / jnp.pi / jnp.sqrt((1.0 + cov[k, k]) * (1.0 + jnp.diag(once)))
         return scale[:, None] * once
 
-    return jnp.swapaxes(jax.vmap(of_slope)(jnp.arange(len(cov))), 0, 1)
+    return jnp.swapaxes(jax.vmap(of_slope)(jnp.arange(K)), 0, 1)
 
 
-def i4(cov: Any) -> Any:
-    """E[g(λ_n) g(λ_m) g′(λ_k) g′(λ_h)] (n, m, k, h)."""
-    units = jnp.arange(len(cov))
+def i4(cov: Any, K: int) -> Any:
+    """E[g(λ_n) g(λ_m) g′(λ_k) g′(λ_h)] (n, n, K, K)."""
+    units = jnp.arange(K)
 
     def of_slopes(k: Any, h: Any) -> Any:
         once = tilt(cov, k)
@@ -46,7 +47,7 @@ def i4(cov: Any) -> Any:
     return jnp.transpose(pairs, (2, 3, 0, 1))
 
 
-def slopes(cov: Any) -> Any:
-    """E[g′(λ_k) g′(λ_h)] (n, n)."""
-    plus = 1.0 + jnp.diag(cov)
-    return 2.0 / jnp.pi / jnp.sqrt(jnp.outer(plus, plus) - cov**2)
+def slopes(cov: Any, K: int) -> Any:
+    """E[g′(λ_k) g′(λ_h)] (K, K)."""
+    plus = 1.0 + jnp.diag(cov)[:K]
+    return 2.0 / jnp.pi / jnp.sqrt(jnp.outer(plus, plus) - cov[:K, :K] ** 2)

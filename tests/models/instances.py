@@ -1,0 +1,40 @@
+"""Random teacher-student models, overlaps and schedules for tests."""
+
+import numpy as np
+
+from replan import TeacherStudent
+from replan.models import Schedule
+
+
+def random_model(K, P, T, **settings):
+    """A model with correlated teachers, mixed heads with zeros among them, and overlaps of it."""
+    rng = np.random.default_rng([K, P, T])
+    w, B = rng.normal(size=(K, 9)), rng.normal(size=(P, 9))
+    heads = rng.normal(size=(T, P)) * (rng.random((T, P)) < 0.7)
+    model = TeacherStudent(B @ B.T / 9, hidden=K, teacher_heads=heads, **settings)
+    return model, model.from_weights(w, rng.normal(size=(T, K)), B)
+
+
+def flat(overlaps):
+    return np.concatenate([overlaps.Q.ravel(), overlaps.M.ravel(), overlaps.V.ravel()])
+
+
+def instance(shape, **settings):
+    """A model with noise and a fixed head among trained ones, a schedule with a zero share."""
+    K, P, T = shape
+    flags = [t != 1 for t in range(T)]
+    model, start = random_model(K, P, T, noise=0.6, head_lr=0.7, train_heads=flags, **settings)
+    rng = np.random.default_rng(5)
+    shares = rng.dirichlet(np.ones(T), size=4)
+    shares[1] = np.eye(T)[T - 1]
+    knobs = 0.3 + rng.random((4, 3 * T))  # rates, factors of the features and of the heads
+    schedule = Schedule(shares, knobs, 0.05 + 0.1 * rng.random(4), np.array([1, 2, 3, 1]))
+    cotangents = symmetric(rng.normal(size=(5, K * K + K * P + T * K)), K)
+    return model, model.pack(start), schedule, cotangents
+
+
+def symmetric(rows, K):
+    """Rows (…, n) with the part of Q made symmetric."""
+    square = rows[..., : K * K].reshape(*rows.shape[:-1], K, K)
+    square += np.swapaxes(square, -1, -2).copy()
+    return rows
