@@ -22,12 +22,13 @@ from replan.core.projection import Domain, project
 
 Function = Callable[[Floats], tuple[float, Floats]]
 
-_ARMIJO = 1e-4
+_ARMIJO = 1e-4  # of the predicted gain, which a step must reach; the usual value
+_LINE_SEARCH = 25  # trials, each at most half as far as the one before
 _PAIRS = 20  # of the limited memory
-_INNER = 300  # most steps of the spectral method on each model
-_LARGE = 100_000  # numbers whose projection may take long
-_BELOW = np.tri(_PAIRS, k=-1)  # the mask of what is below the diagonal
-_ENOUGH = 1e-3  # its last step gains less than this fraction of its first
+_INNER = 300  # spectral steps at most on each model
+_INNER_GAIN = 1e-3  # of the first spectral step's gain, below which they end
+_LARGE = 100_000  # numbers whose projection may take long, with budgets even seconds
+_BELOW = np.tri(_PAIRS, k=-1)  # mask of the entries below the diagonal
 
 
 @dataclass
@@ -51,20 +52,20 @@ class QuasiNewton:
         direction = self._towards_model_minimum()
         slope = float(self.gradient @ direction)
         if slope > -1e-16 * abs(self.value):
-            if self.pairs:  # a poor model: begin a new one from the gradient alone
+            if self.pairs:  # a poor model: begin again from the gradient alone
                 self.pairs.clear()
             else:
                 self.stalled = True
             return
         length = 1.0
-        for _ in range(25):
+        for _ in range(_LINE_SEARCH):
             x = self.x + length * direction
             value, gradient = self.function(x)
             if value <= self.value + _ARMIJO * length * slope:
                 self.remember(x - self.x, gradient - self.gradient)
                 self.x, self.value, self.gradient = x, value, gradient
                 return
-            # the minimum of the parabola through what is known, kept within bounds
+            # the minimum of the parabola through both values and the slope, within bounds
             bend = 2.0 * (value - self.value - length * slope)
             best = -slope * length * length / bend if np.isfinite(bend) else 0.0
             length = min(max(best, 0.1 * length), 0.5 * length)
@@ -72,7 +73,7 @@ class QuasiNewton:
         self.pairs.clear()
 
     def remember(self, move: Floats, change: Floats) -> None:
-        """Take a move of x, and how the gradient changed with it, into the model."""
+        """Add a move of x, and the change of the gradient with it, to the model."""
         size = float(move @ move) ** 0.5  # the model does not depend on the scale of a pair
         if move @ change > 1e-10 * size * (change @ change) ** 0.5:
             self.pairs.append((move / size, change / size))
@@ -85,11 +86,11 @@ class QuasiNewton:
         model = _model(np.array(self.pairs))
         x, slope = self.x.copy(), self.gradient.copy()
         numbers = np.array([1.0 / model.scale, 0.0])
-        _pace(x.size).run(_descend, _INNER, x, slope, numbers, model, self.domain)
+        _loop(x.size).run(_descend, _INNER, x, slope, numbers, model, self.domain)
         return x - self.x
 
     def _project(self, x: Floats) -> Floats:
-        if x.size > _LARGE:  # with budgets it can take seconds
+        if x.size > _LARGE:
             return np.asarray(run_interruptibly(project, x, self.domain))
         return np.asarray(project(x, self.domain))
 
@@ -121,26 +122,26 @@ def _model(pairs: Floats) -> _Model:
 
 
 @cache
-def _pace(size: int) -> ChunkedLoop:
-    """Return the pace of descents of vectors of a size, learnt once for all of them."""
+def _loop(size: int) -> ChunkedLoop:
+    """Return the loop of vectors of a size, which learns how long their steps take."""
     return ChunkedLoop()
 
 
-@compiled
+@compiled(keep=True)
 def _descend(
     x: Floats, slope: Floats, numbers: Floats, model: _Model, domain: Domain,
     first: int, _: int, most: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Go on towards the model's minimum over the domain by spectral steps; see `ChunkedLoop`.
+    """Descend towards the model's minimum over the domain by spectral steps; see `ChunkedLoop`.
 
-    x, slope: where it is, and the model's gradient there. numbers: the length of the next step, and
-    the gain of a step with which it ends, a small fraction of what the first gained.
+    x, slope: the present point and the model's gradient there. numbers: the length of the next
+    step, and the gain of a step at which to end.
     """
     for step in range(first, min(_INNER, first + most)):
         direction = project(x - numbers[0] * slope, domain) - x
         drop = np.dot(slope, direction)
         if step == 0:
-            numbers[1] = -_ENOUGH * drop
+            numbers[1] = -_INNER_GAIN * drop
         if drop >= -numbers[1]:
             return step, -1
         bent = model.scale * direction - np.dot(
