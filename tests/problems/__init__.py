@@ -34,6 +34,7 @@ SOLVERS = {
     "relax": Relax(starts=1),
     "tight": Relax(starts=1, tolerance=1e-6),
     "flips": Flips(starts=0),
+    "more flips": Flips(starts=2),
     "forward-backward": ForwardBackward(sweeps=30),
     "printed": ForwardBackward(damping=1.0, sweeps=30),
     "exhaustive": Exhaustive(),
@@ -86,6 +87,25 @@ def reference_problem(content: dict, **settings) -> Problem:
     """Return the problem of such an instance."""
     model = TeacherStudent(content["teacher_overlaps"], hidden=content["hidden"])
     return Problem(model, Overlaps(**content["start"]), duration=25.0, **settings)
+
+
+def ten_units(**settings) -> Problem:
+    """Return a small problem: two tasks, the first half learned, ten units of time left."""
+    model, start = half_learned()
+    return Problem(model, start, **{"duration": 10.0, "steps": 40} | settings)
+
+
+@cache
+def half_learned() -> tuple[TeacherStudent, Overlaps]:
+    """Return a model and where it is after 60 units on its first task."""
+    model = TeacherStudent.similar(0.3)
+    return model, model.pretrain(duration=60.0, seed=1)
+
+
+def stream(steps: int = 60, *, goal: str = "final", **settings) -> Problem:
+    """Return three tasks that arrive one after another, unless settings say otherwise."""
+    defaults = {"arrivals": [0.0, 7.5, 15.0], "objective": Objective(goal)}
+    return Problem(*after_task_one(0.4, 3), duration=30.0, steps=steps, **defaults | settings)
 
 
 def small(similarity: float, tasks: int = 2, steps: int = 12, **settings) -> Problem:
@@ -165,19 +185,24 @@ def there(problem: Problem, sequence) -> bool:
     )
 
 
+def fits(problem: Problem, sequence) -> bool:
+    """Whether a sequence of tasks keeps all limits of a problem, and when tasks are there."""
+    tasks, duration = problem.model.tasks, problem.duration
+    first = np.rint(problem.availability.arrivals / duration * len(sequence))
+    return (
+        there(problem, sequence)
+        and keeps(problem.limits, sequence, tasks, duration)
+        and little_replay(problem.limits.max_replay, first, sequence)
+    )
+
+
 def best_of_all(problem: Problem) -> float:
     """Return the least objective of all protocols within the limits, tried one by one."""
     tasks, duration, steps = problem.model.tasks, problem.duration, problem.steps
     sequences, means, finals = _curves(problem.model, problem.state.tobytes(), duration, steps)
     values = goal_of_all(problem, means, finals)
     values = values + means.mean(axis=1) @ problem.objective.running
-    first = np.rint(problem.availability.arrivals / duration * steps)
-    allowed = [
-        there(problem, sequence)
-        and keeps(problem.limits, sequence, tasks, duration)
-        and little_replay(problem.limits.max_replay, first, sequence)
-        for sequence in sequences
-    ]
+    allowed = [fits(problem, sequence) for sequence in sequences]
     best = sequences[allowed][np.argmin(values[allowed])]
     return evaluate(problem, Protocol.from_sequence(best, tasks, duration)).loss
 
@@ -201,6 +226,35 @@ LIMITS = [
     {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
     {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
 ]
+
+GOALS = [  # tasks, steps, similarity, settings
+    (2, 12, 0.1, {}),
+    (2, 12, 0.6, {"arrivals": [0.0, 25 / 3], "limits": Limits(max_switches=3)}),
+    (2, 12, 0.3, {"weights": [1.0, 3.0], "limits": Limits(max_share=[0.25, 1.0])}),
+    (2, 12, 0.3, {"departures": [25 / 2, np.inf], "running": [0.1, 0.0]}),
+    (3, 8, 0.1, {}),
+    (3, 8, 0.6, {"arrivals": [0.0, 25 / 8, 25 / 4]}),
+    (3, 8, 0.3, {"arrivals": [0.0, 25 / 4, np.inf], "limits": Limits(min_dwell=5.0)}),
+    (3, 8, 0.3, {"arrivals": [0.0, 0.0, 25 / 4], "departures": [75 / 4, 25 / 2, np.inf],
+                 "weights": [0.0, 1.0, 2.0]}),
+    (4, 5, 0.3, {}),
+    (4, 6, 0.1, {"arrivals": [0.0, 25 / 6, 25 / 3, 25 / 2]}),
+]  # fmt: skip
+
+REPLAY = [  # tasks, steps, when tasks are there, limits
+    (2, 12, {"arrivals": [0.0, 25 / 3]}, {"max_replay": 0.25}),
+    (2, 12, {"arrivals": [0.0, 25 / 3]}, {"max_replay": 0.0}),
+    (2, 12, {"arrivals": [0.0, 25 / 3], "departures": [np.inf, 75 / 4]}, {"max_replay": 0.4}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.3, "min_dwell": 4.0}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.5, "max_switches": 2}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.5, "min_share": [0.5, 0.0]}),
+    (3, 8, {"arrivals": [0.0, 25 / 4, 25 / 2]}, {"max_replay": 0.5}),
+    (3, 8, {"arrivals": [0.0, 25 / 8, 25 / 2]}, {"max_replay": 0.34, "max_switches": 4}),
+    (3, 8, {"arrivals": [0.0, 0.0, 25 / 4]}, {"max_replay": 0.2, "max_share": [0.25, 1.0, 1.0]}),
+    (3, 8, {"arrivals": [0.0, 25 / 4, 25 / 2], "departures": [75 / 4, 25.0, 25.0]},
+     {"max_replay": 0.5, "min_dwell": 6.0}),
+    (4, 6, {"arrivals": [0.0, 0.0, 25 / 3, 50 / 3]}, {"max_replay": 0.5}),
+]  # fmt: skip
 
 ARRIVALS = [  # tasks, steps, when tasks are there, limits
     (2, 12, {"arrivals": [0.0, 25 / 4]}, {}),
@@ -235,6 +289,13 @@ def averaging(start: list[float], steps: int, **settings) -> Problem:
 def limited(limits: dict) -> Problem:
     """Return a small problem with limits."""
     return Problem(*after_task_one(0.4), duration=24.0, steps=12, limits=Limits(**limits))
+
+
+def with_goal(goal: str, tasks: int, steps: int, similarity: float, settings: dict) -> Problem:
+    """Return a small problem with a goal; settings are those of the objective and others."""
+    parts = {name: settings[name] for name in ("weights", "running") if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in parts}
+    return small(similarity, tasks, steps, objective=Objective(goal, **parts), **rest)
 
 
 def _two_in_any_order(lr: float, steps: int) -> float:
@@ -382,5 +443,19 @@ LIBRARY = [
               # where one protocol alone keeps them, there is nothing to gain
               statuses=("converged", "inaccurate"))
         for limits in LIMITS
+    ),
+    *(
+        Known(f"{goal} {i}", "the best of all protocols for other goals",
+              partial(with_goal, goal, *case), {"relax": 2e-3, "exhaustive": 1e-6},
+              statuses=("converged", "inaccurate"))
+        for goal in ("seen", "worst") for i, case in enumerate(GOALS)
+    ),
+    *(
+        Known(f"replay {i}, {goal}", "the best of all protocols with little replay",
+              partial(with_goal, goal, tasks, steps, 0.3, windows | {"limits": Limits(**limits)}),
+              {"relax": 2e-3, "more flips": 2e-3, "exhaustive": 1e-6},
+              statuses=("converged", "inaccurate"))
+        for goal in ("final", "seen", "worst")
+        for i, (tasks, steps, windows, limits) in enumerate(REPLAY)
     ),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from replan.models import AutoModel, DifferentiableModel
+from replan.models import LR, AutoModel, DifferentiableModel, Knob
 
 
 @cache
@@ -59,6 +59,35 @@ def negative_model():
         tasks=2,
         like=np.array([0.1]),
     )
+
+
+def noisy(x, lr, keep):
+    """Return the rate of SGD on a noisy quadratic whose gradient is kept with a probability."""
+    return -2 * lr * keep * x + lr**2 * (0.3 * keep**2 + 0.2 * x)
+
+
+@cache
+def noisy_model():
+    """Return that model, with one task and two knobs."""
+    return AutoModel(
+        lambda x, task, lr, keep: noisy(x, lr, keep), lambda x: x, tasks=1, like=np.ones(1),
+        knobs=[LR, Knob("keep", 0.0, 1.0, default=1.0)],
+    )  # fmt: skip
+
+
+@cache
+def skills_model():
+    """Return two skills that fade, with a cost of the effort; losses are not those of tasks."""
+
+    def rate(x, task, lr, effort, *, fading):
+        return lr * jnp.where(jnp.arange(2) == task, effort * (1 - x), 0.0) - fading * x
+
+    return AutoModel(
+        rate, lambda x, *, fading: jnp.array([jnp.sum((1 - x) ** 2), fading * x[0]]),
+        tasks=2, like=np.zeros(2), knobs=[LR, Knob("effort", 0.0, 1.0, default=0.5)],
+        parameters={"fading": 0.2}, loss_names=["gap", "praise"],
+        cost=lambda x, task, lr, effort, *, fading: effort**2 * (1 + x[0] * lr),
+    )  # fmt: skip
 
 
 class Shifted(DifferentiableModel):
