@@ -3,35 +3,38 @@
 import numpy as np
 import pytest
 
-from problems import LIBRARY, SOLVERS, fishing, keeps, small, there
+from problems import LIBRARY, SOLVERS, fishing, fits, small
 from problems.models import Shifted
-from replan import Problem, Relax, evaluate, solve, strategies
-from replan.control.objective import Objective
+from replan import ArgumentError, Problem, Relax, evaluate, solve, strategies
+from replan.control.discretised import DiscretisedObjective
 
 STATUSES = {
     "flips": {"converged", "inaccurate"},
-    "sweep": {"converged", "stalled", "cycled", "inaccurate"},
+    "more flips": {"converged", "inaccurate"},
+    "forward-backward": {"converged", "stalled", "cycled", "inaccurate"},
     "printed": {"converged", "stalled", "cycled"},
     "exhaustive": {"converged", "inaccurate"},
 }
+LOCAL = ("flips", "forward-backward", "printed")
 
 
 def plan_of(problem, name):
     """Return a solver's plan; local searches of long problems have one start, to save time."""
-    alone = problem.steps > 100 and name in ("flips", "sweep", "printed")
-    return solve(problem, SOLVERS[name], start=strategies.interleaved(problem) if alone else None)
+    alone = problem.steps > 100 and name in LOCAL
+    return solve(problem, SOLVERS[name], initial=strategies.interleaved(problem) if alone else None)
 
 
 def most_work(problem, name):
     """Return how many gradients and roll-outs a solver may need."""
     tasks, steps = problem.model.tasks, problem.steps
-    if name in ("sweep", "printed"):
-        turns = 3 * tasks * steps if problem.control.lr is not None else 0
+    if name in ("forward-backward", "printed"):
+        turns = 3 * tasks * steps if problem.control.knobs else 0
         return 30, 100 + 30 * (1 + turns)
     if name == "exhaustive":
         return 0, 100 + sum(tasks**i for i in range(1, steps + 1)) + 4 * tasks**4
-    if problem.step_limits.on_stays:  # moves of whole stays too, from many starts
-        return {"relax": (600, 3000), "flips": (150, 4500)}[name]
+    many = problem.step_limits.on_stays or problem.step_limits.on_replay or not problem.smooth
+    if many:  # moves of whole stays or of pairs too, from many starts
+        return {"relax": (700, 4500), "flips": (150, 4500), "more flips": (600, 6500)}[name]
     few = steps <= 32  # then the polish has many starts
     return {"relax": (210, 1000 if few else 400), "tight": (400, 500), "flips": (150, 4500)}[name]
 
@@ -44,7 +47,7 @@ def most_work(problem, name):
 def test_solvers_over_the_library(known, name):
     problem = known.problem
     plan = plan_of(problem, name)
-    found = plan.certificate
+    certificate, sequence = plan.certificate, plan.protocol.sequence
 
     assert known.best - 1e-5 * abs(known.best) <= plan.loss
     assert plan.loss <= known.best + known.within[name] * abs(known.best)
@@ -52,27 +55,26 @@ def test_solvers_over_the_library(known, name):
 
     assert plan.loss == pytest.approx(evaluate(problem, plan.protocol).loss, rel=1e-12)
     assert np.all(plan.protocol.shares.max(axis=1) == 1.0)
-    sequence = plan.protocol.sequence
-    assert found.switches == np.count_nonzero(np.diff(sequence))
-    assert keeps(problem.limits, sequence, problem.model.tasks, problem.duration)
-    assert there(problem, sequence)
-    low, high = problem.control.lr or (problem.lr, problem.lr)
-    assert np.all((plan.protocol.lr >= low) & (plan.protocol.lr <= high))
-    assert found.pmp_residual >= -1e-12
-    assert 0 <= found.discretisation_error <= 2e-3 * abs(plan.loss)
-    assert found.scope == ("global" if name == "exhaustive" else "local")
+    assert certificate.switches == np.count_nonzero(np.diff(sequence))
+    assert fits(problem, sequence)
+    for knob, allowed in problem.control.knobs.items():
+        values = plan.protocol.knobs[knob]
+        assert np.all((values >= allowed.low) & (values <= allowed.high))
+    assert certificate.pmp_residual >= -1e-12
+    assert 0 <= certificate.discretisation_error <= 2e-3 * abs(plan.loss)
+    assert certificate.scope == ("global" if name == "exhaustive" else "local")
 
     if name in ("relax", "tight"):
-        assert found.relaxed_value <= plan.loss
-        assert found.integrality_gap == plan.loss - found.relaxed_value
+        assert certificate.relaxed_value <= plan.loss
+        assert certificate.integrality_gap == plan.loss - certificate.relaxed_value
         assert plan.relaxed.by_task("lr").shape == (problem.steps, problem.model.tasks)
         mixed = evaluate(problem, plan.relaxed, rtol=1e-7).loss
-        assert found.relaxed_value == min(mixed, plan.loss)
+        assert certificate.relaxed_value == min(mixed, plan.loss)
         if known.relaxed is not None:  # on the turnpike, the tolerance itself is 3e-4 of the value
-            assert found.relaxed_value == pytest.approx(known.relaxed, rel=2e-4)
+            assert certificate.relaxed_value == pytest.approx(known.relaxed, rel=2e-4)
     else:
-        assert found.relaxed_value is None
-        assert found.integrality_gap is None
+        assert certificate.relaxed_value is None
+        assert certificate.integrality_gap is None
 
     gradients, roll_outs = most_work(problem, name)
     assert plan.statistics["gradients"] <= gradients
@@ -81,9 +83,11 @@ def test_solvers_over_the_library(known, name):
 
 @pytest.mark.parametrize("known", LIBRARY, ids=lambda known: known.name)
 def test_other_solvers_refuse(known):
-    for name in {"flips", "exhaustive"} - set(known.within):
-        with pytest.raises(ValueError, match=f"`{type(SOLVERS[name]).__name__}` expects"):
-            solve(known.problem, SOLVERS[name])
+    if known.problem.control.knobs:
+        for name in ("flips", "exhaustive"):
+            with pytest.raises(ArgumentError) as caught:
+                solve(known.problem, SOLVERS[name])
+            assert caught.value.name == "solver"
 
 
 def test_the_turnpike_is_taken():
@@ -100,8 +104,8 @@ def test_the_gap_of_fishing_falls_with_the_step():
     assert gaps[0] > gaps[1] > 0
 
 
-@pytest.mark.parametrize("constant", [10.0, -3e-4, 1e4])
-@pytest.mark.parametrize("name", ["relax", "flips", "sweep", "exhaustive"])
+@pytest.mark.parametrize("constant", [-3e-4, 1e4])
+@pytest.mark.parametrize("name", ["relax", "flips", "forward-backward", "exhaustive"])
 def test_a_constant_in_the_loss_changes_nothing_but_the_value(name, constant):
     problem = small(0.3, steps=8)
     shifted = Problem(Shifted(problem.model, constant), problem.start, duration=25.0, steps=8)
@@ -109,9 +113,4 @@ def test_a_constant_in_the_loss_changes_nothing_but_the_value(name, constant):
     assert other.loss == pytest.approx(plan.loss + constant, abs=1e-8 * (1 + abs(constant)))
     assert other.protocol == plan.protocol
     assert other.status == plan.status
-
-
-def test_a_constant_in_the_loss_changes_no_accuracy():
-    problem = small(0.3, steps=8)
-    shifted = Problem(Shifted(problem.model, 10.0), problem.start, duration=25.0, steps=8)
-    assert Objective(problem, 8).substeps == Objective(shifted, 8).substeps
+    assert DiscretisedObjective(problem, 8).substeps == DiscretisedObjective(shifted, 8).substeps

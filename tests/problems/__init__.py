@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from problems.models import Averaging, Fishing, below_zero, turnpike
+from problems.models import averaging_model, fishing_model, negative_model, turnpike_model
 from replan import (
     Control,
     Exhaustive,
     Flips,
     ForwardBackward,
     Limits,
+    Objective,
     Overlaps,
     Problem,
     Protocol,
@@ -33,7 +34,8 @@ SOLVERS = {
     "relax": Relax(starts=1),
     "tight": Relax(starts=1, tolerance=1e-6),
     "flips": Flips(starts=0),
-    "sweep": ForwardBackward(sweeps=30),
+    "more flips": Flips(starts=2),
+    "forward-backward": ForwardBackward(sweeps=30),
     "printed": ForwardBackward(damping=1.0, sweeps=30),
     "exhaustive": Exhaustive(),
 }
@@ -87,6 +89,25 @@ def reference_problem(content: dict, **settings) -> Problem:
     return Problem(model, Overlaps(**content["start"]), duration=25.0, **settings)
 
 
+def ten_units(**settings) -> Problem:
+    """Return a small problem: two tasks, the first half learned, ten units of time left."""
+    model, start = half_learned()
+    return Problem(model, start, **{"duration": 10.0, "steps": 40} | settings)
+
+
+@cache
+def half_learned() -> tuple[TeacherStudent, Overlaps]:
+    """Return a model and where it is after 60 units on its first task."""
+    model = TeacherStudent.similar(0.3)
+    return model, model.pretrain(duration=60.0, seed=1)
+
+
+def stream(steps: int = 60, *, goal: str = "final", **settings) -> Problem:
+    """Return three tasks that arrive one after another, unless settings say otherwise."""
+    defaults = {"arrivals": [0.0, 7.5, 15.0], "objective": Objective(goal)}
+    return Problem(*after_task_one(0.4, 3), duration=30.0, steps=steps, **defaults | settings)
+
+
 def small(similarity: float, tasks: int = 2, steps: int = 12, **settings) -> Problem:
     """Return a problem with so few steps that every protocol can be tried."""
     return Problem(*after_task_one(similarity, tasks), duration=25.0, steps=steps, **settings)
@@ -103,8 +124,9 @@ def _curves(model, start: bytes, duration: float, steps: int):
     sequences = np.array(list(product(range(tasks), repeat=steps)))
     means, finals = [], []
     for sequence in sequences:
-        whole = Schedule.single_steps(np.eye(tasks)[sequence], knobs, np.full(steps, duration / steps))
-        losses = model.losses(model.roll_out(np.frombuffer(start), whole.cut(parts)))
+        lengths = np.full(steps, duration / steps)
+        whole = Schedule.single_steps(np.eye(tasks)[sequence], knobs, lengths)
+        losses = model.losses(model.roll_out(np.frombuffer(start), whole.subdivide(parts)))
         means.append((losses[:-2:2] + 4 * losses[1:-1:2] + losses[2::2]) / 6)
         finals.append(losses[-1])
     return sequences, np.array(means), np.array(finals)
@@ -112,13 +134,12 @@ def _curves(model, start: bytes, duration: float, steps: int):
 
 def goal_of_all(problem: Problem, means, finals):
     """Return what the goal makes of mean losses (n, steps, T) and final ones (n, T), plainly."""
-    weights = np.asarray(problem.weights)
-    if problem.goal == "final":
+    goal, weights = problem.objective.goal, problem.objective.weights
+    if goal == "final":
         return finals @ weights
-    if problem.goal == "worst":
+    if goal == "worst":
         return (finals * weights / weights.max()).max(axis=1)
-    tasks = problem.model.tasks
-    arrivals = [0.0] * tasks if problem.arrivals is None else problem.arrivals
+    arrivals = problem.availability.arrivals
     middles = (np.arange(problem.steps) + 0.5) * problem.duration / problem.steps
     seen = [[w * (a < time) for w, a in zip(weights, arrivals, strict=True)] for time in middles]
     return np.mean(
@@ -156,13 +177,22 @@ def little_replay(most: float | None, first, sequence) -> bool:
 
 def there(problem: Problem, sequence) -> bool:
     """Whether a sequence of tasks trains on each only while it is there, written plainly."""
-    tasks = problem.model.tasks
-    arrivals = [0.0] * tasks if problem.arrivals is None else problem.arrivals
-    departures = [np.inf] * tasks if problem.departures is None else problem.departures
+    arrivals, departures = problem.availability.arrivals, problem.availability.departures
     middles = (np.arange(len(sequence)) + 0.5) * problem.duration / len(sequence)
     return all(
         arrivals[task] < time < departures[task]
         for task, time in zip(sequence, middles, strict=True)
+    )
+
+
+def fits(problem: Problem, sequence) -> bool:
+    """Whether a sequence of tasks keeps all limits of a problem, and when tasks are there."""
+    tasks, duration = problem.model.tasks, problem.duration
+    first = np.rint(problem.availability.arrivals / duration * len(sequence))
+    return (
+        there(problem, sequence)
+        and keeps(problem.limits, sequence, tasks, duration)
+        and little_replay(problem.limits.max_replay, first, sequence)
     )
 
 
@@ -171,23 +201,16 @@ def best_of_all(problem: Problem) -> float:
     tasks, duration, steps = problem.model.tasks, problem.duration, problem.steps
     sequences, means, finals = _curves(problem.model, problem.state.tobytes(), duration, steps)
     values = goal_of_all(problem, means, finals)
-    values = values + means.mean(axis=1) @ np.asarray(problem.running)
-    first = np.zeros(tasks) if problem.arrivals is None else problem.arrivals
-    first = np.rint(np.minimum(first, duration) / duration * steps)
-    allowed = [
-        there(problem, sequence)
-        and keeps(problem.limits, sequence, tasks, duration)
-        and little_replay(problem.limits.max_replay, first, sequence)
-        for sequence in sequences
-    ]
+    values = values + means.mean(axis=1) @ problem.objective.running
+    allowed = [fits(problem, sequence) for sequence in sequences]
     best = sequences[allowed][np.argmin(values[allowed])]
-    return evaluate(problem, Protocol.from_sequence(best, tasks, duration, problem.lr)).loss
+    return evaluate(problem, Protocol.from_sequence(best, tasks, duration)).loss
 
 
 # The library. A sweep is a baseline, and as printed it cycles far off: the bounds are what it did.
 
 TRUTH = {"relax": 2e-3, "flips": 2e-3, "exhaustive": 1e-6}
-SWEEPS = {"sweep": 0.1, "printed": 6.0}
+SWEEPS = {"forward-backward": 0.1, "printed": 6.0}
 
 LIMITS = [
     {"max_share": [0.25, 1.0]},
@@ -203,6 +226,35 @@ LIMITS = [
     {"max_switches": 3, "min_share": [0.25, 0.0], "max_share": [0.25, 1.0]},
     {"min_dwell": 4.0, "min_share": [0.5, 0.0], "max_share": [0.5, 1.0]},
 ]
+
+GOALS = [  # tasks, steps, similarity, settings
+    (2, 12, 0.1, {}),
+    (2, 12, 0.6, {"arrivals": [0.0, 25 / 3], "limits": Limits(max_switches=3)}),
+    (2, 12, 0.3, {"weights": [1.0, 3.0], "limits": Limits(max_share=[0.25, 1.0])}),
+    (2, 12, 0.3, {"departures": [25 / 2, np.inf], "running": [0.1, 0.0]}),
+    (3, 8, 0.1, {}),
+    (3, 8, 0.6, {"arrivals": [0.0, 25 / 8, 25 / 4]}),
+    (3, 8, 0.3, {"arrivals": [0.0, 25 / 4, np.inf], "limits": Limits(min_dwell=5.0)}),
+    (3, 8, 0.3, {"arrivals": [0.0, 0.0, 25 / 4], "departures": [75 / 4, 25 / 2, np.inf],
+                 "weights": [0.0, 1.0, 2.0]}),
+    (4, 5, 0.3, {}),
+    (4, 6, 0.1, {"arrivals": [0.0, 25 / 6, 25 / 3, 25 / 2]}),
+]  # fmt: skip
+
+REPLAY = [  # tasks, steps, when tasks are there, limits
+    (2, 12, {"arrivals": [0.0, 25 / 3]}, {"max_replay": 0.25}),
+    (2, 12, {"arrivals": [0.0, 25 / 3]}, {"max_replay": 0.0}),
+    (2, 12, {"arrivals": [0.0, 25 / 3], "departures": [np.inf, 75 / 4]}, {"max_replay": 0.4}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.3, "min_dwell": 4.0}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.5, "max_switches": 2}),
+    (2, 12, {"arrivals": [0.0, 25 / 4]}, {"max_replay": 0.5, "min_share": [0.5, 0.0]}),
+    (3, 8, {"arrivals": [0.0, 25 / 4, 25 / 2]}, {"max_replay": 0.5}),
+    (3, 8, {"arrivals": [0.0, 25 / 8, 25 / 2]}, {"max_replay": 0.34, "max_switches": 4}),
+    (3, 8, {"arrivals": [0.0, 0.0, 25 / 4]}, {"max_replay": 0.2, "max_share": [0.25, 1.0, 1.0]}),
+    (3, 8, {"arrivals": [0.0, 25 / 4, 25 / 2], "departures": [75 / 4, 25.0, 25.0]},
+     {"max_replay": 0.5, "min_dwell": 6.0}),
+    (4, 6, {"arrivals": [0.0, 0.0, 25 / 3, 50 / 3]}, {"max_replay": 0.5}),
+]  # fmt: skip
 
 ARRIVALS = [  # tasks, steps, when tasks are there, limits
     (2, 12, {"arrivals": [0.0, 25 / 4]}, {}),
@@ -222,18 +274,28 @@ ARRIVALS = [  # tasks, steps, when tasks are there, limits
 
 def fishing(steps: int, **settings) -> Problem:
     """Return Sager's fishing problem."""
-    start = [0.5, 0.7, 0.0]
-    return Problem(Fishing(), start, duration=12.0, steps=steps, weights=[1.0, 0.0], **settings)
+    start = np.array([0.5, 0.7, 0.0])
+    return Problem(
+        fishing_model(), start, duration=12.0, steps=steps,
+        objective=Objective(weights=[1.0, 0.0]), **settings,
+    )  # fmt: skip
 
 
 def averaging(start: list[float], steps: int, **settings) -> Problem:
     """Return noisy quadratics, to be averaged for four units of time."""
-    return Problem(Averaging(len(start)), start, duration=4.0, lr=0.5, steps=steps, **settings)
+    return Problem(averaging_model(len(start)), np.array(start), duration=4.0, lr=0.5, steps=steps, **settings)
 
 
 def limited(limits: dict) -> Problem:
     """Return a small problem with limits."""
     return Problem(*after_task_one(0.4), duration=24.0, steps=12, limits=Limits(**limits))
+
+
+def with_goal(goal: str, tasks: int, steps: int, similarity: float, settings: dict) -> Problem:
+    """Return a small problem with a goal; settings are those of the objective and others."""
+    parts = {name: settings[name] for name in ("weights", "running") if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in parts}
+    return small(similarity, tasks, steps, objective=Objective(goal, **parts), **rest)
 
 
 def _two_in_any_order(lr: float, steps: int) -> float:
@@ -254,7 +316,7 @@ LIBRARY = [
         "fishing",
         "a singular arc, published: relaxed 1.34408, with 56 switches 1.34416",
         partial(fishing, 600),
-        {"relax": 1e-4, "flips": 2e-3, "sweep": 0.2, "printed": 3.0},
+        {"relax": 1e-4, "flips": 2e-3, "forward-backward": 0.2, "printed": 3.0},
         value=1.34408,
         relaxed=1.34408,
     ),
@@ -262,7 +324,7 @@ LIBRARY = [
         "fishing with 56 switches",
         "a limit of switches on a fine grid",
         partial(fishing, 600, limits=Limits(max_switches=56)),
-        {"relax": 5e-4, "flips": 1e-2, "sweep": 1.0, "printed": 3.0},
+        {"relax": 5e-4, "flips": 1e-2, "forward-backward": 1.0, "printed": 3.0},
         value=1.34408,
         relaxed=1.34408,
     ),
@@ -270,7 +332,7 @@ LIBRARY = [
         "fishing on 12 steps",
         "a compiled model that is no teacher-student, all protocols tried",
         partial(fishing, 12),
-        TRUTH | {"sweep": 2.0, "printed": 3.0},
+        TRUTH | {"forward-backward": 2.0, "printed": 3.0},
     ),
     Known(
         "turnpike",
@@ -279,9 +341,10 @@ LIBRARY = [
         λ = x(2)² = ¼ of the end. What controls can change is mostly that steep loss: a small part
         of it is much of ∫ x².""",
         lambda: Problem(
-            turnpike(), np.array([1.0, 0.0]), duration=2.0, steps=80, weights=[1.0, 500.0]
+            turnpike_model(), np.array([1.0, 0.0]), duration=2.0, steps=80,
+            objective=Objective(weights=[1.0, 500.0]),
         ),
-        {"tight": 1e-3, "flips": 1e-3, "sweep": 20.0, "printed": 2000.0},
+        {"tight": 1e-3, "flips": 1e-3, "forward-backward": 20.0, "printed": 2000.0},
         value=3 / 8 - 1 / 32000,
         relaxed=3 / 8 - 1 / 32000,
     ),
@@ -289,9 +352,10 @@ LIBRARY = [
         "below zero",
         "an objective (x − 0.35)² − 1 at the end, where 25 of 40 steps up reach it exactly",
         lambda: Problem(
-            below_zero(), np.array([0.1]), duration=1.0, steps=40, weights=[1.0, 0.0]
+            negative_model(), np.array([0.1]), duration=1.0, steps=40,
+            objective=Objective(weights=[1.0, 0.0]),
         ),
-        {"relax": 1e-6, "flips": 1e-6, "sweep": 1e-2, "printed": 0.1},
+        {"relax": 1e-6, "flips": 1e-6, "forward-backward": 1e-2, "printed": 0.1},
         value=-1.0,
         relaxed=-1.0,
     ),
@@ -299,7 +363,7 @@ LIBRARY = [
         "one rate",
         "the learning rate alone: v′ = −v²/σ² at best, so 1/v grows from 1 to 5",
         partial(averaging, [1.0], 80, control=Control(tasks=False, lr=(0.0, 2.0))),
-        {"relax": 2e-4, "sweep": 5e-3, "printed": 1e-2},
+        {"relax": 2e-4, "forward-backward": 5e-3, "printed": 1e-2},
         value=1 / 5,
         relaxed=1 / 5,
     ),
@@ -307,7 +371,7 @@ LIBRARY = [
         "tasks and rates",
         "joint control: 1/v grows by the time on a task, best to (1 + 2 + 4)/2 for both",
         partial(averaging, [1.0, 0.5], 40, control=Control(lr=(0.0, 2.0))),
-        {"relax": 2e-4, "sweep": 5e-3, "printed": 0.2},
+        {"relax": 2e-4, "forward-backward": 5e-3, "printed": 0.2},
         value=2 / 7,
         relaxed=2 / 7,
         statuses=("converged", "stalled"),  # all orders are alike: flat to second order
@@ -316,14 +380,14 @@ LIBRARY = [
         "any order",
         "tasks that do not touch one another: any order of the best counts will do",
         partial(averaging, [1.0, 0.5], 40),
-        {"relax": 1e-4, "flips": 1e-4, "sweep": 5e-3, "printed": 0.2},
+        {"relax": 1e-4, "flips": 1e-4, "forward-backward": 5e-3, "printed": 0.2},
         value=_two_in_any_order(0.5, 40),
     ),
     Known(
         "reference, K = 2",
         "the paper's problem, from an independent code",
         lambda: reference_problem(reference("two_tasks_k2")),
-        {"relax": 2e-4, "flips": 1e-3, "sweep": 0.1, "printed": 10.0},
+        {"relax": 2e-4, "flips": 1e-3, "forward-backward": 0.1, "printed": 10.0},
         value=K2["relaxed"],
         relaxed=K2["relaxed"],
     ),
@@ -331,7 +395,7 @@ LIBRARY = [
         "reference, K = 4",
         "the same with four hidden units",
         lambda: reference_problem(reference("two_tasks_k4")),
-        {"relax": 2e-4, "flips": 1e-3, "sweep": 0.1, "printed": 10.0},
+        {"relax": 2e-4, "flips": 1e-3, "forward-backward": 0.1, "printed": 10.0},
         value=K4["relaxed"],
         relaxed=K4["relaxed"],
     ),
@@ -339,7 +403,7 @@ LIBRARY = [
         "reference, tasks and rates",
         "joint control of the paper's problem, from an independent code",
         lambda: reference_problem(reference("two_tasks_k2"), control=Control(lr=(0.0, 5.0))),
-        {"relax": 5e-4, "sweep": 0.2, "printed": 50.0},
+        {"relax": 5e-4, "forward-backward": 0.2, "printed": 50.0},
         value=JOINT["relaxed_value"],
         relaxed=JOINT["relaxed_value"],
     ),
@@ -362,22 +426,36 @@ LIBRARY = [
     Known(
         "running costs",
         "average losses count: every step is two pieces",
-        partial(small, 0.4, weights=[0.0, 0.0], running=[0.5, 0.5]),
+        partial(small, 0.4, objective=Objective(weights=[0.0, 0.0], running=[0.5, 0.5])),
         TRUTH | SWEEPS,
         statuses=("converged", "inaccurate"),  # two pieces are few on long steps
     ),
     *(
         Known(f"arrivals, {tasks} tasks {i}", "the best of all protocols while tasks are there",
               partial(small, 0.4, tasks, steps, limits=Limits(**limits), **windows),
-              TRUTH | {"sweep": 4.0, "printed": 20.0},
+              TRUTH | {"forward-backward": 4.0, "printed": 20.0},
               statuses=("converged", "inaccurate"))
         for i, (tasks, steps, windows, limits) in enumerate(ARRIVALS)
     ),
     *(
         Known(str(limits), "the best of all protocols within limits", partial(limited, limits),
-              TRUTH | {"sweep": 4.0, "printed": 20.0},
+              TRUTH | {"forward-backward": 4.0, "printed": 20.0},
               # where one protocol alone keeps them, there is nothing to gain
               statuses=("converged", "inaccurate"))
         for limits in LIMITS
+    ),
+    *(
+        Known(f"{goal} {i}", "the best of all protocols for other goals",
+              partial(with_goal, goal, *case), {"relax": 2e-3, "exhaustive": 1e-6},
+              statuses=("converged", "inaccurate"))
+        for goal in ("seen", "worst") for i, case in enumerate(GOALS)
+    ),
+    *(
+        Known(f"replay {i}, {goal}", "the best of all protocols with little replay",
+              partial(with_goal, goal, tasks, steps, 0.3, windows | {"limits": Limits(**limits)}),
+              {"relax": 2e-3, "more flips": 2e-3, "exhaustive": 1e-6},
+              statuses=("converged", "inaccurate"))
+        for goal in ("final", "seen", "worst")
+        for i, (tasks, steps, windows, limits) in enumerate(REPLAY)
     ),
 ]  # fmt: skip

@@ -1,164 +1,37 @@
-"""Small models whose best protocols are known, compiled and by automatic differentiation."""
+"""Small models whose best protocols are known, by automatic differentiation."""
 
 from functools import cache
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from replan import check
-from replan.models import (
-    AutoModel,
-    CompiledModel,
-    DifferentiableModel,
-    Kernels,
-    compiled,
-)
-
-
-class Vectors:
-    """States that users write as lists of numbers, `size` of them."""
-
-    size: int
-
-    def pack(self, start):
-        return check.array("start", start, (self.size,))
-
-
-# Fishing: x prey, y predators, task 2 is to fish (Lotka-Volterra; Sager 2005)
-
-
-class Catch(NamedTuple):
-    """What a fleet takes of prey and predators."""
-
-    prey: float
-    predators: float
-
-
-@compiled
-def _fishing_rate(p, state, shares, lr, out):
-    x, y = state[0], state[1]
-    whole, fished = shares[0] + shares[1], shares[1]
-    out[0] = whole * (x - x * y) - fished * p.prey * x
-    out[1] = whole * (x * y - y) - fished * p.predators * y
-    out[2] = whole * ((x - 1) ** 2 + (y - 1) ** 2)
-
-
-@compiled
-def _pull_fishing_rate(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr):
-    x, y = state[0], state[1]
-    a, b, c = cotangent[0], cotangent[1], cotangent[2]
-    whole, fished = shares[0] + shares[1], shares[1]
-    by_state[0] = whole * (a * (1 - y) + b * y + 2 * c * (x - 1)) - fished * p.prey * a
-    by_state[1] = whole * (b * (x - 1) - a * x + 2 * c * (y - 1)) - fished * p.predators * b
-    by_state[2] = 0.0
-    either = a * (x - x * y) + b * (x * y - y) + c * ((x - 1) ** 2 + (y - 1) ** 2)
-    by_shares[0] += scale * either
-    by_shares[1] += scale * (either - a * p.prey * x - b * p.predators * y)
-
-
-@compiled
-def _fishing_losses(p, state, out):
-    out[0], out[1] = state[2], 0.0
-
-
-@compiled
-def _pull_fishing_losses(p, state, cotangent, out):
-    out[0], out[1], out[2] = 0.0, 0.0, cotangent[0]
-
-
-class Fishing(Vectors, CompiledModel):
-    """x′ = x − xy − 0.4xw, y′ = −y + xy − 0.2yw; the loss is ∫ (x − 1)² + (y − 1)²."""
-
-    kind = "fishing"
-    tasks = 2
-    size = 3
-    parameters = Catch(0.4, 0.2)
-
-    @classmethod
-    def kernels(cls):
-        return Kernels(
-            Catch, _fishing_rate, _fishing_losses, _pull_fishing_rate, _pull_fishing_losses
-        )
+from replan.models import LR, AutoModel, DifferentiableModel, Knob
 
 
 @cache
-def auto_fishing():
-    """Return the same by automatic differentiation."""
+def fishing_model():
+    """Return x′ = x − xy − 0.4xw, y′ = −y + xy − 0.2yw; task 2 is to fish (w = 1).
+
+    x are prey and y predators (Lotka-Volterra; Sager 2005); the loss is ∫ (x − 1)² + (y − 1)².
+    """
 
     def rate(state, task, lr):
         x, y, _ = state
-        return jnp.array(
-            [
-                x - x * y - 0.4 * x * task,
-                -y + x * y - 0.2 * y * task,
-                (x - 1) ** 2 + (y - 1) ** 2,
-            ]
-        )
+        growth = jnp.array([x - x * y - 0.4 * x * task, -y + x * y - 0.2 * y * task])
+        return jnp.append(growth, (x - 1) ** 2 + (y - 1) ** 2)
 
     return AutoModel(
         rate, lambda state: jnp.array([state[2], 0.0]), tasks=2, like=np.array([0.5, 0.7, 0.0])
     )
 
 
-# Averaging: SGD on one noisy quadratic per task
-
-
-class Noise(NamedTuple):
-    """The variance σ² of the gradients' noise."""
-
-    variance: float
-
-
-@compiled
-def _averaging_rate(p, state, shares, lr, out):
-    for t in range(state.size):
-        out[t] = shares[t] * (p.variance * lr[t] ** 2 - 2 * lr[t] * state[t])
-
-
-@compiled
-def _pull_averaging_rate(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr):
-    for t in range(state.size):
-        by_state[t] = -2 * cotangent[t] * shares[t] * lr[t]
-        by_shares[t] += scale * cotangent[t] * (p.variance * lr[t] ** 2 - 2 * lr[t] * state[t])
-        by_lr[t] += scale * cotangent[t] * shares[t] * 2 * (p.variance * lr[t] - state[t])
-
-
-@compiled
-def _averaging_losses(p, state, out):
-    out[:] = state
-
-
-@compiled
-def _pull_averaging_losses(p, state, cotangent, out):
-    out[:] = cotangent
-
-
-class Averaging(Vectors, CompiledModel):
-    """v_t′ = −2 lr_t v_t + σ² lr_t² while task t is trained; its loss is v_t.
-
-    lr_t = v_t / σ² lowers v_t most at any time: v′ = −v²/σ², so 1/v grows by S/σ² in a time S on
-    the task. Tasks do not touch one another: their order does not matter.
-    """
-
-    kind = "averaging"
-
-    def __init__(self, tasks, variance=1.0):
-        self.tasks = self.size = tasks
-        self.parameters = Noise(variance)
-
-    parameters = None
-
-    @classmethod
-    def kernels(cls):
-        return Kernels(
-            Noise, _averaging_rate, _averaging_losses, _pull_averaging_rate, _pull_averaging_losses
-        )
-
-
 @cache
-def auto_averaging(tasks):
-    """Return the same, with σ² = 1, by automatic differentiation."""
+def averaging_model(tasks):
+    """Return SGD on one noisy quadratic per task: v_t′ = lr_t² − 2 lr_t v_t while t is trained.
+
+    The loss is v_t. lr_t = v_t lowers it most at any time: v′ = −v², so 1/v grows by S in a time S
+    on the task. Tasks do not touch one another: their order does not matter.
+    """
 
     def rate(state, task, lr):
         return jnp.zeros(tasks).at[task].set(lr**2 - 2 * lr * state[task])
@@ -166,11 +39,8 @@ def auto_averaging(tasks):
     return AutoModel(rate, lambda state: state, tasks=tasks, like=np.ones(tasks))
 
 
-# On a line: x′ = ±1
-
-
 @cache
-def turnpike():
+def turnpike_model():
     """Return x′ = −1 or 1, with the losses ∫ x² and (x(T) − ½)²."""
     return AutoModel(
         lambda state, task, lr: jnp.array([2.0 * task - 1.0, state[0] ** 2]),
@@ -181,7 +51,7 @@ def turnpike():
 
 
 @cache
-def below_zero():
+def negative_model():
     """Return x′ = −1 or 1, with the losses (x(T) − 0.35)² − 1 and 0."""
     return AutoModel(
         lambda state, task, lr: jnp.array([2.0 * task - 1.0]),
@@ -191,7 +61,36 @@ def below_zero():
     )
 
 
-class Shifted(Vectors, DifferentiableModel):
+def noisy(x, lr, keep):
+    """Return the rate of SGD on a noisy quadratic whose gradient is kept with a probability."""
+    return -2 * lr * keep * x + lr**2 * (0.3 * keep**2 + 0.2 * x)
+
+
+@cache
+def noisy_model():
+    """Return that model, with one task and two knobs."""
+    return AutoModel(
+        lambda x, task, lr, keep: noisy(x, lr, keep), lambda x: x, tasks=1, like=np.ones(1),
+        knobs=[LR, Knob("keep", 0.0, 1.0, default=1.0)],
+    )  # fmt: skip
+
+
+@cache
+def skills_model():
+    """Return two skills that fade, with a cost of the effort; losses are not those of tasks."""
+
+    def rate(x, task, lr, effort, *, fading):
+        return lr * jnp.where(jnp.arange(2) == task, effort * (1 - x), 0.0) - fading * x
+
+    return AutoModel(
+        rate, lambda x, *, fading: jnp.array([jnp.sum((1 - x) ** 2), fading * x[0]]),
+        tasks=2, like=np.zeros(2), knobs=[LR, Knob("effort", 0.0, 1.0, default=0.5)],
+        parameters={"fading": 0.2}, loss_names=["gap", "praise"],
+        cost=lambda x, task, lr, effort, *, fading: effort**2 * (1 + x[0] * lr),
+    )  # fmt: skip
+
+
+class Shifted(DifferentiableModel):
     """Another model with a constant added to every loss."""
 
     kind = "shifted"
@@ -199,21 +98,14 @@ class Shifted(Vectors, DifferentiableModel):
     def __init__(self, model, constant):
         self.model, self.constant, self.tasks = model, constant, model.tasks
         self.knobs = model.knobs
+        self.pack, self.unpack = model.pack, model.unpack
+        self.roll_out, self.roll_out_vjp = model.roll_out, model.roll_out_vjp
+        self.losses_vjp = model.losses_vjp
 
-    def pack(self, start):
-        return self.model.pack(start)
-
-    def unpack(self, states):
-        return self.model.unpack(states)
+    # These are abstract; the instance has the other model's.
+    def roll_out(self, start, pieces): ...
+    def roll_out_vjp(self, states, cotangents, pieces, tape=None): ...
+    def losses_vjp(self, states, cotangents): ...
 
     def losses(self, states):
         return self.model.losses(states) + self.constant
-
-    def roll_out(self, start, pieces):
-        return self.model.roll_out(start, pieces)
-
-    def losses_vjp(self, states, cotangents):
-        return self.model.losses_vjp(states, cotangents)
-
-    def roll_out_vjp(self, states, cotangents, pieces):
-        return self.model.roll_out_vjp(states, cotangents, pieces)

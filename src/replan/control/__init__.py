@@ -1,4 +1,4 @@
-"""solve(problem) → Plan, and the solvers it can be given."""
+"""solve(problem) → Plan, and the solvers that it can be given."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,28 +6,21 @@ from replan.control.plan import Certificate, Plan
 
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
-    from replan.control._solve import solve
+    from replan.control._solve import METHODS, solve
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
-    from replan.control.objective import Controls, DiscretisedObjective
     from replan.control.relax import Relax
-    from replan.control.search import Found, Search
-    from replan.control.solver import Descent, Solver
-
-    METHODS: dict[str, type[Solver]]
+    from replan.control.search import Search
+    from replan.control.solver import Solver
 
 __all__ = [
     "METHODS",
     "Certificate",
-    "Controls",
-    "Descent",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
-    "Found",
     "Levers",
-    "DiscretisedObjective",
     "Plan",
     "Relax",
     "Search",
@@ -39,14 +32,10 @@ __all__ = [
 # These load numba, and are therefore imported when they are first used.
 _LAZY = {
     "METHODS": "_solve",
-    "Controls": "objective",
-    "Descent": "solver",
     "Exhaustive": "exhaustive",
     "Flips": "flips",
     "ForwardBackward": "forward_backward",
-    "Found": "search",
     "Levers": "_levers",
-    "DiscretisedObjective": "objective",
     "Relax": "relax",
     "Search": "search",
     "Solver": "solver",

@@ -11,11 +11,10 @@ import numpy as np
 from replan import check, files
 from replan.check import Floats
 from replan.control._solve import solve
-from replan.control.ablation import Freedoms, Ladder
+from replan.control.ablation import Ablation, Freedoms
 from replan.control.plan import Certificate, Plan
 from replan.control.relax import TOLERANCE, Relax
 from replan.errors import ArgumentError
-from replan.models import Model
 from replan.problem import Problem
 from replan.progress import Meter, Progress, Watch
 from replan.protocol import Protocol
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_RANDOM = 2  # random starts where no rate is free; else the solutions of poorer levers are enough
+_RANDOM_STARTS = 2  # where no rate is free; else the solutions of poorer levers are enough
 _ALONE, _LAST = "#0072B2", "#E69F00"  # colours of what a lever buys alone, and on top of all others
 _WORDS = {
     "nothing": "equal shares",
@@ -42,9 +41,8 @@ _WORDS = {
 class Lever(NamedTuple):
     """What a lever reaches from one start.
 
-    loss: the best objective, of a protocol that may mix tasks within a step. protocol: that
-    protocol. status, certificate: those of the plan that was solved for; its value is the loss
-    with one task per step where shares change over time.
+    loss, protocol: the best objective, and its protocol, which may mix tasks within a step. status,
+    certificate: of the plan, whose value is the loss with one task per step where shares change.
     """
 
     loss: float
@@ -57,8 +55,8 @@ class Lever(NamedTuple):
 class Levers:
     """What each lever is worth, for one start or several.
 
-    problems: one for each start. alone: for each, by name, what is reached with that lever and
-    nothing else. rest: for each, by name, what is reached with everything else: without "share" all
+    problems: one for each start. alone: for each, by name, what that lever reaches with nothing
+    else controlled. rest: for each, by name, what everything else reaches: without "share" all
     shares are equal, without "timing" constant, without "rate" the rate is the problem's, without
     "curve" constant for each task, without "rates" the same for all tasks. ranges: of the knobs, by
     name. notes: where these come from, and what was left out.
@@ -66,8 +64,8 @@ class Levers:
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
-        >>> found = replan.levers(problem, tolerance=0.01)
-        >>> found.to_frame()[["lever", "loss", "addition"]].round(2)
+        >>> levers = replan.levers(problem, tolerance=0.01)
+        >>> levers.to_frame()[["lever", "loss", "addition"]].round(2)
              lever  loss  addition
         0  nothing  0.16       NaN
         1    share  0.13      0.12
@@ -101,13 +99,13 @@ class Levers:
 
     @property
     def gains(self) -> dict[str, Floats]:
-        """How far (starts,) each lever alone brings the loss below that of nothing, in parts."""
+        """The fraction (starts,) of the baseline's loss that each lever saves alone."""
         losses = self.losses
         return {name: _part(losses["nothing"], loss) for name, loss in losses.items()}
 
     @property
     def additions(self) -> dict[str, Floats]:
-        """How far (starts,) each lever brings the loss below that of all others, in parts."""
+        """The fraction (starts,) of the loss of all others that each lever saves on top of them."""
         best = self.losses["all"]
         return {name: _part(rest, best) for name, rest in self.without.items()}
 
@@ -216,28 +214,10 @@ class Levers:
         }
 
     def save(self, path: files.FilePath) -> None:
-        """Write everything as a .json file, which `load` reads, or `to_frame` as a .csv file."""
+        """Write everything as a .json file, or `to_frame` as a .csv file."""
         if files.suffix(path, [".json", ".csv"]) == ".json":
             return files.write_json(path, self.to_dict())
         return files.write_frame(path, self.to_frame())
-
-    @classmethod
-    def load(cls, path: files.FilePath, *, model: Model | None = None) -> Levers:
-        """Read a saved result; `model`: the one it was made with, where no file describes it."""
-        content = files.read_json(path)
-        try:
-            starts = content["starts"]
-            return cls(
-                tuple(Problem.from_dict(one["problem"], model=model) for one in starts),
-                tuple(_levers_from(one["levers"]) for one in starts),
-                tuple(_levers_from(one["without"]) for one in starts),
-                {name: (low, high) for name, (low, high) in content["ranges"].items()},
-                tuple(content["notes"]),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path}: expects levers that were saved, got others: {check.show(error)}"
-            ) from None
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
@@ -319,95 +299,95 @@ def levers(
 
     **Main arguments**
 
-    - `problem`: one, or several that differ in their start. What its `control` says does not
-      matter but for the ranges of knobs; without one, the learning rate goes up to five times the
-      problem's, and other knobs through all that makes sense. Its limits hold for every lever.
+    - `problem`: one, or several that differ in their start. Of its `control`, only the ranges of
+      knobs matter; without one, the learning rate goes up to five times the problem's, and other
+      knobs through the model's range. Its limits hold for every lever.
 
     **Other arguments**
 
     - `tolerance`: of the solver, `Relax`.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
-    Each lever is a problem of its own, solved with its certificate. A richer lever begins from the
+    Each lever is a problem of its own, solved with its certificate. A richer lever starts from the
     solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
     in which levers contain one another.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
-        >>> found = replan.levers(problem, tolerance=0.01)
-        >>> found.names
+        >>> replan.levers(problem, tolerance=0.01).names
         ['nothing', 'share', 'rate', 'timing', 'curve', 'rates', 'all']
     """
-    solver = Relax(starts=_RANDOM, tolerance=tolerance)
-    given: Any = [problem] if isinstance(problem, Problem) else problem
-    problems: list[Problem] = check.items("problem", given, "problems")
+    solver = Relax(starts=_RANDOM_STARTS, tolerance=tolerance)
+    listed: Any = [problem] if isinstance(problem, Problem) else problem
+    problems: list[Problem] = check.items("problem", listed, "problems")
     if not problems:
         raise ArgumentError("problem", "at least one", "none")
-    for one in problems:
-        check.instance("problem", one, Problem, "a Problem, or several")
-    ladders = [Ladder(one) for one in problems]
-    first = ladders[0]
-    settings = [_settings(one) for one in problems]
-    for other, given in zip(ladders, settings, strict=True):
-        if (other.levers, other.ranges, given) != (first.levers, first.ranges, settings[0]):
-            raise ValueError("`problem` expects problems that differ in their start alone")
+    for each in problems:
+        check.instance("problem", each, Problem, "a Problem, or several")
+    ablations = [Ablation(each) for each in problems]
+    first = ablations[0]
+    same = (first.levers, first.ranges, _settings(problems[0]))
+    for other, each in zip(ablations, problems, strict=True):
+        if (other.levers, other.ranges, _settings(each)) != same:
+            raise ArgumentError("problem", "problems that differ only in their start", "others")
     sets = {*first.levers.values(), *first.without.values()}
-    with Meter(progress, "levers", len(sets) * len(ladders)) as meter:
-        found = [_climbed(ladder, solver, meter) for ladder in ladders]
+    with Meter(progress, "levers", len(sets) * len(problems)) as meter:
+        results = [_solve_all(ablation, solver, meter) for ablation in ablations]
     return Levers(
         tuple(problems),
-        tuple({name: one[free] for name, free in first.levers.items()} for one in found),
-        tuple({name: one[free] for name, free in first.without.items()} for one in found),
+        tuple({name: reached[free] for name, free in first.levers.items()} for reached in results),
+        tuple({name: reached[free] for name, free in first.without.items()} for reached in results),
         first.ranges,
         tuple(first.notes),
     )
 
 
 def _settings(problem: Problem) -> dict[str, Any]:
-    content = problem.to_dict()
     return {
-        key: value for key, value in content.items() if key not in ("model", "start", "control")
+        key: section
+        for key, section in problem.to_dict().items()
+        if key not in ("model", "start", "control")
     }
 
 
-def _climbed(ladder: Ladder, solver: Relax, meter: Meter) -> dict[Freedoms, Lever]:
+def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms, Lever]:
     """Return what is reached with each set of freedoms, the poorer ones first."""
-    found = {Freedoms(): _untouched(ladder)}
-    rounded: dict[Freedoms, Protocol] = {}
+    reached = {Freedoms(): _baseline(ablation)}
     meter.advance(note="nothing")
-    names = {free: f"without {name}" for name, free in ladder.without.items()}
-    names |= {free: name for name, free in ladder.levers.items()}
+    plans: dict[Freedoms, Protocol] = {}  # with one task per step
+    names = {free: f"without {name}" for name, free in ablation.without.items()}
+    names |= {free: name for name, free in ablation.levers.items()}
     for free in sorted(names, key=len):
-        if free in found:
+        if free in reached:
             continue
-        poorer = [other for other in found if other < free]
+        poorer = [other for other in reached if other < free]
         richest = [other for other in poorer if not any(other < more for more in poorer)]
-        starts = [found[other].protocol for other in richest]
+        initial = [reached[other].protocol for other in richest]
         if free == {"rate"}:  # one number: the best on its whole range, not the next one
-            starts += ladder.scan()
+            initial += ablation.scan()
         if {"timing", "curve"} <= free and "rates" not in free:
-            # with one task per step, rates for each task are one curve
-            starts += [plan for other, plan in rounded.items() if other - {"rates"} < free]
-        chosen = Relax(0, tolerance=solver.tolerance) if "rate" in free else solver
-        watch = _watched(meter, names[free])
-        plan = solve(ladder.problem(free), chosen, start=starts, progress=watch)
-        if plan.status == "stopped":  # a part of the levers would say nothing
+            # With one task per step, rates for each task are one curve.
+            initial += [plan for other, plan in plans.items() if other - {"rates"} < free]
+        chosen = Relax(starts=0, tolerance=solver.tolerance) if "rate" in free else solver
+        watch = _watch(meter, names[free])
+        plan = solve(ablation.problem(free), chosen, initial=initial, progress=watch)
+        if plan.status == "stopped":  # some of the levers would say nothing
             raise KeyboardInterrupt
-        found[free] = _reached(plan)
-        if "timing" in free and "rates" in free:
-            rounded[free] = plan.protocol
+        reached[free] = _lever(plan)
+        if {"timing", "rates"} <= free:
+            plans[free] = plan.protocol
         meter.advance(note=names[free])
-    return found
+    return reached
 
 
-def _watched(meter: Meter, name: str) -> Callable[[Progress], None]:
+def _watch(meter: Meter, name: str) -> Callable[[Progress], None]:
     return lambda progress: meter.advance(0, note=f"{name}: {progress.note}")
 
 
-def _untouched(ladder: Ladder) -> Lever:
+def _baseline(ablation: Ablation) -> Lever:
     """Return where training ends with nothing controlled."""
-    run = evaluate(ladder.base, ladder.protocol)
+    run = evaluate(ablation.base, ablation.protocol)
     certificate = Certificate(
         value=run.loss,
         relaxed_value=run.loss,
@@ -418,10 +398,10 @@ def _untouched(ladder: Ladder) -> Lever:
         multistart_spread=0.0,
         scope="global",
     )
-    return Lever(run.loss, ladder.protocol, "converged", certificate)
+    return Lever(run.loss, ablation.protocol, "converged", certificate)
 
 
-def _reached(plan: Plan) -> Lever:
+def _lever(plan: Plan) -> Lever:
     relaxed = plan.certificate.relaxed_value
     if relaxed is None:
         return Lever(plan.loss, plan.protocol, plan.status, plan.certificate)
@@ -437,27 +417,14 @@ def _to_dict(lever: Lever) -> dict[str, Any]:
     }
 
 
-def _levers_from(content: dict[str, dict[str, Any]]) -> dict[str, Lever]:
-    fields = Certificate.__dataclass_fields__
-    return {
-        name: Lever(
-            one["loss"],
-            Protocol.from_dict(one["protocol"]),
-            one["status"],
-            Certificate(**{field: one[field] for field in fields}),
-        )
-        for name, one in content.items()
-    }
-
-
-def _weakest(found: list[Lever]) -> dict[str, Any]:
+def _weakest(levers: list[Lever]) -> dict[str, Any]:
     """Return the certificate of a lever; over several starts the largest of each number."""
-    certificates = [asdict(lever.certificate) for lever in found]
-    known = {key: [one[key] for one in certificates] for key in certificates[0]}
+    certificates = [asdict(lever.certificate) for lever in levers]
+    columns = {key: [certificate[key] for certificate in certificates] for key in certificates[0]}
     return {
         key: max((x for x in values if x is not None), default=None)  # "local" after "global"
-        for key, values in known.items()
-    } | {"status": next((x.status for x in found if x.status != "converged"), "converged")}
+        for key, values in columns.items()
+    } | {"status": next((x.status for x in levers if x.status != "converged"), "converged")}
 
 
 def _quartiles(values: Floats) -> dict[str, float]:

@@ -1,108 +1,114 @@
-"""certified: the plan that a search has found, with what is known about it."""
+"""certified: the best plan of a search, with its certificate."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from replan.control.objective import Controls, Gradient
+from replan.control.discretised import Controls, Gradient
+from replan.control.grids import as_protocol
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE
 from replan.control.relaxed_controls import RelaxedControls
-from replan.control.search import Search, as_protocol
+from replan.control.search import Search
 from replan.control.solver import Solver
 from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
 
-_LESS = (1e-5, 1e-3)  # accuracies that do where a learning rate is too large for a better one
-_COOLER = 0.5  # the temperature from one smooth objective to the next
-_ROUNDS = 30  # most of these
-_CLOSE = 1e-3  # of what is left to gain: a smooth objective closer than that is the largest itself
+_RELAXED_RTOL = 1e-7  # of the relaxed plan's curves, whose knobs change at every step
+_FALLBACK_RTOLS = (1e-5, 1e-3)  # where a learning rate is too large for a better accuracy
 _INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
+# Smooth surrogates of an objective that is not smooth, each cooler than the one before.
+_COOLING = 0.5
+_SURROGATES = 30  # at most: the last is 1e-9 times as warm as the first
+_CLOSE = 1e-3  # of the residual: with less slack, a surrogate is as good as the objective
 
 
-def certified(search: Search, solver: Solver, status: Status, statistics: dict[str, Any]) -> Plan:
-    """Return the best plan of a search, evaluated on a fine integrator.
-
-    - `solver`: a discretisation error far beyond its tolerance makes the plan "inaccurate"; its
-      advice goes with the status.
-    - `statistics`: what to add to those of the plan besides the work done.
-    """
+def certified(search: Search, solver: Solver, status: Status, seconds: float) -> Plan:
+    """Return the best plan of a search, evaluated on a fine integrator."""
     problem, best = search.problem, search.best.controls
-    statistics = statistics | {
+    statistics = {
+        "method": solver.method,
+        "seed": getattr(solver, "seed", 0),
+        "seconds": seconds,
         "starts": len(search.values),
         "gradients": search.counts.gradients,
         "roll_outs": search.counts.roll_outs,
     }
     search.counts.max_gradients = np.inf
-    final, residual = _sharpest(search, best)
+    gradient, residual = _tightest(search, best)
     protocol = as_protocol(problem, best, one_task=True)
     trajectory = _evaluated(problem, protocol, RTOL)
     relaxed, relaxed_value = protocol, None
     if search.relaxed is not None:
-        controls, _, residual = search.relaxed
-        relaxed = as_protocol(problem, controls)
-        mixed = _evaluated(problem, relaxed, 1e-7)
+        relaxed, residual = as_protocol(problem, search.relaxed.controls), search.relaxed.residual
+        mixed = _evaluated(problem, relaxed, _RELAXED_RTOL)
         if mixed.status == "ok":
-            # the plan counts as a relaxed one too, should rounding errors make it the better one
+            # The plan is a relaxed one too, should rounding errors make it the better one.
             relaxed_value = min(mixed.loss, trajectory.loss)
     values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
+    error = float(np.fmax(abs(gradient.value - trajectory.loss), trajectory.error))
     certificate = Certificate(
         value=trajectory.loss,
         relaxed_value=relaxed_value,
         integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
         pmp_residual=residual,
-        discretisation_error=float(np.fmax(abs(final.value - trajectory.loss), trajectory.error)),
+        discretisation_error=error,
         switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
         multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
         scope=search.scope,
     )
-    error = certificate.discretisation_error
-    enough = search.enough(getattr(solver, "tolerance", TOLERANCE))
-    if status == "converged" and (error > _INACCURATE * enough or trajectory.rtol > RTOL):
+    threshold = search.threshold(getattr(solver, "tolerance", TOLERANCE))
+    if status == "converged" and (error > _INACCURATE * threshold or trajectory.rtol > RTOL):
         status = "inaccurate"
-    words = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
-    edges = slice(None, None, search.fine.pieces)
+    advice = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
     return Plan(
-        problem, protocol, trajectory, relaxed,
-        final.by_shares / search.fine.lengths[:, None], final.adjoints[edges],
-        certificate, status, "; ".join(filter(None, words)), statistics,
-    )  # fmt: skip
+        problem,
+        protocol,
+        trajectory,
+        relaxed,
+        hamiltonians=gradient.by_shares / search.fine.lengths[:, None],
+        adjoints=gradient.adjoints[:: search.fine.pieces],
+        certificate=certificate,
+        status=status,
+        advice="; ".join(filter(None, advice)),
+        statistics=statistics,
+    )
 
 
 def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
     """Return the trajectory to `rtol`, or as accurately as the integrator can compute it."""
-    for accuracy in (rtol, *_LESS):
-        run = evaluate(problem, protocol, rtol=accuracy, throw=False)
-        if run.status != "inaccurate":
+    for accuracy in (rtol, *_FALLBACK_RTOLS):
+        trajectory = evaluate(problem, protocol, rtol=accuracy, throw=False)
+        if trajectory.status != "inaccurate":
             break
-    return run
+    return trajectory
 
 
-def _sharpest(search: Search, controls: Controls) -> tuple[Gradient, float]:
-    """Return the gradient by which least is left to gain, and how much that is.
+def _tightest(search: Search, controls: Controls) -> tuple[Gradient, float]:
+    """Return the gradient with the smallest residual, and that residual.
 
-    Where the objective is not smooth, smooth ones stand for it, and each bounds what is left: warm
-    ones by too much, because they lie below it, and cold ones because at a tie they see one side.
+    Where the objective is not smooth, each smooth surrogate bounds what is left to gain: warm ones
+    by too much, because they lie below it, and cold ones because at a tie they see one side.
     """
-    found = search.fine.gradient(controls)
-    best = found, _residual(search, controls, found)
-    soft = search.fine.smoothing(controls) if np.isfinite(found.value) else None
-    for _ in range(_ROUNDS):
-        if soft is None or found.slack <= _CLOSE * best[1]:
+    gradient = search.fine.gradient(controls)
+    best = gradient, _residual(search, controls, gradient)
+    smoothing = search.fine.smoothing(controls) if np.isfinite(gradient.value) else None
+    for _ in range(_SURROGATES):
+        if smoothing is None or gradient.surrogate.slack <= _CLOSE * best[1]:
             break
-        soft = soft._replace(temperature=_COOLER * soft.temperature)
-        found = search.fine.gradient(controls, soft)
-        best = min(best, (found, _residual(search, controls, found)), key=lambda one: one[1])
+        smoothing = smoothing._replace(temperature=_COOLING * smoothing.temperature)
+        gradient = search.fine.gradient(controls, smoothing)
+        residual = _residual(search, controls, gradient)
+        if residual < best[1]:
+            best = gradient, residual
     return best
 
 
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
-    """First-order gain still possible, as of a relaxed plan: see `RelaxedDescent.residual`."""
+    """Return the first-order gain still possible for a relaxed plan; see `RelaxedDescent`."""
     space = RelaxedControls(
         search.problem, controls, free_tasks=search.free_tasks, free_knobs=search.free_knobs
     )
-    return space.residual(space.join(controls), space.slopes(gradient)) + gradient.slack
+    return space.residual(space.join(controls), space.slopes(gradient)) + gradient.surrogate.slack

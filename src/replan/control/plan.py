@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan import check, files
+from replan import files
 from replan.check import Floats
+from replan.errors import ArgumentError, in_file
 from replan.models import Model
-from replan.models.registry import DEFAULT
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.trajectory import Trajectory, evaluate
@@ -35,12 +34,12 @@ ADVICE: dict[Status, str] = {
     "stopped": "stopped before the end: this is the best plan so far",
 }
 
-MISSED = "a target was not met: give its task a larger weight, unless it is out of reach"
+MISSED = "target missed: raise the weight of its task, or relax the target"
 _FOCUS, _ALONE = "focus on {}", "{} alone"
 _BLOCKS = 9  # most stays that are described one by one
 _LONG = 0.05  # of the training: a stay that is described even among many
-_MOST = 1_000_000  # numbers in adjoints that a file holds
-_SAME = 1e-6  # values that differ by more, relatively, are those of different models
+_MOST_SAVED = 1_000_000  # numbers of adjoints in a file
+_SAME_VALUE = 1e-6  # relative: values that differ by more are those of different models
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,14 @@ class Certificate:
     """What is known about how good a plan is.
 
     value: the objective, with running costs and missed targets, on a fine integrator.
-    relaxed_value: that of the relaxed plan, which may mix tasks within a step; None where the
-    relaxed problem was not solved. integrality_gap: value − relaxed_value. pmp_residual:
-    Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan (of the plan where there is none), an
-    upper bound on the first-order gain still possible; where the goal is "worst", of the largest
-    loss itself: from the Φ_t of a mixture of the losses, and by how much they lie below the
-    largest. discretisation_error: of value, with the integrator the optimiser used. switches:
-    changes of task. multistart_spread: (worst − best) / best of the relaxed values from all starts
-    that do not diverge. scope: "global" only where every protocol was tried.
+    relaxed_value: of the relaxed plan, which may mix tasks within a step; None where the relaxed
+    problem was not solved. integrality_gap: value − relaxed_value. pmp_residual: Pontryagin's
+    ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan, or else of the plan: an upper bound on the
+    first-order gain still possible. Where the objective is the largest of several numbers, Φ_t are
+    those of a mixture of them, and its distance from the largest is added. discretisation_error:
+    of value, with the integrator the optimiser used. switches: changes of task. multistart_spread:
+    (worst − best) / best of the relaxed values from all starts that do not diverge. scope:
+    "global" only where every protocol was tried.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -79,12 +78,11 @@ class Certificate:
 class Plan:
     """An optimised protocol with its trajectory, its certificate and how it was found.
 
-    trajectory: on a fine integrator. relaxed: shares, and learning rates of each task, that may mix
-    tasks within a step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step.
-    adjoints: (steps + 1, n), the gradients of the objective by the states (of a smooth one near it
-    where the goal is "worst"); files do not hold those of very large states. advice: what to do
-    next, if anything. statistics: method, seed, starts (from how many the search descended: random
-    ones, a given one and strategies), gradients, roll_outs, seconds.
+    trajectory: on a fine integrator. relaxed: the relaxed protocol, which may mix tasks within a
+    step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step. adjoints:
+    (steps + 1, n) gradients of the objective, or of a smooth surrogate, by the states; files do not
+    hold those of very large states. advice: what to do next, if anything. statistics: method, seed,
+    starts (from how many the search descended), gradients, roll_outs, seconds.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -184,7 +182,7 @@ class Plan:
             },
             "relaxed": self.relaxed.to_dict(),
             "hamiltonians": self.hamiltonians.tolist(),
-            "adjoints": self.adjoints.tolist() if self.adjoints.size <= _MOST else None,
+            "adjoints": self.adjoints.tolist() if self.adjoints.size <= _MOST_SAVED else None,
             "statistics": self.statistics,
         }
 
@@ -198,36 +196,36 @@ class Plan:
         """Read a saved plan.
 
         Its learning curves are computed again with `model`, or with the registered model of its
-        kind. Where neither is at hand, `Protocol.load` reads the protocol alone.
+        kind. Where neither is available, `Protocol.load` reads the protocol alone.
         """
         content = files.read_json(path)
-        try:
-            if model is not None:
-                _check_model(path, content, model)
-            protocol = Protocol.load(path)
-            problem = Problem.from_dict(content["problem"], model=model)
-            trajectory = evaluate(problem, protocol, rtol=content["rtol"])
-            value, found = content["value"], trajectory.loss
-            if model is not None and not np.isclose(found, value, rtol=_SAME, atol=1e-12):
-                raise ValueError(
-                    f"{path}: `model` expects the plan's model, with which its value is "
-                    f"{value:.9g}, got one with which it is {found:.9g}"
+        with in_file(path):
+            try:
+                protocol = Protocol.load(path)
+                problem = Problem.from_dict(content["problem"], model=model)
+                trajectory = evaluate(problem, protocol, rtol=content["rtol"])
+                value, adjoints = content["value"], content["adjoints"]
+                if not np.isclose(trajectory.loss, value, rtol=_SAME_VALUE, atol=1e-12):
+                    raise ArgumentError(
+                        "model",
+                        f"the plan's model, with which its value is {value:.9g}",
+                        f"one with which it is {trajectory.loss:.9g}",
+                    )
+                names = Certificate.__dataclass_fields__
+                return cls(
+                    problem,
+                    protocol,
+                    trajectory,
+                    Protocol.from_dict(content["relaxed"]),
+                    np.array(content["hamiltonians"]),
+                    np.array(adjoints or np.zeros((0, trajectory.states.shape[1]))),
+                    Certificate(**{name: content[name] for name in names}),
+                    content["status"],
+                    content["advice"],
+                    content["statistics"],
                 )
-            names = Certificate.__dataclass_fields__
-            return cls(
-                trajectory.problem,
-                protocol,
-                trajectory,
-                Protocol.from_dict(content["relaxed"]),
-                np.array(content["hamiltonians"]),
-                np.array(content["adjoints"] or np.zeros((0, trajectory.states.shape[1]))),
-                Certificate(**{name: content[name] for name in names}),
-                content["status"],
-                content["advice"],
-                content["statistics"],
-            )
-        except KeyError as error:
-            raise ValueError(f"{path}: no {error} in it, so not a plan") from None
+            except KeyError as error:
+                raise ArgumentError("path", "a file with a plan", f"one without {error}") from None
 
     def to_frame(self) -> pd.DataFrame:
         """Return the protocol's frame, a row per step, with the losses at the end of each step."""
@@ -308,26 +306,6 @@ class Plan:
             f"made up of {what} {goal:.4g}, running costs {running:.4g} and penalties for targets "
             f"{targets:.4g}"
         ]
-
-
-def _check_model(path: files.FilePath, content: dict[str, Any], model: Model) -> None:
-    """Refuse a model that is not the one of a saved plan, as far as the file describes that."""
-    if not isinstance(model, Model):
-        raise ValueError(
-            f"{path}: `model` expects the plan's model itself, got {check.show(model)}"
-        )
-    if "ensemble" in content["problem"]:
-        raise ValueError(
-            f"{path}: `model` expects None for the plan of an ensemble, whose models are those of "
-            f"the file, got {check.show(model)}"
-        )
-    given = {"kind": model.kind} | json.loads(json.dumps(model.to_dict()))
-    for key, value in {"kind": DEFAULT, **content["problem"]["model"]}.items():
-        if given.get(key) != value:
-            raise ValueError(
-                f"{path}: `model` expects the plan's model, with {key} = {check.show(value)}, "
-                f"got one with {key} = {check.show(given.get(key))}"
-            )
 
 
 def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:

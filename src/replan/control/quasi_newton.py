@@ -19,7 +19,8 @@ from replan.core.spectral import model_minimum
 
 Function = Callable[[Floats], tuple[float, Floats]]
 
-_ARMIJO = 1e-4
+_ARMIJO = 1e-4  # of the predicted gain, which a step must reach; the usual value
+_LINE_SEARCH = 25  # trials, each at most half as far as the one before
 _PAIRS = 20  # of the limited memory
 
 
@@ -44,20 +45,20 @@ class QuasiNewton:
         direction = self._towards_model_minimum()
         slope = float(self.gradient @ direction)
         if slope > -1e-16 * abs(self.value):
-            if self.pairs:  # a poor model: begin a new one from the gradient alone
+            if self.pairs:  # a poor model: begin again from the gradient alone
                 self.pairs.clear()
             else:
                 self.stalled = True
             return
         length = 1.0
-        for _ in range(25):
+        for _ in range(_LINE_SEARCH):
             x = self.x + length * direction
             value, gradient = self.function(x)
             if value <= self.value + _ARMIJO * length * slope:
                 self.remember(x - self.x, gradient - self.gradient)
                 self.x, self.value, self.gradient = x, value, gradient
                 return
-            # the minimum of the parabola through what is known, kept within bounds
+            # the minimum of the parabola through both values and the slope, within bounds
             bend = 2.0 * (value - self.value - length * slope)
             best = -slope * length * length / bend if np.isfinite(bend) else 0.0
             length = min(max(best, 0.1 * length), 0.5 * length)
@@ -65,7 +66,7 @@ class QuasiNewton:
         self.pairs.clear()
 
     def remember(self, move: Floats, change: Floats) -> None:
-        """Take a move of x, and how the gradient changed with it, into the model."""
+        """Add a move of x, and the change of the gradient with it, to the model."""
         size = float(move @ move) ** 0.5  # the model does not depend on the scale of a pair
         if move @ change > 1e-10 * size * (change @ change) ** 0.5:
             self.pairs.append((move / size, change / size))

@@ -1,23 +1,24 @@
-"""RelaxedControls: the relaxed controls as vectors, and what is left to gain there to first order."""
+"""RelaxedControls: controls as vectors, and how much is left to gain there to first order."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from replan.check import Bools, Floats, Ints
-from replan.control.objective import Controls, Gradient
+from replan.control.discretised import Controls, Gradient
+from replan.control.grids import interpolated
 from replan.core.projection import Domain
 from replan.problem import Problem
 from replan.problem.step_limits import replay_on
 
 
 class RelaxedControls:
-    """What of the controls around `fixed` is free, as vectors that a minimisation can change.
+    """The free part of the controls as vectors, for minimisers; `fixed` has the rest.
 
     A vector holds the rows of free shares, (steps, T) or (1, T) where they are constant, then the
     values of the free knobs in units of their ranges: one for each step and column, or one for all
-    steps or columns that the control ties. Controls are linear in it. Of the limits, the shares of
-    the tasks and the means of the knobs apply: a mixture of tasks has no switches and no stays.
+    the steps or columns that the control ties. Controls are linear in it. `domain` holds the limits
+    that mixtures of tasks can keep: on shares, replay and means of knobs.
     """
 
     def __init__(
@@ -31,11 +32,12 @@ class RelaxedControls:
         self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks
         self._place = self._places(problem)
         self._uses = np.bincount(self._place.ravel()).astype(np.float64)
-        presence = problem.availability
-        none = np.ones((0, fixed.shares.shape[1]), bool)
+        available = np.ones((0, fixed.shares.shape[1]), bool)  # all tasks, always
+        if not problem.availability.always:
+            available = problem.availability.on(np.linspace(0.0, problem.duration, steps + 1))
         self.domain = Domain(
             self._rows,
-            none if presence.always else presence.on(np.linspace(0.0, problem.duration, steps + 1)),
+            available,
             limits.low / limits.steps,
             limits.high / limits.steps,
             *self._means(problem, low, high),
@@ -43,7 +45,7 @@ class RelaxedControls:
         )
 
     def _places(self, problem: Problem) -> Ints:
-        """Return where in the knobs' part of a vector the value of each step and column is."""
+        """Return the index (steps, F) of each step's free knobs in the knobs' part of a vector."""
         steps, size = self.fixed.knobs.shape
         step, column = np.indices((steps, size))
         for name, columns in problem.model.layout.columns.items():
@@ -57,7 +59,7 @@ class RelaxedControls:
         return numbers.reshape(places.shape)
 
     def _collected(self, values: Floats) -> Floats:
-        """Return the sums of values (steps, F) over the steps and columns that have one number."""
+        """Return the sums of values (steps, F) over the steps and columns that are tied."""
         if not self._uses.size:
             return self._uses
         return np.asarray(np.bincount(self._place.ravel(), values.ravel(), self._uses.size))
@@ -65,23 +67,23 @@ class RelaxedControls:
     def _means(self, problem: Problem, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the weights (G, m) of the limited knobs in their means, and the bounds (G,)."""
         steps = len(self.fixed.shares)
-        rows, least, most = [], [], []
+        rows, lowest, highest = [], [], []
         for name, bounds in problem.limits.mean.items():
             columns = problem.model.layout.columns[name]
             if not self._free[columns].any():
                 continue
             weights = np.zeros((steps, low.size))
-            one = columns.stop - columns.start == 1
-            weights[:, columns] = 1.0 if one else self.fixed.shares
+            per_task = columns.stop - columns.start > 1
+            weights[:, columns] = self.fixed.shares if per_task else 1.0
             rows.append(self._collected(weights[:, self._free]) / steps)
             first, width = low[columns.start], high[columns.start] - low[columns.start]
-            least.append((bounds[0] - first) / width)
-            most.append((bounds[1] - first) / width)
-        weighted = np.array(rows).reshape(len(rows), self._uses.size)
-        return weighted, np.array(least), np.array(most)
+            lowest.append((bounds[0] - first) / width)
+            highest.append((bounds[1] - first) / width)
+        matrix = np.array(rows).reshape(len(rows), self._uses.size)
+        return matrix, np.array(lowest), np.array(highest)
 
     def join(self, controls: Controls) -> Floats:
-        """Return the free part of controls as a vector, means of what the control ties."""
+        """Return the free part of controls as a vector, with means of what is tied."""
         knobs = self._collected((controls.knobs[:, self._free] - self._low) / self._width)
         shares = controls.shares
         if self._rows == 1:
@@ -108,43 +110,31 @@ class RelaxedControls:
     def carried(self, x: Floats, finer: RelaxedControls, *, sums: bool = False) -> Floats:
         """Return a vector as one of the same controls on more steps.
 
-        With `sums` it is a gradient: what all steps together have stays the same.
+        With `sums` it is a gradient, whose sum over all steps stays the same.
         """
         steps, end = len(finer.fixed.shares), self._end
-        part = len(self.fixed.shares) / steps if sums else 1.0
+        scale = len(self.fixed.shares) / steps if sums else 1.0
         shares = x[:end].reshape(self._rows, self.fixed.shares.shape[1])
         if self._rows > 1:
-            shares = part * interpolated(shares, steps)
+            shares = scale * interpolated(shares, steps)
         each = x[end:] / self._uses if sums else x[end:]
-        knobs = finer._collected(part * interpolated(each[self._place], steps))
+        knobs = finer._collected(scale * interpolated(each[self._place], steps))
         return np.concatenate([shares.ravel(), knobs if sums else knobs / finer._uses])
 
     def residual(self, x: Floats, slopes: Floats) -> float:
-        """First-order gain still possible: that of the best controls in the linear model.
+        """Return the first-order gain still possible: that of the linear model's best controls.
 
         For the shares this is Pontryagin's residual ∫ Σ_t s_t Φ_t − min_t Φ_t; where there are
         budgets, the minimum is taken within them.
         """
-        end, left = self._end, float(slopes @ x)
+        end, gain = self._end, float(slopes @ x)
         if self.free_tasks:
-            left -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
-        return left - _least_box(slopes[end:], self.domain) if self._uses.size else left
+            gain -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
+        return gain - _least_box(slopes[end:], self.domain) if self._uses.size else gain
 
     @property
     def _end(self) -> int:
-        return self._rows * self.fixed.shares.shape[1]
-
-
-def interpolated(rows: Floats, steps: int) -> Floats:
-    """Return what each of some steps has (old, m) as (steps, m), linear between their middles."""
-    if len(rows) == steps:
-        return rows
-    old = (np.arange(len(rows)) + 0.5) / len(rows)
-    new = (np.arange(steps) + 0.5) / steps
-    found = np.empty((steps, rows.shape[1]))
-    for j, column in enumerate(rows.T):
-        found[:, j] = np.interp(new, old, column)
-    return found
+        return int(self._rows * self.fixed.shares.shape[1])
 
 
 def _least_shares(rows: Floats, domain: Domain) -> float:
@@ -164,35 +154,40 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
         high = min(domain.high[1], 1.0 - domain.low[0])
         weights = np.full(steps, 1.0 / steps)
         return float(rows[:, 0].sum()) + _least_group(rows[:, 1] - rows[:, 0], weights, low, high)
+    return _least_by_programme(rows, domain)
+
+
+def _least_by_programme(rows: Floats, domain: Domain) -> float:
+    """Return the least Σ_i rows[i] · shares[i] within all budgets, by linear programming."""
     from scipy import sparse
     from scipy.optimize import linprog
 
+    steps, tasks = rows.shape
     each = sparse.kron(sparse.eye(steps), np.ones((1, tasks)))
     totals = sparse.kron(np.ones((1, steps)), sparse.eye(tasks))
-    replays, room = np.zeros((len(domain.caps), steps, tasks)), np.diff(domain.spans)[:, 0]
+    replays, lengths = np.zeros((len(domain.caps), steps, tasks)), np.diff(domain.spans)[:, 0]
     for row, (first, last) in zip(replays, domain.spans, strict=True):
         row[first:last] = domain.old[first:last]
+    replays = sparse.csr_array(replays.reshape(len(replays), rows.size))
     finite = np.isfinite(rows).ravel()
     costs = np.where(finite, rows.ravel(), 0.0)
-    size = max(np.abs(costs).max(), 1e-300)  # the library's tolerances are absolute
-    found = linprog(
+    size = max(np.abs(costs).max(), 1e-300)  # the tolerances of `linprog` are absolute
+    solution = linprog(
         costs / size,
-        A_ub=sparse.vstack(
-            [totals, -totals, sparse.csr_array(replays.reshape(len(replays), rows.size))]
-        ),
-        b_ub=np.concatenate([domain.high * steps, -domain.low * steps, domain.caps * room]),
+        A_ub=sparse.vstack([totals, -totals, replays]),
+        b_ub=np.concatenate([domain.high * steps, -domain.low * steps, domain.caps * lengths]),
         A_eq=each,
         b_eq=np.ones(steps),
         bounds=np.column_stack([np.zeros(finite.size), finite]),
     )
-    # should the library fail, the minimum without budgets: a lower bound
-    return float(found.fun) * size if found.status == 0 else float(rows.min(axis=1).sum())
+    # Should it fail, the minimum without budgets is a lower bound.
+    return float(solution.fun) * size if solution.status == 0 else float(rows.min(axis=1).sum())
 
 
 def _least_replay(rows: Floats, old: Bools, cap: float) -> float:
     """Return the least Σ_i rows[i] · shares[i] with a mean share of old tasks of at most a cap."""
     replayed, new = (np.where(which, rows, np.inf).min(axis=1) for which in (old, ~old))
-    free = np.isfinite(replayed) & np.isfinite(new)  # else one of the two is all there is
+    free = np.isfinite(replayed) & np.isfinite(new)  # else there is no choice
     alone = float(np.where(np.isfinite(new), new, replayed).sum())
     if not free.any():
         return alone
@@ -215,7 +210,7 @@ def _least_box(slopes: Floats, domain: Domain) -> float:
 def _least_group(slopes: Floats, weights: Floats, low: float, high: float) -> float:
     """Return the least slopes · x over numbers from 0 to 1 with low ≤ weights · x ≤ high.
 
-    The numbers that are worth most for their weight are 1; one is between 0 and 1.
+    The numbers with the smallest slope for their weight are 1; one is between 0 and 1.
     """
     order = np.argsort(slopes / weights)
     used = np.concatenate([[0.0], np.cumsum(weights[order])])

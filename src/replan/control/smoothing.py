@@ -1,4 +1,8 @@
-"""Smoothing: a smooth function in place of the largest of several numbers."""
+"""Smoothing: a smooth surrogate for the largest of several numbers.
+
+M members, L losses. The objective is not smooth where the goal is "worst" (the largest loss counts)
+or where the risk of an ensemble is not its mean (the worst members count).
+"""
 
 from __future__ import annotations
 
@@ -10,159 +14,170 @@ from replan.check import Floats
 from replan.problem import Problem
 from replan.problem.risk import ONE, Risk
 
-_WARM = 0.1  # the first temperature, in units of what the numbers differ by
-_RARE = 1e-6  # the least part of a number in a prior: it may become the largest again
+_FIRST_TEMPERATURE = 0.1  # in units of how far the numbers lie apart
+_LEAST_PRIOR = 1e-6  # a number with a smaller prior could hardly become the largest again
+
+
+class Outcome(NamedTuple):
+    """What training reaches; values: (M,) objectives of the members; losses: (M, L) final ones."""
+
+    values: Floats
+    losses: Floats
 
 
 class Mixture(NamedTuple):
-    """How much each number stands for the largest.
+    """Weights that stand for "the largest".
 
-    members: (M,) of sum 1. losses: (M, L) of each member, of sum 1; None unless the largest of them
-    counts.
+    members: (M,) of sum 1. losses: (M, L) of each member, of sum 1; None unless the goal is
+    "worst".
     """
 
     members: Floats
     losses: Floats | None
 
-    def of(self, rows: Floats) -> Floats:
-        """Return the mixture (…) of what there is for each member (M, …)."""
+    def average(self, rows: Floats) -> Floats:
+        """Return the weighted mean (…) of per-member rows (M, …)."""
         return rows[0] if len(rows) == 1 else np.tensordot(self.members, rows, axes=1)
 
-    def below(self, scaled: Floats) -> float:
-        """Return by how much the mixtures of losses (M, L) lie below the largest of each member."""
+    def gap(self, scaled: Floats) -> float:
+        """Return how far the mixtures of losses (M, L) lie below each member's largest loss."""
         if self.losses is None:
             return 0.0
-        each = [
-            float(row.max() - part[part > 0] @ row[part > 0])
-            for row, part in zip(scaled, self.losses, strict=True)
+        gaps = [
+            float(row.max() - weights[weights > 0] @ row[weights > 0])
+            for row, weights in zip(scaled, self.losses, strict=True)
         ]
-        return float(self.members @ each)
+        return float(self.members @ gaps)
 
 
-class Reached(NamedTuple):
-    """What members reach; levels: (M,) their objectives. losses: (M, L) their final losses."""
+class Surrogate(NamedTuple):
+    """A smooth function in place of the objective; the objective itself where that is smooth.
 
-    levels: Floats
-    losses: Floats
+    value: of the smooth function. slack: how far the objective lies above the mixture whose
+    gradient is known: to first order it can fall by that much more than the gradient says.
+    member_values: (M,) objectives with each member's largest loss smoothed.
+    """
+
+    value: float
+    slack: float
+    mixture: Mixture
+    member_values: Floats
 
 
 class Smoothing(NamedTuple):
-    """The largest Σ_i p_i x_i − temperature × KL(p | prior) over mixtures p of numbers x_i.
+    """The maximum of Σ_i p_i x_i − temperature × KL(p | prior) over mixtures p of numbers x_i.
 
-    Without the second part it is the largest Σ_i p_i x_i: of all mixtures the largest number, of
-    those that `risk` allows what it makes of the members' objectives. With it, it is smooth and at
-    most that, and the best mixture gives its derivatives. With that as the next prior, minima
-    approach those of the largest without a temperature near 0. (The exponential method of
-    multipliers; Tseng & Bertsekas 1993)
+    Without the second term it is the largest x_i, or the risk of the members' objectives where the
+    risk bounds the mixtures. With it, it is smooth and never larger, and the best mixture gives its
+    gradient. Taking that mixture as the next prior, minima approach those of the largest number
+    without a temperature near 0 (the exponential method of multipliers; Tseng & Bertsekas 1993).
 
-    The numbers are the members' objectives, or where the goal is "worst" all their losses: then the
-    largest loss of each member, in its objective, is smoothed first. A mixture of all is one of
-    members and for each of them one of its losses.
+    The numbers are the members' objectives; where the goal is "worst", each member's largest loss
+    is smoothed first, within its objective.
 
-    losses: (M, L) the prior of each member's losses, of sum 1; None unless the largest counts.
-    members: (M,) that of the members, of one by default.
+    loss_prior: (M, L) of each member's losses, of sum 1; None unless the goal is "worst".
+    member_prior: (M,) of sum 1.
     """
 
     temperature: float
-    losses: Floats | None
-    members: Floats = ONE.weights
+    loss_prior: Floats | None
+    member_prior: Floats = ONE.weights
     risk: Risk = ONE
 
-    def mixture(self, levels: Floats, scaled: Floats) -> Mixture:
-        """Return the best mixture; levels: (M,) objectives. scaled: (M, L) losses."""
-        within = None
-        if self.losses is not None:
-            parts = self._parts(scaled)
-            within = np.asarray(parts / parts.sum(axis=-1, keepdims=True))
-        return Mixture(self._mixed(self.levels(levels, scaled)), within)
+    def mixture(self, values: Floats, scaled: Floats) -> Mixture:
+        """Return the best mixture for objectives (M,) and losses (M, L)."""
+        losses = None
+        if self.loss_prior is not None:
+            weights = self._loss_weights(scaled)
+            losses = np.asarray(weights / weights.sum(axis=1, keepdims=True))
+        return Mixture(self._member_weights(self.member_values(values, scaled)), losses)
 
-    def levels(self, levels: Floats, scaled: Floats) -> Floats:
-        """Return objectives (M, …) with a smooth function in place of the largest loss.
+    def member_values(self, values: Floats, scaled: Floats) -> Floats:
+        """Return the objectives (M,) with each member's largest loss replaced by a smooth one."""
+        if self.loss_prior is None:
+            return values
+        above = self.temperature * np.log(self._loss_weights(scaled).sum(axis=1))
+        return np.asarray(values + (above + self._largest(scaled)[:, 0] - scaled.max(axis=1)))
 
-        levels: (M, …) the objectives themselves. scaled: (M, …, L) the losses.
-        """
-        return levels if self.losses is None else levels + self._excess(scaled)
-
-    def value(self, levels: Floats, scaled: Floats) -> Floats:
-        """Return the smooth function (…) of objectives (M, …) and losses (M, …, L)."""
-        x = self.levels(levels, scaled)
+    def value(self, values: Floats, scaled: Floats) -> float:
+        """Return the smooth function of objectives (M,) and losses (M, L)."""
+        smooth = self.member_values(values, scaled)
         if self.risk.linear:
-            return self.risk.of(x)
-        parts = self._mixed(x)
-        prior = self.members.reshape(-1, *[1] * (x.ndim - 1))
-        rates = np.log(np.maximum(parts, 1e-300) / prior)
-        return np.sum(parts * (x - self.temperature * rates), axis=0, where=parts > 0)
+            return float(self.risk.of(smooth))
+        weights = self._member_weights(smooth)
+        divergences = np.log(np.maximum(weights, 1e-300) / self.member_prior)
+        return float(np.sum(weights * (smooth - self.temperature * divergences), where=weights > 0))
 
-    # The losses of each member
+    def _loss_weights(self, scaled: Floats) -> Floats:
+        """Return unnormalised weights (M, L) of the losses."""
+        below = np.minimum(scaled - self._largest(scaled), 0.0)
+        return np.asarray(self.loss_prior * np.exp(below / self.temperature))
 
-    def _excess(self, x: Floats) -> Floats:
-        """Return by how much the smooth function (…) of losses (…, L) lies above the largest."""
-        above = self.temperature * np.log(self._parts(x).sum(axis=-1))
-        return np.asarray(above + self._top(x)[..., 0] - x.max(axis=-1))
+    def _largest(self, scaled: Floats) -> Floats:
+        """Return the largest (M, 1) of the losses that count."""
+        assert self.loss_prior is not None
+        counted = np.where(self.loss_prior > 0, scaled, -np.inf)
+        return np.asarray(counted.max(axis=1, keepdims=True))
 
-    def _parts(self, x: Floats) -> Floats:
-        far = np.minimum(x - self._top(x), 0.0)
-        return np.asarray(self._prior(x) * np.exp(far / self.temperature))
+    def _member_weights(self, values: Floats) -> Floats:
+        """Return the weights (M,) of the members with smooth objectives (M,).
 
-    def _top(self, x: Floats) -> Floats:
-        """Return the largest (…, 1) of the losses that count."""
-        return np.where(self._prior(x) > 0, x, -np.inf).max(axis=-1, keepdims=True)
-
-    def _prior(self, x: Floats) -> Floats:
-        """Return the prior of losses (M, …, L), with as many axes."""
-        assert self.losses is not None
-        members, count = self.losses.shape
-        return self.losses.reshape(members, *[1] * (x.ndim - 2), count)
-
-    # The members
-
-    def _mixed(self, x: Floats) -> Floats:
-        """Return how much each member (M, …) counts, given smooth objectives (M, …).
-
-        Each as exp(x / temperature) × its prior, all times one factor, but at most as much as it
-        may: those beyond are found from the largest such ratio on.
+        Each is prior × exp(value / temperature) × a common factor, capped by the risk. Members
+        reach their caps in the order of `cap / size`, so the factor follows from one pass.
         """
-        risk = self.risk
-        if risk.linear:
-            return risk.mixture(x)
-        lead = (-1, *[1] * (x.ndim - 1))
-        sizes = np.log(self.members).reshape(lead) + (x - x.max(axis=0)) / self.temperature
-        caps = np.broadcast_to(risk.caps.reshape(lead), x.shape)
-        order = np.argsort(np.log(caps) - sizes, axis=0, kind="stable")
-        ranked, most = (np.take_along_axis(rows, order, axis=0) for rows in (sizes, caps))
-        before = np.concatenate([np.zeros_like(most[:1]), np.cumsum(most, axis=0)[:-1]])
-        left = np.maximum(1.0 - before, 0.0)  # for those from here on, if all before are full
-        rest = np.logaddexp.accumulate(ranked[::-1], axis=0)[::-1]
+        if self.risk.linear:
+            return self.risk.mixture(values)
+        caps = self.risk.caps
+        sizes = np.log(self.member_prior) + (values - values.max()) / self.temperature
+        order = np.argsort(np.log(caps) - sizes, kind="stable")
+        ranked, bounds = sizes[order], caps[order]
+        capped = np.concatenate([[0.0], np.cumsum(bounds)[:-1]])
+        remaining = np.maximum(1.0 - capped, 0.0)  # for those from here on, if all before are full
+        totals = np.logaddexp.accumulate(ranked[::-1])[::-1]
         with np.errstate(divide="ignore"):
-            factors = np.log(left) - rest
-            full = factors + ranked > np.log(most)
-        first = np.argmin(full, axis=0)  # of those that are not
-        first = np.where(full.all(axis=0), len(x) - 1, first)
-        factor = np.take_along_axis(factors, first[None], axis=0)
-        return np.asarray(np.minimum(caps, np.exp(np.minimum(factor + sizes, 0.0))))
+            factors = np.log(remaining) - totals
+            full = factors + ranked > np.log(bounds)
+        first = len(values) - 1 if full.all() else int(np.argmin(full))
+        return np.asarray(np.minimum(caps, np.exp(np.minimum(factors[first] + sizes, 0.0))))
 
     def sharpened(self, mixture: Mixture, factor: float) -> Smoothing:
-        """Return one with a mixture as its prior, and the temperature times a factor."""
-        losses = self.losses
+        """Return a smoothing with the mixture as its prior, and the temperature times a factor."""
+        losses = self.loss_prior
         if losses is not None and mixture.losses is not None:
-            losses = np.where(losses > 0, np.maximum(mixture.losses, _RARE), 0.0)
+            losses = np.where(losses > 0, np.maximum(mixture.losses, _LEAST_PRIOR), 0.0)
             losses = losses / losses.sum(axis=-1, keepdims=True)
-        members = np.maximum(mixture.members, _RARE)
+        members = np.maximum(mixture.members, _LEAST_PRIOR)
         return Smoothing(factor * self.temperature, losses, members / members.sum(), self.risk)
 
 
-def smoothing(problem: Problem, first: Reached, final: Reached) -> Smoothing | None:
-    """Return one to begin with, None where the objective is smooth.
+def first_smoothing(problem: Problem, first: Outcome, final: Outcome) -> Smoothing | None:
+    """Return a smoothing to begin with, None where the objective is smooth.
 
-    first, final: what is reached before and after some training.
+    first, final: outcomes before and after some training, which set the temperature.
     """
     if problem.smooth:
         return None
     goal, risk = problem.objective, problem.risk
-    before, after, priors = first.levels, final.levels, None
+    before, after, prior = first.values, final.values, None
     if goal.goal == "worst":
         counts = goal.weights > 0
-        before, after = (goal.scaled(x.losses)[:, counts] for x in (first, final))
-        priors = np.tile(counts / counts.sum(), (len(before), 1))
-    apart = max(np.abs(after - before).max(), np.ptp(after)) or abs(after.max()) or 1.0
-    return Smoothing(_WARM * float(apart), priors, risk.weights, risk)
+        before, after = (goal.scaled(outcome.losses)[:, counts] for outcome in (first, final))
+        prior = np.tile(counts / counts.sum(), (len(before), 1))
+    spread = max(np.abs(after - before).max(), np.ptp(after)) or abs(after.max()) or 1.0
+    return Smoothing(_FIRST_TEMPERATURE * float(spread), prior, risk.weights, risk)
+
+
+def surrogate_of(problem: Problem, outcome: Outcome, smoothing: Smoothing | None) -> Surrogate:
+    """Return the smooth function, and its mixture, that stand for the objective at an outcome."""
+    value = float(problem.risk.of(outcome.values))
+    if smoothing is None:
+        return Surrogate(value, 0.0, Mixture(problem.risk.weights, None), outcome.values)
+    scaled = problem.objective.scaled(outcome.losses)
+    mixture = smoothing.mixture(outcome.values, scaled)
+    slack = value - float(mixture.members @ outcome.values)
+    return Surrogate(
+        smoothing.value(outcome.values, scaled),
+        slack + mixture.gap(scaled),
+        mixture,
+        smoothing.member_values(outcome.values, scaled),
+    )

@@ -1,0 +1,320 @@
+"""The objective on the steps of a problem: values and exact gradients, each counted."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from replan import check
+from replan.check import Floats, Ints
+from replan.control.smoothing import (
+    Mixture,
+    Outcome,
+    Smoothing,
+    Surrogate,
+    first_smoothing,
+    surrogate_of,
+)
+from replan.errors import ArgumentError
+from replan.models import DifferentiableModel, Schedule
+from replan.models.stacked import as_stacked
+from replan.problem import Problem
+from replan.problem.averages import simpson_weights
+
+_MOST_SUBSTEPS = 128  # RK4 steps in a step; training that needs more is about to diverge
+_REMEMBERED = 32  # values kept, as solvers ask again for those of recent controls
+
+
+class Controls(NamedTuple):
+    """Shares (steps, T) and knobs (steps, C) of every step."""
+
+    shares: Floats
+    knobs: Floats
+
+    def with_tasks(self, sequence: Ints) -> Controls:
+        """Return controls that train on one task per step, with the same knobs."""
+        return Controls(np.eye(self.shares.shape[1])[sequence], self.knobs)
+
+    @property
+    def sequence(self) -> Ints:
+        """The task with the largest share in every step."""
+        return np.asarray(np.argmax(self.shares, axis=1))
+
+
+class Gradient(NamedTuple):
+    """Value of the objective and gradients, those of `surrogate` where it is not smooth.
+
+    by_shares: (steps, T). by_knobs: (steps, C). states, adjoints: (pieces + 1, n) along the
+    roll-out. member_by_shares: (M, steps, T) the gradients of the members' own objectives.
+    """
+
+    value: float
+    by_shares: Floats
+    by_knobs: Floats
+    states: Floats
+    adjoints: Floats
+    member_by_shares: Floats
+    surrogate: Surrogate
+
+
+@dataclass
+class Counts:
+    """The work done so far, and how many gradients are allowed."""
+
+    gradients: int = 0
+    roll_outs: int = 0
+    max_gradients: float = np.inf
+
+    def add(self, others: Counts) -> None:
+        """Include the work counted by others."""
+        self.gradients += others.gradients
+        self.roll_outs += others.roll_outs
+
+
+class LimitError(Exception):
+    """The allowed number of gradients is used up."""
+
+
+def check_differentiable(problem: Problem) -> None:
+    """Refuse a problem with a model, or a member's model, that has no gradients."""
+    for member in problem.members:
+        if not isinstance(member.model, DifferentiableModel):
+            raise ArgumentError(
+                "problem",
+                "one with a model that can be differentiated",
+                f"one of kind {check.show(member.model.kind)}, which only rolls out",
+            )
+
+
+class DiscretisedObjective:
+    """The problem on `steps` equal steps with a fixed number of RK4 steps in each.
+
+    The fixed integrator makes the objective a smooth function of finitely many numbers, whose
+    gradient is exact (discretise, then optimise). The number of RK4 steps is chosen so that, at the
+    largest knobs, errors stay below `accuracy` × the largest change of the objective under equal
+    shares or one task. Where average losses count, every step is two pieces, for Simpson's rule.
+
+    members: the model as a stack of members. counts: the work done; objectives of one search share
+    it. untrained: the objective if the losses stayed as they are at the start. loss_weights:
+    (2 × steps + 1, L) of the losses at the edges and middles of steps.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> from replan.control.discretised import Controls, DiscretisedObjective
+        >>> objective = DiscretisedObjective(problem, steps=50)
+        >>> controls = Controls(np.full((50, 2), 0.5), np.ones((50, 6)))
+        >>> gradient = objective.gradient(controls)
+        >>> f"{gradient.value:.4f}", gradient.by_shares.shape
+        ('0.0076', (50, 2))
+    """
+
+    def __init__(
+        self, problem: Problem, steps: int, accuracy: float = 1e-7, counts: Counts | None = None
+    ) -> None:
+        check_differentiable(problem)
+        self.model, self.members = problem.model, as_stacked(problem.model)
+        self.problem, self.steps = problem, steps
+        self.lengths = np.full(steps, problem.duration / steps)
+        self.pieces = 2 if problem.objective.averages_count else 1
+        self.counts = Counts() if counts is None else counts
+        self.substeps = 1
+        self._values: dict[tuple[bytes, bytes, int], float] = {}
+        self.loss_weights = self._quadrature()
+        self._first = self._outcome_at(problem.state)
+        self.untrained = float(problem.risk.of(self._first.values))
+        self._choose_substeps(accuracy)
+
+    def _quadrature(self) -> Floats:
+        """Return the weights (2 × steps + 1, L) of the losses at the edges and middles of steps."""
+        edges = np.linspace(0.0, self.problem.duration, self.steps + 1)
+        return simpson_weights(self.lengths, self.problem.objective.weights_along(edges))
+
+    def _choose_substeps(self, accuracy: float) -> None:
+        tasks, (_, highest) = self.problem.model.tasks, self.problem.knob_ranges
+        probes = [
+            Controls(np.tile(row, (self.steps, 1)), np.tile(highest, (self.steps, 1)))
+            for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
+        ]
+        # Not each relative to its own change: a task that has been learned changes nothing.
+        changes = np.abs([self.value(controls) - self.untrained for controls in probes])
+        error = accuracy * np.max(changes, initial=0.0, where=np.isfinite(changes))
+        for controls in probes:
+            self.resolve(controls, error)
+
+    def resolve(self, controls: Controls, error: float) -> bool:
+        """Double the RK4 steps until the value is known to an error; return whether it was needed.
+
+        The bound is checked with twice the RK4 steps that are kept, whose error is 16 times larger.
+        """
+        before, finer = self.substeps, self.value(controls)
+        while self.substeps < _MOST_SUBSTEPS:
+            self.substeps *= 2
+            coarser, finer = finer, self.value(controls)
+            if np.isfinite(finer) and abs(coarser - finer) <= 15 * error:
+                self.substeps //= 2
+                break
+        return self.substeps > before
+
+    def with_own_counts(self, max_gradients: float) -> DiscretisedObjective:
+        """Return the same objective, counting its own work."""
+        twin = copy(self)
+        twin.counts, twin._values = Counts(max_gradients=max_gradients), {}
+        return twin
+
+    def refined(self, steps: int) -> DiscretisedObjective:
+        """Return the same objective on more steps, at least as accurate, counted together."""
+        finer = copy(self)
+        finer.steps, finer.lengths = steps, np.full(steps, self.problem.duration / steps)
+        finer.substeps = -(-self.steps * self.substeps // steps)
+        finer._values, finer.loss_weights = {}, finer._quadrature()
+        return finer
+
+    # Roll-outs
+
+    def _schedule(self, controls: Controls, first: int, last: int) -> Schedule:
+        """Return the pieces of the steps `first`, …, `last` − 1."""
+        lengths = self.lengths[first:last]
+        substeps = np.full(len(lengths), self.substeps)
+        whole = Schedule(controls.shares[first:last], controls.knobs[first:last], lengths, substeps)
+        return whole if self.pieces == 1 else whole.subdivide(self.pieces)
+
+    def roll_out(
+        self,
+        controls: Controls,
+        first: int = 0,
+        last: int | None = None,
+        state: Floats | None = None,
+    ) -> Floats:
+        """Return the states (pieces + 1, n) from the edge before `first` to that before `last`."""
+        self.counts.roll_outs += 1
+        state = self.problem.state if state is None else state
+        last = self.steps if last is None else last
+        return self.problem.model.roll_out(state, self._schedule(controls, first, last))
+
+    def step_each(self, controls: Controls, steps: Ints, tasks: Ints, starts: Floats) -> Floats:
+        """Return the states (m, n) after steps (m,) on tasks (m,), each from its own start."""
+        shares = np.eye(controls.shares.shape[1])[tasks]
+        substeps = np.full(len(steps), self.substeps)
+        schedule = Schedule(shares, controls.knobs[steps], self.lengths[steps], substeps)
+        return self.model.roll_out_each(starts, schedule)
+
+    # Values
+
+    def value(self, controls: Controls) -> float:
+        """Return the objective, infinity where the training diverges."""
+        key = controls.shares.tobytes(), controls.knobs.tobytes(), self.substeps
+        if key not in self._values:
+            if len(self._values) == _REMEMBERED:
+                del self._values[next(iter(self._values))]
+            self._values[key] = self.value_of(self.roll_out(controls))
+        return self._values[key]
+
+    def value_after(self, states: Floats, first: int, controls: Controls) -> tuple[float, Floats]:
+        """Return the objective and the states of controls that differ only from step `first` on."""
+        edge = first * self.pieces
+        after = self.roll_out(controls, first, state=states[edge])
+        states = np.concatenate([states[:edge], after])
+        return self.value_of(states), states
+
+    def value_of(self, states: Floats) -> float:
+        """Return the objective of the states of a roll-out, infinity where it diverged."""
+        return self._outcome(states)[0]
+
+    def _outcome(self, states: Floats) -> tuple[float, Outcome]:
+        """Return the objective and the members' outcomes; infinity where the roll-out diverged."""
+        if len(states) <= self.steps * self.pieces:
+            return np.inf, self._first
+        with np.errstate(invalid="ignore"):
+            losses = self.members.losses_each(states[-1:] if self.pieces == 1 else states)
+            along = np.zeros(len(losses))
+            if self.pieces > 1:
+                along[:] = [np.sum(self.loss_weights * rows) for rows in losses]
+            outcome = self._combined(losses[:, -1], along)
+            value = float(self.problem.risk.of(outcome.values))
+        return value if np.isfinite(value) else np.inf, outcome
+
+    def _outcome_at(self, state: Floats) -> Outcome:
+        """Return the outcome of a training that begins and ends at a state."""
+        losses = self.members.losses_each(state)
+        weights = self.loss_weights.sum(axis=0)
+        return self._combined(losses, np.array([weights @ row for row in losses]))
+
+    def _combined(self, final: Floats, along: Floats) -> Outcome:
+        """Return the outcome from final losses (M, L) and averages along the way (M,)."""
+        pairs = zip(final, along.tolist(), strict=True)
+        return Outcome(np.stack([self.problem.objective.value(*pair) for pair in pairs]), final)
+
+    def smoothing(self, controls: Controls) -> Smoothing | None:
+        """Return a smoothing to begin with from some controls, None where none is needed."""
+        if self.problem.smooth:
+            return None
+        final = self._outcome_at(self.roll_out(controls)[-1])
+        return first_smoothing(self.problem, self._first, final)
+
+    # Gradients
+
+    def gradient(self, controls: Controls, smoothing: Smoothing | None = None) -> Gradient:
+        """Return value and gradients; the value is infinite where the training diverges.
+
+        smoothing: of the objective where that is not smooth; by default one that suits the outcome.
+        """
+        if self.counts.gradients >= self.counts.max_gradients:
+            raise LimitError
+        self.counts.gradients += 1
+        self.counts.roll_outs += 1
+        schedule = self._schedule(controls, 0, self.steps)
+        states, tape = self.members.roll_out_with_tape(self.problem.state, schedule)
+        value, outcome = self._outcome(states)
+        if value == np.inf:
+            return self._diverged(controls, states)
+        smoothing = smoothing or first_smoothing(self.problem, self._first, outcome)
+        surrogate = surrogate_of(self.problem, outcome, smoothing)
+        mixture = surrogate.mixture
+        cotangents = self._cotangents(states, outcome, mixture)
+        vjp = self.members.roll_out_vjp_each(states, cotangents, schedule, tape)
+        by_shares, by_knobs = (
+            rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
+        )
+        adjoints = vjp.adjoints
+        if len(by_shares) > 1:
+            adjoints = adjoints * self.members.spread(mixture.members)
+        return Gradient(
+            value,
+            mixture.average(by_shares),
+            mixture.average(by_knobs),
+            states,
+            adjoints,
+            by_shares,
+            surrogate,
+        )
+
+    def _cotangents(self, states: Floats, outcome: Outcome, mixture: Mixture) -> Floats:
+        """Return the derivatives (pieces + 1, n) of the members' objectives by their states."""
+        objective, count = self.problem.objective, len(outcome.losses)
+        mixed = [None] * count if mixture.losses is None else mixture.losses
+        pairs = zip(outcome.losses, mixed, strict=True)
+        slopes = np.stack([objective.slopes(final, weights) for final, weights in pairs])
+        cotangents = np.zeros_like(states)
+        cotangents[-1] = self.members.losses_vjp_each(states[-1], slopes)
+        if self.pieces > 1:
+            along = np.broadcast_to(self.loss_weights, (count, *self.loss_weights.shape))
+            cotangents += self.members.losses_vjp_each(states, along)
+        return cotangents
+
+    def _diverged(self, controls: Controls, states: Floats) -> Gradient:
+        """Return an infinite value with gradients of 0."""
+        shares, weights = np.zeros_like(controls.shares), self.problem.risk.weights
+        infinite = Surrogate(np.inf, 0.0, Mixture(weights, None), np.full_like(weights, np.inf))
+        return Gradient(
+            np.inf,
+            shares,
+            np.zeros_like(controls.knobs),
+            states,
+            np.zeros_like(states),
+            np.tile(shares, (weights.size, 1, 1)),
+            infinite,
+        )

@@ -1,0 +1,128 @@
+"""Where searches start: protocols of the user, strategies and random ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replan.control.discretised import Controls
+from replan.core.interrupt import interrupted
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.knobs import knob_label
+from replan.problem import Problem
+from replan.problem.control import Range
+from replan.progress import Progress
+from replan.protocol import Protocol
+from replan.strategies import STRATEGIES, Strategy, UnfitError
+
+if TYPE_CHECKING:
+    from replan.control.search import Search
+
+
+def accepted(problem: Problem, protocol: Protocol) -> Protocol:
+    """Return a protocol to start from; refuse one with knobs that the problem does not allow."""
+    problem.accept(protocol, "initial")
+    for name, values in protocol.knobs.items():
+        value = problem.knobs[name]
+        allowed = problem.control.knobs.get(name, Range(value, value))
+        room = 1e-9 * max(abs(allowed.low), abs(allowed.high))
+        if values.min() < allowed.low - room or values.max() > allowed.high + room:
+            raise ArgumentError(
+                "initial",
+                f"a protocol with {knob_label(name)} from {allowed.low:g} to {allowed.high:g}",
+                protocol.knob_text(name),
+            )
+    return protocol
+
+
+def start_protocols(
+    search: Search, random_starts: int, random_seed: int
+) -> Iterator[tuple[Protocol, bool]]:
+    """Yield the protocols to start from, and whether each is a strategy."""
+    yield from ((protocol, False) for protocol in search.initial)
+    if search.initial and random_starts == 0:
+        return
+    if search.free_tasks:
+        for strategy in STRATEGIES.values():
+            if strategy.turned(search.problem) <= _free_knobs(search.problem).keys():
+                yield from _made(search, strategy)
+        rng = np.random.default_rng(random_seed)
+        for _ in range(random_starts):
+            yield _random_protocol(search.problem, search.coarse.steps, rng), False
+        return
+    if not search.initial:
+        yield search.first_protocol, True
+    for strategy in STRATEGIES.values():
+        if strategy.turns and strategy.turned(search.problem) <= _free_knobs(search.problem).keys():
+            yield from _made(search, strategy, protocol=search.first_protocol)
+    for name, (low, high) in _free_knobs(search.problem).items():
+        if not search.problem.model.layout.knobs[name].rate:  # rates are scanned by strategies
+            for value in (low, low + 0.5 * (high - low), high):
+                yield search.first_protocol.with_knobs(**{name: value}), False
+
+
+def _free_knobs(problem: Problem) -> dict[str, tuple[float, float]]:
+    """Return the ranges of the knobs that may change, by name."""
+    knobs = problem.control.knobs
+    return {name: (knob.low, knob.high) for name, knob in knobs.items() if knob.free}
+
+
+def _random_protocol(problem: Problem, steps: int, rng: np.random.Generator) -> Protocol:
+    """Return random shares, rates as the problem has them, and other free knobs at random."""
+    tasks = problem.model.tasks
+    draws = rng.dirichlet(np.ones(tasks), 1 if problem.control.tasks == "constant" else steps)
+    shares = problem.availability.renormalise(
+        np.broadcast_to(draws, (steps, tasks)), np.linspace(0.0, problem.duration, steps + 1)
+    )
+    knobs: dict[str, Any] = dict(problem.settings)
+    for name, (low, high) in _free_knobs(problem).items():
+        if not problem.model.layout.knobs[name].rate:
+            count = 1 if problem.control.knobs[name].constant else steps
+            knobs[name] = np.broadcast_to(rng.uniform(low, high, count), steps)
+    return Protocol(shares, problem.duration, **knobs)
+
+
+def _made(search: Search, strategy: Strategy, **settings: Any) -> Iterator[tuple[Protocol, bool]]:
+    """Yield the start that a strategy makes; a user's strategy that fails is left out."""
+
+    def report(progress: Progress) -> None:
+        search.report(f"{strategy.name}: {progress.done} of {progress.total}")
+
+    if strategy.turns:  # it searches a grid
+        settings["progress"] = report
+    try:
+        yield accepted(search.problem, strategy(search.problem, **settings)), True
+    except (IntegrationError, UnfitError):  # too large a learning rate: others may work
+        return
+    except Exception as error:
+        if interrupted(error) or not strategy.foreign:
+            raise
+        warnings.warn(
+            f"the strategy {strategy.name} is left out: {type(error).__name__}: {error}",
+            stacklevel=6,  # the caller of `solve`
+        )
+
+
+def reference_controls(search: Search) -> Iterator[Controls]:
+    """Yield equal shares and each task alone with constant knobs: what needs no search.
+
+    Knobs are the problem's, and each free one also at the ends and in the middle of its range.
+    Where tasks are not free, their shares are those of the first start.
+    """
+    problem, steps, tasks = search.problem, search.problem.steps, search.problem.model.tasks
+    shares = [search.starts[0].candidate.controls.shares]
+    if search.free_tasks:
+        shares = [
+            problem.availability.renormalise(np.tile(row, (steps, 1)), problem.edges)
+            for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
+        ]
+    choices = [problem.knobs]
+    for name, (low, high) in _free_knobs(problem).items():
+        values = [value for value in (low, (low + high) / 2, high) if value != problem.knobs[name]]
+        choices += [problem.knobs | {name: value} for value in values]
+    for rows, knobs in product(shares, choices):
+        yield Controls(rows, problem.model.layout.rows(knobs, steps))
