@@ -14,8 +14,7 @@ from replan.core.projection import Domain, project
 from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem, Range
 from replan.protocol import Protocol
-from replan.strategies import constant_lr, grid_search, interleaved
-from replan.strategies._strategy import main_rate
+from replan.strategies import constant_lr, grid_search, interleaved, main_rate
 
 Freedoms = frozenset[str]
 
@@ -186,5 +185,5 @@ class Ladder:
         )
         with suppress(IntegrationError):  # the problem's own rate is a start, too
             problem = self.problem(frozenset(["rate"]))
-            return [grid_search(problem, constant_lr, lr=grid, protocol=self.protocol).protocol]
+            return [grid_search(problem, constant_lr, lr=grid, protocol=self.protocol)]
         return []

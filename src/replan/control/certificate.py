@@ -12,10 +12,10 @@ from replan.control.relax import TOLERANCE
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.search import Search, as_protocol
 from replan.control.solver import Solver
+from replan.curves import Trajectory, evaluate
 from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.trajectory import Trajectory, evaluate
 
 _LESS = (1e-5, 1e-3)  # accuracies that do where a learning rate is too large for a better one
 _COOLER = 0.5  # the temperature from one smooth objective to the next

@@ -15,6 +15,7 @@ from replan.control.relaxed_controls import RelaxedControls
 from replan.control.solver import Descent
 from replan.core.interrupt import interrupted
 from replan.core.projection import project
+from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import RTOL
 from replan.models.knobs import knob_label
@@ -24,7 +25,6 @@ from replan.problem.discrete import allows, nearest
 from replan.progress import Meter, Progress
 from replan.protocol import Protocol
 from replan.strategies import STRATEGIES, Strategy, UnfitError, interleaved
-from replan.trajectory import evaluate
 
 _COARSE = 32  # steps on which many starts are compared
 _TYPICAL = 0.25  # the quantile of all starts that stands for what is reached without a search
