@@ -10,7 +10,7 @@ TORCHVISION := torchvision==0.28.0
 
 demo: .venv/installed
 	mkdir -p demo
-	$(BIN)/replan compare examples/fig2.toml --plot demo/fig2.png --csv demo/fig2.csv
+	$(BIN)/replan compare examples/fig2.toml --optimum --plot demo/fig2.png --csv demo/fig2.csv
 
 test: .venv/installed-dev
 	$(BIN)/ruff format --check

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from replan import check, files, report
 from replan.control import Plan, solve
 from replan.core.interrupt import interrupted

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replan.check import Bools, Floats, Ints
+from replan.check import Bools, Ints
 from replan.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -188,7 +188,7 @@ class Levers:
         """Draw the loss of every lever, and what it saves alone and on top of all others.
 
         Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given. With two `axes`, for losses and savings, draw there and return nothing.
+        .pdf, .svg) is given. With two `axes`, for losses and savings, draw there and return None.
         """
         from replan import plot
 
