@@ -374,8 +374,9 @@ def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
             draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
             bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
             height -= 1
-    label = ", ".join(knob_label(knob) for knob in problem.settings)
-    bars.text(1.02, 0.62, label, fontsize=8, **beside)
+    top = 0.0 if _heading_lines(comparison) else 0.62
+    knobs = ", ".join(knob_label(knob) for knob in problem.settings)
+    bars.text(1.02, top, knobs, fontsize=8, **beside)
     bars.set_yticks(list(rows.values()), list(rows))
     bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
     bars.tick_params(left=False)
@@ -386,6 +387,10 @@ def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
         points, np.array(list(rows.values())), losses, values, problem.model.loss_names
     )
     points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
+    beside["transform"] = points.get_yaxis_transform()
+    points.text(1.03, top, "objective", fontsize=8, **beside)
+    for height, value in zip(rows.values(), values, strict=True):
+        points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
 
 
 def _draw_final_losses(
