@@ -4,35 +4,16 @@ import sys
 from importlib import invalidate_caches
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import replan
-from replan import networks
-from replan.models import _registry
+from replan.models import registry
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 
 # A shell starts background jobs with Ctrl-C ignored; tests of it want it heeded.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items):
-    """Let the second of two workers, who begins in the middle, begin with code of its own.
-
-    With an empty cache both would otherwise compile the teacher-student at the same time. The
-    longest test is among them, as it would be the last to end.
-    """
-    own = [
-        item
-        for item in items
-        if item.path.name == "test_shipped_models.py"
-        or item.name == "test_the_page_from_top_to_bottom"
-    ]
-    rest = [item for item in items if item not in own]
-    middle = len(items) // 2
-    items[:] = rest[:middle] + own + rest[middle:]
 
 
 @pytest.fixture(params=["two_tasks_k2", "two_tasks_k4"])
@@ -47,13 +28,6 @@ def problem():
     model = replan.TeacherStudent.similar(0.3)
     start = model.pretrain(task=0, duration=60.0, seed=1)
     return replan.Problem(model, start, duration=10.0, steps=40)
-
-
-@pytest.fixture(scope="session")
-def images():
-    """500 images of Fashion-MNIST: see tests/data/README.md."""
-    with np.load(ROOT / "tests" / "data" / "fashion_subset.npz") as found:
-        return networks.Images(*(found[name] for name in networks.Images._fields))
 
 
 @pytest.fixture
@@ -82,7 +56,7 @@ def write(tmp_path, monkeypatch):
 @pytest.fixture
 def decay(write, tmp_path, monkeypatch):
     """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
-    registries = [STRATEGIES, _registry._KINDS]
+    registries = [STRATEGIES, registry._KINDS]
     before = [dict(registry) for registry in registries]
     write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
     monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))
