@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +41,7 @@ class Protocol:
     Examples:
         >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
         >>> print(protocol)
-        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%, learning rate 1
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%
                  0 to 7        task 2
                  7 to 25       0.5 task 1 + 0.5 task 2
         >>> protocol.refine(25).round().sequence[3:12]  # one task per step
@@ -228,13 +229,6 @@ class Protocol:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
             raise ArgumentError("other", f"a protocol of {self.tasks} tasks", check.show(other))
 
-    def stretch(self, duration: float) -> Protocol:
-        """Return the same protocol over another duration: all steps scaled by the same factor."""
-        end = check.number("duration", duration, above=0)
-        edges = self.edges * (end / self.duration)
-        edges[-1] = end
-        return Protocol(self.shares, edges=edges, **self.knobs)
-
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal steps."""
         factor = check.integer("factor", factor, at_least=1)
@@ -366,30 +360,30 @@ class Protocol:
             frame = pd.read_csv(io.StringIO(files.read_text(path)), skipinitialspace=True)
         except ValueError as error:
             raise ArgumentError("path", "a CSV file", f"'{path}' ({error})") from None
-        columns = {str(name): frame[name] for name in frame}
-        tasks = max(1, sum(name.startswith("share_") for name in columns))
-        for name in ("start", "end", *(f"share_{t + 1}" for t in range(tasks))):
-            if name not in columns:
-                raise ArgumentError("columns", f"start, end, share_1, … with {name}", "none")
-        if frame.empty:
-            raise ArgumentError("rows", "at least one step", "none")
-        table = {name: check.array(name, column.to_numpy()) for name, column in columns.items()}
-        if np.any(np.abs(table["start"][1:] - table["end"][:-1]) > _SAME * table["end"][-1]):
-            raise ArgumentError("start", "where the previous step ends", "a gap")
+        names = [str(name) for name in frame if not re.fullmatch(r"loss_\d+|weighted", str(name))]
+        tasks = max(1, sum(name.startswith("share_") for name in names))
+
+        def column(name: str) -> Floats:
+            if name not in names:
+                known = "start, end, share_1, … and a column for each knob, or one for each task"
+                raise ArgumentError("columns", known, f"no column {name}")
+            return check.array(name, frame[name].to_numpy())
 
         def by_task(name: str) -> Floats:
-            return np.stack([table.pop(f"{name}_{t + 1}") for t in range(tasks)], axis=1)
+            return np.stack([column(f"{name}_{t + 1}") for t in range(tasks)], axis=1)
 
-        shares, edges = by_task("share"), np.append(table.pop("start"), table.pop("end")[-1:])
-        knobs = {}
-        while table:
-            name = next(iter(table))
-            if name.endswith("_1"):
-                knobs[name[:-2]] = by_task(name[:-2])
-            else:
-                knobs[name] = table.pop(name)
-        results = {"loss", "weighted"}
-        return cls(shares, edges=edges, **{k: x for k, x in knobs.items() if k not in results})
+        start, end, shares = column("start"), column("end"), by_task("share")
+        if not len(frame):
+            raise ArgumentError("rows", "at least one step", "none")
+        if np.any(np.abs(start[1:] - end[:-1]) > _SAME * end[-1]):
+            raise ArgumentError("start", "where the previous step ends", "a gap")
+        knobs = {re.sub(r"_\d+$", "", name): bool(re.search(r"_\d+$", name)) for name in names}
+        values = {
+            name: by_task(name) if several else column(name)
+            for name, several in knobs.items()
+            if name not in ("start", "end", "share")
+        }
+        return cls(shares, edges=np.append(start, end[-1]), **values)
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | None = None
