@@ -123,7 +123,8 @@ class Comparison:
         return plot.comparison(self, path, axes)
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(f'{name}={x.loss:.4g}' for name, x in self.runs.items())})"
+        best = next(((name, run.loss) for name, run in self.runs.items()), ("none", float("nan")))
+        return f"Comparison({len(self.runs)} strategies, best {best[0]} {best[1]:.6g})"
 
     def __str__(self) -> str:
         return report.comparison_text(self)

@@ -294,6 +294,12 @@ def comparison_text(comparison: Comparison) -> str:
     for i in reversed(headings if several else []):
         lines.insert(i + 1, headings[i])
     notes = [f"{name}: {plan.advice}" for name, plan in comparison.plans.items() if plan.advice]
+    for runs in comparison.groups.values():
+        if comparison.plans.keys() & runs.keys() and next(iter(runs)) not in comparison.plans:
+            notes.append(
+                f"{next(iter(runs))} mixes tasks or changes within a step, which a plan on "
+                f"{problem.steps} steps cannot: try more `steps`"
+            )
     failed = [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
     return "\n".join([*lines, *notes, *failed])
 
