@@ -1,3 +1,5 @@
+"""compare: strategies and the optimum side by side, in groups."""
+
 import json
 
 import numpy as np
@@ -5,95 +7,87 @@ import pandas as pd
 import pytest
 
 import replan
-from replan import Problem, strategies
+from replan import Control, Problem, strategies
 
-LAST = ["lr_first", "lr_last"]
-
-
-@pytest.fixture
-def comparison(problem):
-    return replan.compare(problem)
+GIVEN, FREE = "at the given learning rate", "learning rate free"
 
 
-def test_all_strategies_best_first(comparison):
-    assert set(comparison.runs) == set(strategies.STRATEGIES)
+@pytest.fixture(scope="module")
+def comparison():
+    model = replan.TeacherStudent.similar(0.3)
+    start = model.pretrain(task=0, duration=60.0, seed=1)
+    return replan.compare(Problem(model, start, duration=10.0, steps=40), optimum=True)
+
+
+def test_all_strategies_best_first_in_two_groups(comparison):
+    assert set(comparison.runs) == {*strategies.STRATEGIES, "optimum", "optimum-lr"}
     losses = [run.loss for run in comparison.runs.values()]
     assert losses == sorted(losses)
+    free = {"constant-lr", "exponential-lr", "power-law-lr", "optimum-lr"}
+    assert set(comparison.groups[FREE]) == free
+    assert set(comparison.groups[GIVEN]) == comparison.runs.keys() - free
 
 
-def test_table_fits_a_terminal(comparison):
-    lines = str(comparison).splitlines()
-    assert len(lines) == 1 + len(strategies.STRATEGIES)
-    assert max(map(len, lines)) <= 80
-    assert all(name in str(comparison) for name in strategies.STRATEGIES)
+def test_the_optimum_is_best_of_its_group_and_like_is_compared_with_like(comparison):
+    assert [next(iter(runs)) for runs in comparison.groups.values()] == ["optimum", "optimum-lr"]
+    plan, free = comparison.plans["optimum"], comparison.plans["optimum-lr"]
+    assert np.ptp(plan.protocol.lr) == 0
+    rates = strategies.lr_grid(comparison.problem)
+    assert rates.min() <= free.protocol.lr.min() < free.protocol.lr.max() <= rates.max()
+    assert comparison.runs["optimum"].loss == plan.loss
 
 
-def test_table_of_three_tasks_fits_too():
-    model = replan.TeacherStudent.similar(0.3, tasks=3)
-    problem = Problem(model, model.fresh(), duration=10.0, steps=20)
-    lines = str(replan.compare(problem)).splitlines()
-    assert max(map(len, lines)) <= 80
-
-
-def test_table_of_ten_tasks_that_arrive():
-    """The least and the largest losses stand for all, which are in the frame."""
-    model = replan.TeacherStudent.stream(10, 0.5)
-    problem = Problem(model, model.fresh(), duration=10.0, steps=20, arrivals=[0.0, *[4.0] * 9])
-    found = replan.compare(problem, strategies=["interleaved", "no-replay"])
-    head, *lines = str(found).splitlines()
-    assert max(map(len, [head, *lines])) <= 100
-    assert head.split()[:6] == ["strategy", "loss", "least", "of", "a", "task"]
-    for line, run in zip(lines, found.runs.values(), strict=True):
-        worst = int(np.argmax(run.final_losses))
-        assert f" {run.final_losses[worst]:.3g} task {worst + 1} " in line
-    assert len([x for x in found.to_frame() if x.startswith("loss_")]) == 10
-    assert "4 to 10       0.1 each of task 1 to task 10" in str(found.runs["interleaved"])
+def test_a_rate_that_the_problem_frees_keeps_its_range(problem):
+    free = problem.changed(control=Control(lr=(0.5, 1.5)))
+    result = replan.compare(free, ["interleaved"], optimum=True)
+    assert np.ptp(result.plans["optimum"].protocol.lr) == 0
+    assert result.plans["optimum-lr"].protocol.lr.max() <= 1.5
+    fixed = problem.changed(control=Control(tasks=False))
+    assert set(replan.compare(fixed, ["interleaved"], optimum=True).plans) == {"optimum-lr"}
 
 
 def test_files(comparison, problem, tmp_path):
     comparison.save(tmp_path / "c.csv")
     table = pd.read_csv(tmp_path / "c.csv")
-    assert list(table) == ["strategy", "value", "loss_1", "loss_2", "share_1", "share_2", *LAST]
+    columns = "strategy group value loss_1 loss_2 share_1 share_2 lr_first lr_last"
+    assert list(table) == columns.split()
+    assert set(table["group"]) == {GIVEN, FREE}
     comparison.save(tmp_path / "c.json")
-    content = json.loads((tmp_path / "c.json").read_text())
-    value = content["strategies"]["interleaved"]["value"]
-    assert value == replan.evaluate(problem, strategies.interleaved(problem)).loss
-    comparison.plot(tmp_path / "c.png")
-    assert (tmp_path / "c.png").stat().st_size > 10_000
+    content = json.loads((tmp_path / "c.json").read_text())["strategies"]
+    value = replan.evaluate(problem, strategies.interleaved(problem)).loss
+    assert content["interleaved"]["value"] == value
+    assert content["optimum"]["pmp_residual"] >= 0
+    assert content["optimum-lr"]["group"] == FREE
 
 
-def test_chosen_strategies_by_name_or_themselves(problem):
-    result = replan.compare(problem, strategies=["no-replay", strategies.interleaved])
+def test_strategies_by_name_or_themselves(problem):
+    result = replan.compare(problem, ["no-replay", strategies.interleaved])
     assert set(result.runs) == {"no-replay", "interleaved"}
-    with pytest.raises(ValueError, match=r"`strategies` expects one of .* did you mean"):
-        replan.compare(problem, strategies=["no_replay"])
-    with pytest.raises(ValueError, match="`strategies` expects at least one, got none"):
-        replan.compare(problem, strategies=[])
-    with pytest.raises(ValueError, match="`strategies` expects a list of strategies"):
-        replan.compare(problem, strategies="no-replay")
+    for bad in (["no_replay"], [], "no-replay", [3]):
+        with pytest.raises(replan.ArgumentError) as caught:
+            replan.compare(problem, bad)
+        assert caught.value.name == "strategies"
 
 
-def test_progress_counts_the_points_of_grids(problem):
-    """Which take nearly all of the time."""
+def test_progress_counts_the_runs(problem):
     told = []
-    replan.compare(problem, strategies=["no-replay", "constant-lr"], progress=told.append)
-    assert told[0] == ("runs", 1, 2, "no-replay")
-    assert told[-1] == ("runs", 15, 15, "constant-lr")  # 13 points of the grid
-    assert [one.done for one in told] == sorted(one.done for one in told)
+    replan.compare(problem, ["no-replay", "constant-lr"], progress=told.append)
+    assert told[-1] == ("runs", 2, 2, "constant-lr")
 
 
-def test_a_strategy_that_fails_does_not_take_the_others_along(problem):
-    wild = Problem(problem.model, problem.start, duration=10.0, lr=1e9)
-    result = replan.compare(wild)
+def test_a_strategy_that_fails_does_not_stop_the_others(problem):
+    result = replan.compare(problem.changed(lr=1e9), ["interleaved", "constant-lr"], optimum=True)
     assert "diverged" in result.failures["interleaved"]
-    assert "failed" in str(result)
+    assert "optimum" in result.failures
+    late = problem.changed(arrivals=[0, 5])
+    assert "one-task" not in replan.compare(late, [strategies.no_replay]).failures
+    assert "one-task" in replan.compare(problem.changed(arrivals=[5, 0]), ["one-task"]).failures
 
 
-def test_strategies_that_only_order_tasks_count_once_where_there_is_one(problem):
+def test_with_a_single_task_each_protocol_counts_once(problem):
     model = replan.TeacherStudent([[1.0]], hidden=2)
     one = replan.Problem(model, model.fresh(0), duration=5.0, steps=10)
-    found = replan.compare(one)
-    assert "one-task" in found.runs
-    assert not {"no-replay", "interleaved", "sequential"} & found.runs.keys()
-    assert "interleaved" in replan.compare(one, strategies=["one-task", "interleaved"]).runs
-    assert "no-replay" in replan.compare(problem).runs
+    names = replan.compare(one).runs.keys()
+    assert "one-task" in names
+    assert not {"no-replay", "interleaved", "sequential"} & names
+    assert "interleaved" in replan.compare(one, ["one-task", "interleaved"]).runs

@@ -1,10 +1,279 @@
+"""Learning curves: exact to the accuracy asked for; statistics over runs; forgetting, transfer."""
+
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
 
+import replan
+from replan import Objective, Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
+from replan.curves import Curves, transfer
+from replan.models import Schedule
 from replan.statistics import mean_interval
-from replan.curves import Curves
+
+sys.path.insert(0, str(Path(__file__).parent / "dynamics"))
+import plain
+
+PLAIN = {
+    "task 1 only": lambda p: strategies.one_task(p, task=0),
+    "task 2 only": strategies.no_replay,
+    "shares 1/2, 1/2": strategies.interleaved,
+    "alternating every step, task 1 first": strategies.alternating,
+}
+
+
+def reference_problem(reference, **changes):
+    model = TeacherStudent(reference["teacher_overlaps"], hidden=reference["hidden"])
+    settings = {"duration": reference["duration"], "steps": reference["steps"]} | changes
+    return Problem(model, Overlaps(**reference["start"]), **settings)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_reference_instances(reference, name):
+    problem = reference_problem(reference)
+    run = evaluate(problem, PLAIN[name](problem))
+    expected = reference["final_losses_per_task"][name]
+    np.testing.assert_allclose(run.final_losses, expected, rtol=1e-8)
+    assert run.loss == pytest.approx(np.mean(expected), rel=1e-8)
+    assert run.substeps.max() <= 16  # work, not seconds
+
+
+def test_an_independent_integrator_of_the_plain_equations_agrees():
+    """DOP853 of scipy on the printed equations: neither the rate nor the stepping is shared."""
+    model = TeacherStudent(
+        [[1, 0.5], [0.5, 1]], hidden=2, teacher_heads=[[1, 0.3], [0, 1]], noise=0.4
+    )
+    start = model.fresh(seed=0, weight_variance=0.3, head_variance=0.5)
+    problem = Problem(model, start, duration=4.0, steps=2, lr=1.2)
+    protocol = Protocol([[1, 0], [0.25, 0.75]], duration=4.0, lr=[1.2, 0.7])
+    x = problem.state
+    for shares, lr in zip(protocol.shares, protocol.lr, strict=True):
+
+        def slope(_, x, shares=shares, lr=lr):
+            parts, S, A = model.unpack(x), model.teacher_overlaps, model.teacher_heads
+            rates = [
+                plain.rate(parts.Q, parts.M, parts.V, S, A, task, lr, noise=0.4)
+                for task in range(2)
+            ]
+            flat = [np.concatenate([part.ravel() for part in rate]) for rate in rates]
+            return shares @ np.array(flat)
+
+        x = solve_ivp(slope, (0, 2.0), x, method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1]
+    run = evaluate(problem, protocol)
+    np.testing.assert_allclose(run.states[-1], x, atol=2e-9)
+    np.testing.assert_allclose(run.final_losses, model.losses(x), rtol=2e-9)
+
+
+def test_the_integrator_has_order_four(reference):
+    problem = reference_problem(reference)
+    rough = Protocol.from_segments([(5.0, 1), (10.0, [0.3, 0.7]), (10.0, [0.6, 0.4])], tasks=2)
+
+    def final(substeps):
+        counts = np.full(3, substeps)
+        pieces = Schedule(rough.shares, problem.knob_rows(rough), rough.lengths, counts)
+        return problem.model.roll_out(problem.state, pieces)[-1]
+
+    counts = np.array([8, 12, 16, 24, 32])
+    exact = final(1024)
+    errors = [np.abs(final(n) - exact).max() for n in counts]
+    assert np.polyfit(np.log(counts), np.log(errors), 1)[0] == pytest.approx(-4, abs=0.35)
+
+
+@pytest.mark.parametrize("rtol", [1e-4, 1e-8])
+def test_the_error_estimate_holds_and_the_accuracy_is_reached(problem, rtol):
+    protocol = strategies.focus_then_replay(problem)
+    run = evaluate(problem, protocol, rtol=rtol)
+    exact = evaluate(problem, protocol, rtol=1e-12)
+    true = np.abs(run.losses - exact.losses)
+    assert np.all(true <= 3 * run.errors + 1e-14)
+    assert np.all(true <= rtol * exact.losses + 1e-14)
+    assert run.error == pytest.approx(run.errors[-1].mean())
+
+
+def test_overlaps_too_reach_the_accuracy():
+    """Near a perfect student losses hardly depend on the overlaps, which are checked as well."""
+    model = TeacherStudent.similar(0.3)
+    S = model.teacher_overlaps
+    problem = Problem(model, Overlaps(S, S, np.eye(2) + 1e-3), duration=30.0, steps=3, lr=3.0)
+    protocol = strategies.one_task(problem)
+    run, exact = (evaluate(problem, protocol, rtol=rtol) for rtol in (1e-8, 1e-12))
+    assert np.abs(run.states - exact.states).max() <= 3e-8
+
+
+def test_work_per_time_does_not_grow_with_the_number_of_steps(reference):
+    work = {}
+    for steps in (250, 1000, 4000):
+        problem = reference_problem(reference, steps=steps)
+        work[steps] = evaluate(problem, strategies.interleaved(problem)).substeps.sum()
+    assert work[1000] <= max(2 * work[250], 8 * 1000)
+    assert work[4000] <= 8 * 4000
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), hidden=st.integers(1, 4), tasks=st.integers(1, 3))
+def test_overlaps_stay_symmetric_and_positive_semidefinite(seed, hidden, tasks):
+    model = TeacherStudent.similar(0.4, tasks=tasks, hidden=hidden, noise=0.1)
+    problem = Problem(model, model.fresh(seed), duration=20.0, steps=20, lr=2.0)
+    run = evaluate(problem, strategies.random_order(problem, seed=seed))
+    x = run.unpacked
+    assert np.array_equal(x.Q, np.swapaxes(x.Q, -1, -2))
+    S = np.broadcast_to(model.teacher_overlaps, (len(x.Q), tasks, tasks))
+    joint = np.block([[x.Q, x.M], [np.swapaxes(x.M, -1, -2), S]])
+    assert np.linalg.eigvalsh(joint).min() > -1e-9
+    assert run.losses.min() >= 0
+
+
+def test_permuting_units_and_tasks_permutes_the_result():
+    S = np.array([[1, 0.5, 0], [0.5, 1, 0.2], [0, 0.2, 1]])
+    order, units = [1, 2, 0], [2, 0, 1]
+    model = TeacherStudent(S, hidden=3)
+    renamed = TeacherStudent(S[np.ix_(order, order)], hidden=3)
+    x = model.fresh(seed=2, weight_variance=0.2)
+    y = Overlaps(x.Q[np.ix_(units, units)], x.M[np.ix_(units, order)], x.V[np.ix_(order, units)])
+    a, b = (Problem(m, s, duration=5.0, steps=9) for m, s in ((model, x), (renamed, y)))
+    protocol = strategies.random_order(a, shares=[0.5, 0.3, 0.2])
+    one, other = evaluate(a, protocol), evaluate(b, Protocol(protocol.shares[:, order], 5.0))
+    np.testing.assert_allclose(one.losses[:, order], other.losses, rtol=1e-10)
+    ends = one.unpacked[-1].Q[np.ix_(units, units)], other.unpacked[-1].Q
+    np.testing.assert_allclose(*ends, atol=1e-11)
+
+
+def test_alternation_on_a_fine_grid_is_the_mixed_share(problem):
+    """Order one: alternating at scale h deviates from shares (½, ½) in proportion to h."""
+    mixed = evaluate(problem, strategies.interleaved(problem)).final_losses
+    steps = np.array([100, 200, 400, 800])
+    gaps = []
+    for n in steps.tolist():
+        fine = problem.changed(steps=n)
+        gaps.append(np.abs(evaluate(fine, strategies.alternating(fine)).final_losses - mixed).max())
+    assert np.polyfit(np.log(steps), np.log(gaps), 1)[0] == pytest.approx(-1, abs=0.1)
+
+
+def test_a_very_short_step_counts(problem):
+    protocol = Protocol([[1, 0], [1, 0]], edges=[0, 1e-11, 10], lr=[3e6, 1.0])
+    plain_run = evaluate(problem, Protocol([[1, 0]], 10.0))
+    assert abs(evaluate(problem, protocol).loss - plain_run.loss) > 0.1 * plain_run.loss
+
+
+def test_losses_at_any_time_are_integrated(problem):
+    protocol = strategies.focus_then_replay(problem, focus=3.3)
+    run = evaluate(problem, protocol)
+    times = [0.0, 1.234, 3.3, 9.99, 10.0 * (1 + 1e-12)]
+    finer = evaluate(problem.changed(steps=1), protocol.split(times))
+    expected = [finer.losses[np.argmin(np.abs(finer.times - t))] for t in times]
+    np.testing.assert_allclose(run.losses_at(times), expected, rtol=1e-8)
+    np.testing.assert_allclose(run.weighted_at(times), np.mean(expected, axis=1), rtol=1e-8)
+    sampled, losses = evaluate(problem.changed(steps=3), protocol).sampled
+    assert sampled.size > 250
+    np.testing.assert_allclose(losses, run.losses_at(sampled), rtol=1e-6)
+
+
+def test_per_task_learning_rates_act_on_their_task(problem):
+    both = Protocol(np.full((40, 2), 0.5), 10.0, lr=np.tile([1.0, 0.0], (40, 1)))
+    run = evaluate(problem, both)
+    start, end = run.unpacked[0], run.unpacked[-1]
+    assert np.all(start.V[1] == end.V[1])  # task 2 was shown but nothing learned from it
+    assert np.any(start.V[0] != end.V[0])
+    slow = Protocol.from_sequence([0] * 40, 2, 5.0)  # half the share is half the time
+    short = problem.changed(duration=5.0)
+    np.testing.assert_allclose(run.final_losses, evaluate(short, slow).final_losses, rtol=1e-8)
+
+
+def test_the_objective_and_its_error(problem):
+    weighted = problem.changed(objective=Objective(weights=[2.0, 0.5]))
+    run = evaluate(weighted, strategies.interleaved(weighted))
+    assert run.loss == pytest.approx(run.final_losses @ [2.0, 0.5])
+    assert run.error == pytest.approx(run.errors[-1] @ [2.0, 0.5])
+    assert run.weighted_losses[-1] == run.loss
+    counted = problem.changed(objective=Objective(running=[0.5, 0.5], targets=[1e-4, None]))
+    protocol = strategies.one_task(problem, task=1)
+    coarse, fine = (evaluate(counted.changed(steps=n), protocol) for n in (40, 400))
+    assert 1e-12 < abs(coarse.loss - fine.loss) <= 3 * coarse.error
+    assert coarse.parts["running"] == pytest.approx(coarse.average_losses.mean())
+    assert coarse.parts["targets"] > 0
+    assert not coarse.targets_met
+
+
+def test_divergence_says_when_and_what_to_try(problem):
+    protocol = Protocol.from_segments([(5.0, 0), (5.0, 1)], tasks=2, lr=[1.0, 1e8])
+    with pytest.raises(replan.IntegrationError, match=r"after time 5 .*`lr`"):
+        evaluate(problem, protocol)
+    run = evaluate(problem, protocol, throw=False)
+    assert (run.status, run.times[-1], run.to_dict()["value"]) == ("diverged", 5.0, None)
+    assert np.all(np.isfinite(run.losses))
+    with pytest.raises(replan.IntegrationError):
+        run.loss  # noqa: B018
+    rough = evaluate(problem, Protocol([[0.5, 0.5]], 10.0, lr=2e4), throw=False, rtol=1e-12)
+    assert rough.status != "ok"
+    assert "try" in rough.advice
+
+
+def test_errors_are_fought_where_they_arise(problem):
+    """Leaving a plateau, early errors grow and show late; a large rate makes them infinite."""
+    model = TeacherStudent.similar(0.3)
+    plateau = Problem(model, model.fresh(seed=0), duration=100.0)
+    assert evaluate(plateau, strategies.one_task(plateau)).substeps.sum() < 20_000
+    fast = problem.changed(duration=5.0, steps=50, lr=100.0)
+    run = evaluate(fast, strategies.sequential(fast), max_steps=2**14)
+    again = evaluate(fast, strategies.sequential(fast).refine(8))
+    assert run.loss == pytest.approx(again.loss, rel=1e-8)
+
+
+def test_an_ensemble_is_the_mean_of_its_members_and_its_risk(problem):
+    other = problem.changed(start=problem.model.pretrain(duration=60.0, seed=2))
+    both = Problem.ensemble([problem, other], weights=[0.25, 0.75], risk="worst")
+    protocol = strategies.interleaved(both)
+    runs = [evaluate(member, protocol) for member in (problem, other)]
+    run = evaluate(both, protocol)
+    np.testing.assert_allclose(run.losses, 0.25 * runs[0].losses + 0.75 * runs[1].losses)
+    assert run.loss == max(one.loss for one in runs)
+    assert run.member_losses.tolist() == [one.loss for one in runs]
+    assert run.curves.losses.shape == (2, 41, 2)
+    assert [entry["weight"] for entry in run.to_dict()["members"]] == [0.25, 0.75]
+
+
+def test_files_of_a_trajectory(problem, tmp_path):
+    run = evaluate(problem, strategies.interleaved(problem))
+    run.save(tmp_path / "run.json")
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert content["replan"] == replan.__version__
+    assert content["value"] == run.loss
+    assert content["losses"] == run.final_losses.tolist()
+    assert np.shape(content["curves"]) == (41, 2)
+    assert np.shape(content["shares"]) == (40, 2)
+    assert content["problem"]["start"]["Q"] == problem.start.Q.tolist()
+    assert content["end"]["V"] == run.unpacked.V[-1].tolist()
+    run.save(tmp_path / "run.csv")
+    table = pd.read_csv(tmp_path / "run.csv")
+    assert list(table) == ["time", "loss_1", "loss_2", "weighted"]
+    assert table["weighted"].iloc[-1] == run.loss
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("protocol", {"protocol": Protocol([[1, 0, 0]], 10.0)}),
+        ("protocol", {"protocol": Protocol([[1, 0]], 9.0)}),
+        ("protocol", {"protocol": 3}),
+        ("problem", {"problem": 3}),
+        ("max_steps", {"max_steps": 0}),
+        ("rtol", {"rtol": 0.0}),
+        ("throw", {"throw": 1}),
+    ],
+)
+def test_bad_arguments_of_evaluate(problem, name, arguments):
+    with pytest.raises(replan.ArgumentError) as caught:
+        evaluate(**{"problem": problem, "protocol": strategies.interleaved(problem)} | arguments)
+    assert caught.value.name == name
+
+
+# Curves of several runs
 
 TIMES = [0.0, 1.0, 2.0]
 
@@ -24,59 +293,39 @@ def test_statistics_are_over_the_runs():
     curves = Curves(TIMES, values)
     np.testing.assert_allclose(curves.mean, values.mean(axis=0))
     np.testing.assert_allclose(curves.standard_error, values.std(axis=0, ddof=1) / np.sqrt(5))
-    for found, wanted in zip(curves.interval, mean_interval(values), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for part, wanted in zip(curves.interval, mean_interval(values), strict=True):
+        np.testing.assert_array_equal(part, wanted)
     np.testing.assert_allclose(curves.quantiles([0.5])[0], np.median(values, axis=0))
     assert np.array_equal(curves.final, values[:, -1])
     assert (curves.runs, curves.failures, curves.tasks) == ([0, 1, 2, 3, 4], {}, 2)
 
 
-def test_runs_that_are_not_finite_have_a_mean_without_an_interval():
+def test_intervals_are_those_of_students_t():
     values = [[1.0, np.inf, -np.inf, np.inf], [3.0, 1.0, 1.0, -np.inf]]
     mean, low, high = mean_interval(values)
     np.testing.assert_array_equal(mean, [2.0, np.inf, -np.inf, np.nan])
+    assert high[0] - mean[0] == pytest.approx(12.7062, rel=1e-5)  # t of one degree of freedom
     assert np.array_equal(low[1:], [-np.inf] * 3)
     assert np.array_equal(high[1:], [np.inf] * 3)
-    for found, wanted in zip((mean, low, high), mean_interval([1.0, 3.0]), strict=True):
-        assert found[0] == wanted
 
 
-def test_a_diverged_run_is_left_out_counted_and_named():
+def test_runs_that_did_not_finish_are_left_out_and_named():
     curves = with_a_diverged_run()
     others = losses()[[0, 1, 2, 4]]
-    assert np.array_equal(curves.finished, others)
     np.testing.assert_allclose(curves.mean, others.mean(axis=0))
     np.testing.assert_allclose(curves.quantiles([0.5])[0], np.median(others, axis=0))
-    assert curves.interval.mean.shape == (3, 2)
     assert curves.failures == {13: "no finite losses at the end"}
-    assert str(curves).startswith("4 of 5 runs, 3 times up to 2")
-    assert "run 13: no finite losses at the end" in str(curves)
-
-
-def test_a_failure_that_is_given_says_why():
     values = losses()
     values[0, -1] = np.inf
-    curves = Curves(TIMES, values, failures={0: "it diverged", 2: "it was stopped"})
-    assert curves.failures == {0: "it diverged", 2: "it was stopped"}
-    assert len(curves.finished) == 3
-    many = Curves(TIMES, np.full((10, 3, 1), np.nan))
-    assert many.left_out == ["runs 0, 1, 2, 3, 4, 5, 6, 7 and 2 more: no finite losses at the end"]
-
-
-def test_where_no_run_finished_nothing_is_known():
-    curves = Curves(TIMES, np.full((2, 3, 2), np.nan))
-    for found in (curves.mean, curves.standard_error, *curves.interval, *curves.quantiles([0.5])):
-        assert found.shape == (3, 2)
-        assert np.all(np.isnan(found))
-    assert "0 of 2 runs" in str(curves)
-
-
-def test_one_run_has_a_mean_and_no_spread():
-    curves = Curves(TIMES, losses(1))
-    assert np.array_equal(curves.mean, losses(1)[0])
-    assert np.all(np.isnan(curves.standard_error))
-    assert np.all(np.isinf(curves.interval.half_width))
-    assert "inf" not in str(curves)
+    reasons = {0: "it diverged", 2: "it was stopped"}
+    assert Curves(TIMES, values, failures=reasons).failures == reasons
+    nothing = Curves(TIMES, np.full((2, 3, 2), np.nan))
+    for x in (nothing.mean, nothing.standard_error, *nothing.interval, *nothing.quantiles([0.5])):
+        assert x.shape == (3, 2)
+        assert np.all(np.isnan(x))
+    single = Curves(TIMES, losses(1))
+    assert np.all(np.isnan(single.standard_error))
+    assert np.all(np.isinf(single.interval.half_width))
 
 
 def test_a_task_not_measured_yet_is_unknown_and_no_failure():
@@ -88,54 +337,76 @@ def test_a_task_not_measured_yet_is_unknown_and_no_failure():
     np.testing.assert_allclose(curves.mean[1:], values.mean(axis=0)[1:])
 
 
-def test_a_table_and_files(tmp_path):
+def test_files_of_curves(tmp_path):
     curves = with_a_diverged_run()
-    table = curves.to_frame()
+    curves.save(tmp_path / "x.csv")
+    table = pd.read_csv(tmp_path / "x.csv")
     assert list(table) == ["run", "time", "loss_1", "loss_2"]
-    assert len(table) == 15
     row = table[(table["run"] == 11) & (table["time"] == 2.0)]
     assert row[["loss_1", "loss_2"]].to_numpy()[0].tolist() == curves.losses[1, 2].tolist()
-    curves.save(tmp_path / "x.csv")
-    lines = (tmp_path / "x.csv").read_text().splitlines()
-    assert lines[0] == "run,time,loss_1,loss_2"
-    one, two = curves.losses[0, 0].tolist()
-    assert lines[1] == f"10,0.0,{one!r},{two!r}"
     curves.save(tmp_path / "x.json")
     content = json.loads((tmp_path / "x.json").read_text())
     assert content["losses"][3][2] == [None, None]
     assert content["failures"] == {"13": "no finite losses at the end"}
-    assert content["runs"] == [10, 11, 12, 13, 14]
-
-
-def test_a_figure_is_returned_and_written_only_where_a_path_is_given(tmp_path):
-    from matplotlib.figure import Figure
-
-    curves = with_a_diverged_run()
-    figure = curves.plot()
-    assert len(figure.axes[0].lines) == 2
-    curves.plot(tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 5000
-    axes = Figure().subplots()
-    assert curves.plot(axes=axes) is None
-    assert len(axes.lines) == 2
-    with pytest.raises(
-        ValueError, match=r"`path` expects None where `axes` are given, got 'y.png'"
-    ):
-        curves.plot("y.png", axes=axes)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "arguments"),
     [
-        (([1.0, 0.0, 2.0], losses()), "`times` expects ascending times"),
-        (([], np.empty((1, 0, 2))), "`times` expects ascending times"),
-        (([0.0, 1.0], losses()), r"`losses` expects .* \(runs, 2, tasks\), got shape \(5, 3, 2\)"),
-        ((TIMES, losses()[0]), r"`losses` expects .* shape \(runs, 3, tasks\)"),
-        ((TIMES, losses(), [1, 2]), "`runs` expects 5 different names, got"),
-        ((TIMES, losses(), [1, 1, 2, 3, 4]), "`runs` expects 5 different names"),
-        ((TIMES, losses(), [], {9: "why"}), r"`failures` expects names of runs, got \[9\]"),
+        ("times", ([1.0, 0.0, 2.0], losses())),
+        ("times", ([], np.empty((1, 0, 2)))),
+        ("losses", ([0.0, 1.0], losses())),
+        ("losses", (TIMES, losses()[0])),
+        ("runs", (TIMES, losses(), [1, 2])),
+        ("runs", (TIMES, losses(), [1, 1, 2, 3, 4])),
+        ("failures", (TIMES, losses(), [], {9: "why"})),
     ],
 )
-def test_bad_input_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments_of_curves(name, arguments):
+    with pytest.raises(replan.ArgumentError) as caught:
         Curves(*arguments)
+    assert caught.value.name == name
+
+
+# Forgetting and transfer, against their definitions
+
+
+@pytest.fixture(scope="module")
+def stream():
+    model = TeacherStudent.stream(3, 0.6)
+    start = model.pretrain(seed=1, duration=50.0)
+    return Problem(model, start, duration=20.0, steps=20, arrivals=[0, 5, 10])
+
+
+def test_the_definitions(stream):
+    run = evaluate(stream, strategies.focus_then_replay(stream))
+    t, x = run.transfer, run.losses_at([0.0, 5.0, 10.0, 20.0])
+    np.testing.assert_allclose(t.backward, [x[1, 0] - x[3, 0], x[2, 1] - x[3, 1], np.nan])
+    np.testing.assert_allclose(t.forward, [np.nan, x[0, 1] - x[1, 1], x[0, 2] - x[2, 2]])
+    for task, arrival in enumerate([0.0, 5.0, 10.0]):
+        since = run.losses[run.times >= arrival, task]
+        assert t.forgetting[task] == x[3, task] - since.min() >= 0
+    assert t.means["forward"] == pytest.approx(np.mean(t.forward[1:]))
+    assert t.forgetting[0] > 0 > t.backward[0]
+    assert run.to_dict()["transfer"]["backward"][2] is None
+
+
+def test_tasks_that_never_arrive_or_that_depart(stream):
+    never = stream.changed(arrivals=[0, 5, np.inf])
+    t = evaluate(never, strategies.interleaved(never)).transfer
+    assert np.isnan([t.forgetting[2], t.backward[2], t.backward[1]]).all()
+    assert np.isfinite(t.forward[2])
+    gone = stream.changed(arrivals=None, departures=[5, 20, 20])
+    t = evaluate(gone, strategies.interleaved(gone)).transfer
+    assert t.forgetting[0] > 0
+    assert np.isnan([*t.backward, *t.forward]).all()
+    always = stream.changed(arrivals=None)
+    assert evaluate(always, strategies.interleaved(always)).transfer is None
+
+
+def test_transfer_between_known_times(stream):
+    times, values = np.array([0.0, 4.0, 8.0, 20.0]), np.zeros((2, 4, 3))
+    values[:, :, 1] = [[4.0, 3.0, 1.0, 0.5], [4.0, 2.0, 2.0, 3.0]]
+    t = transfer(stream, times, values)
+    np.testing.assert_allclose(t.forward[:, 1], [1.5, 2.0])
+    np.testing.assert_allclose(t.forgetting[:, 1], [0.0, 1.0])

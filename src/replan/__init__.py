@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         levers,
         solve,
     )
-    from replan.curves import Curves
+    from replan.curves import Curves, Trajectory, evaluate
     from replan.errors import ArgumentError, IntegrationError, SolveError
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
     from replan.problem import Control, Limits, Objective, Problem, Range
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from replan.simulation import Simulation, simulate
     from replan.studies import Study, study
     from replan.sweeps import sweep
-    from replan.trajectory import Trajectory, evaluate
 
     __version__: str
     """The version of the package.
@@ -64,10 +63,10 @@ _HOMES = {
     "SolveError": "errors",
     "Study": "studies",
     "TeacherStudent": "models",
-    "Trajectory": "trajectory",
+    "Trajectory": "curves",
     "__version__": "files",
     "compare": "comparison",
-    "evaluate": "trajectory",
+    "evaluate": "curves",
     "levers": "control",
     "simulate": "simulation",
     "solve": "control",

@@ -1,31 +1,45 @@
-"""Curves: losses of runs × times × tasks, the one form of everything that trains."""
+"""Learning curves: evaluate(problem, protocol) → Trajectory; Curves of many runs; Transfer.
+
+Notation: times (m,), states (m, n), losses (m, L), in most models one for each of T tasks. Curves
+are losses of runs × times × tasks, the form of everything that trains.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files, statistics
-from replan.check import Floats
-from replan.errors import ArgumentError
+from replan import check, files, report, statistics
+from replan.check import Floats, Ints
+from replan.core.schedule import Schedule
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
+from replan.models.stacked import in_threads, listed
+from replan.problem import Problem
+from replan.problem.averages import averages
+from replan.protocol import Protocol
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SAME = 1e-9  # times closer than this fraction of the duration count as one
+_SMOOTH = 250  # least number of points of a curve in a picture
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Curves:
-    """The losses of several runs while they train.
+    """The losses of several runs during training.
 
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
-    (runs, m, T), NaN from where a run diverged and where a task was not measured. runs: the name of
+    (runs, m, T), NaN after a run diverged and where a task was not measured. runs: the name of
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
     end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
     by default task 1, …
@@ -61,18 +75,18 @@ class Curves:
         check.instance("failures", self.failures, Mapping, "reasons by the name of the run")
         if unknown := [run for run in self.failures if run not in runs]:
             raise ArgumentError("failures", "names of runs", check.show(unknown))
-        ended = [bool(np.all(np.isfinite(row))) for row in losses[:, -1]]
         failures = {
             run: self.failures.get(run, "no finite losses at the end")
-            for run, good in zip(runs, ended, strict=True)
-            if run in self.failures or not good
+            for run, end in zip(runs, losses[:, -1], strict=True)
+            if run in self.failures or not np.all(np.isfinite(end))
         }
+        names = tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))
         for name, value in (
             ("times", times),
             ("losses", losses),
             ("runs", runs),
             ("failures", failures),
-            ("names", tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))),
+            ("names", names),
         ):
             object.__setattr__(self, name, value)
 
@@ -88,7 +102,7 @@ class Curves:
 
     @property
     def final(self) -> Floats:
-        """The losses (runs, T) at the end, of all runs."""
+        """The final losses (runs, T) of all runs."""
         return self.losses[:, -1]
 
     @property
@@ -127,18 +141,8 @@ class Curves:
     def _unknown(self) -> Floats:
         return np.full(self.losses.shape[1:], np.nan)
 
-    @property
-    def left_out(self) -> list[str]:
-        """Lines that name the runs left out of means, and why."""
-        lines = []
-        for text in dict.fromkeys(self.failures.values()):  # in the order of the runs
-            runs = [str(run) for run, found in self.failures.items() if found == text]
-            more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
-            lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {text}")
-        return lines
-
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas table with a row for each run and time: run, time, loss_1, …."""
+        """Return a row for each run and time: run, time, loss_1, …."""
         import pandas as pd
 
         count, m, T = self.losses.shape
@@ -152,14 +156,12 @@ class Curves:
             "runs": list(self.runs),
             "times": self.times.tolist(),
             "losses": files.nullable(self.losses),
-            "failures": {str(run): text for run, text in self.failures.items()},
+            "failures": {str(run): reason for run, reason in self.failures.items()},
         }
 
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with everything, or a .csv file with the rows of `to_frame`."""
-        if files.suffix(path, [".json", ".csv"]) == ".json":
-            return files.write_json(path, self.to_dict())
-        return files.write_frame(path, self.to_frame())
+        files.save(path, self.to_dict, self.to_frame)
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | None = None
@@ -169,33 +171,466 @@ class Curves:
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing.
         """
-        from replan._common import plotting
+        from replan import plot
 
-        if axes is not None:
-            plotting.draw_curves(plotting.panels(path, axes, ("losses",))["losses"], self)
-            return None
-        with plotting.figure(path, width=6.4, height=3.4) as figure:
-            panel = figure.subplots()
-            plotting.draw_curves(panel, self)
-            panel.set_xlabel("time")
-            plotting.legend_beside(figure, panel)
-        return figure
+        return plot.curves(self, path, axes)
 
     def __repr__(self) -> str:
         count, m, T = self.losses.shape
         return f"Curves({count} runs, {m} times, {T} tasks)"
 
     def __str__(self) -> str:
-        count = len(self.runs)
-        of = f"{len(self.finished)} of {count}" if self.failures else f"{count}"
-        found = self.interval
-        lines = [
-            f"{of} run{'' if count == 1 else 's'}, {len(self.times)} times up to "
-            f"{self.times[-1]:g}",
-            f"{'task':>4} {'final loss':>11} {'± 95 %':>9}",
+        return report.curves_text(self)
+
+
+class Transfer(NamedTuple):
+    """Forgetting, backward and forward transfer of every task (…, T), NaN where undefined.
+
+    - forgetting: how far the final loss lies above the lowest since the task arrived. (Chaudhry et
+      al. 2018, with losses in place of accuracies)
+    - backward: how much lower the final loss is than at the first arrival after the task's own:
+      the gain from training on later tasks and from replay. Undefined for the last to arrive.
+    - forward: how much lower the loss is at the task's arrival than at the start: the gain from
+      training on earlier tasks. Undefined for tasks available at the start. (Both: Lopez-Paz &
+      Ranzato 2017)
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> start = model.pretrain(seed=1)
+        >>> problem = replan.Problem(model, start, duration=20.0, steps=20, arrivals=[0, 5])
+        >>> run = replan.evaluate(problem, replan.strategies.no_replay(problem))
+        >>> run.transfer.forgetting.round(3)
+        array([0.022, 0.   ])
+    """
+
+    forgetting: Floats
+    backward: Floats
+    forward: Floats
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """The means (…) over the tasks for which they are defined, by name."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of no task at all
+            return {name: np.nanmean(x, axis=-1) for name, x in self._asdict().items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types, with null for NaN."""
+        return {name: files.nullable(x) for name, x in self._asdict().items()}
+
+
+def transfer(problem: Problem, times: Floats, losses: Floats) -> Transfer | None:
+    """Return the transfer in losses (…, m, L) at times (m,), from 0 to the end.
+
+    None where all tasks are available throughout, or losses are not those of the tasks.
+    """
+    availability, model = problem.availability, problem.model
+    if availability.always or model.loss_names != model.task_names:
+        return None
+    arrivals, end = availability.arrivals, problem.duration
+    undefined = np.full(losses.shape[:-2], np.nan)
+    columns = []
+    for task, arrival in enumerate(arrivals.tolist()):
+        curve, later = losses[..., task], arrivals[arrivals > arrival].min(initial=end)
+        at_arrival, at_next = (_interpolated(time, times, curve) for time in (arrival, later))
+        lowest = curve[..., times >= arrival - _SAME * end].min(axis=-1)
+        last = curve[..., -1]
+        columns.append(
+            [
+                last - lowest if arrival < end else undefined,
+                at_next - last if later < end else undefined,
+                curve[..., 0] - at_arrival if arrival > 0 else undefined,
+            ]
+        )
+    return Transfer(*(np.stack(rows, axis=-1) for rows in zip(*columns, strict=True)))
+
+
+def _interpolated(time: float, times: Floats, curve: Floats) -> Floats:
+    """Return the values (…) of curves (…, m) at a time."""
+    after = int(np.clip(np.searchsorted(times, time), 1, times.size - 1))
+    part = (time - times[after - 1]) / (times[after] - times[after - 1])
+    return np.asarray((1 - part) * curve[..., after - 1] + part * curve[..., after])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory:
+    """The exact learning curves of one protocol on one problem.
+
+    times: (m,) the edges of the protocol's and the problem's steps. states: (m, …) of the model.
+    losses: (m, L). errors: (m, L) estimated discretisation errors of the losses. substeps:
+    (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the
+    time covered. goal_loss, goal_error: the losses combined by the problem's goal. status: "ok",
+    "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
+    before it diverges. members: the trajectories of an ensemble's members; all else is then their
+    weighted mean, and `states` are those of all members.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> run = replan.evaluate(problem, replan.strategies.interleaved(problem))
+        >>> print(run.final_losses.round(3), run.losses_at([1.0, 2.0]).shape)
+        [0.001 0.014] (2, 2)
+        >>> run.to_frame().tail(1).round(3)
+            time  loss_1  loss_2  weighted
+        50  20.0   0.001   0.014     0.008
+    """
+
+    problem: Problem
+    protocol: Protocol
+    times: Floats
+    states: Floats
+    losses: Floats
+    errors: Floats
+    substeps: Ints
+    average_losses: Floats
+    average_errors: Floats
+    goal_loss: float
+    goal_error: float
+    rtol: float
+    status: Status
+    advice: str
+    members: tuple[Trajectory, ...] = ()
+
+    # The objective
+
+    @property
+    def loss(self) -> float:
+        """The objective: the goal, running costs and penalties for missed targets."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The terms of `loss`: the goal by its name, running costs, penalties for targets."""
+        objective = self.problem.objective
+        if self.members:
+            self._require_ok()
+            each = [member.parts for member in self.members]
+            return {name: self._at_risk([parts[name] for parts in each]) for name in each[0]}
+        penalty = float(objective.penalties(self.final_losses)[0])
+        running = float(self.average_losses @ objective.running)
+        return {objective.goal: self.goal_loss, "running": running, "targets": penalty}
+
+    @property
+    def error(self) -> float:
+        """Estimated discretisation error of `loss`; NaN where it is unknown.
+
+        It is unknown where the model's `roll_out` ignores substeps.
+        """
+        self._require_ok()
+        if self.members:
+            return self._at_risk([member.error for member in self.members])
+        objective = self.problem.objective
+        targets = float(self.errors[-1] @ objective.penalties(self.losses[-1])[1])
+        running = float(self.average_errors @ objective.running) if objective.running.any() else 0.0
+        return self.goal_error + running + targets
+
+    def _at_risk(self, amounts: Sequence[float]) -> float:
+        """Return the contribution of the members' amounts (M,) to the objective."""
+        return float(self.problem.risk.mixture(self.member_losses) @ amounts)
+
+    @property
+    def member_losses(self) -> Floats:
+        """The objective (M,) of each member of an ensemble; else of this problem alone."""
+        return np.array([member.loss for member in self.members or (self,)])
+
+    @property
+    def final_losses(self) -> Floats:
+        """The final losses (L,), in most models one for each task."""
+        self._require_ok()
+        return self.losses[-1]
+
+    @property
+    def largest_losses(self) -> Floats:
+        """The final losses (L,), each the largest over an ensemble's members."""
+        self._require_ok()
+        return np.max([member.losses[-1] for member in self.members or (self,)], axis=0)
+
+    @property
+    def targets_met(self) -> bool:
+        """Whether every final loss, of every member, is at most its target."""
+        return bool(np.all(self.largest_losses <= self.problem.objective.targets))
+
+    def _require_ok(self) -> None:
+        if self.status != "ok":
+            raise IntegrationError(self.advice)
+
+    # Over time
+
+    @property
+    def weighted_losses(self) -> Floats:
+        """The losses combined by the goal at each time (m,), by default the weighted sum."""
+        each = [member.losses[: self.times.size] for member in self.members or (self,)]
+        return self._combined(self.times, each)
+
+    def weighted_at(self, times: ArrayLike) -> Floats:
+        """Return the losses combined by the goal, and an ensemble's risk, at any times (k,)."""
+        wanted = check.array("times", times, ("m",))
+        return self._combined(wanted, [one.losses_at(wanted) for one in self.members or (self,)])
+
+    def _combined(self, times: Floats, member_losses: Sequence[Floats]) -> Floats:
+        """Return the members' losses (k, L) at times (k,) combined by goal and risk (k,)."""
+        curves = [self.problem.objective.curve(times, losses) for losses in member_losses]
+        return self.problem.risk.of(np.stack(curves))
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The losses as curves: a single run, or one for each member of an ensemble."""
+        each = [member.losses[: self.times.size] for member in self.members or (self,)]
+        return Curves(self.times, np.stack(each), names=self.problem.model.loss_names)
+
+    @cached_property
+    def transfer(self) -> Transfer | None:
+        """Forgetting and transfer of every task, where tasks arrive or depart."""
+        self._require_ok()
+        return transfer(self.problem, self.times, self.losses)
+
+    @property
+    def unpacked(self) -> Any:
+        """The states in the model's own form, with time in front."""
+        return self.problem.model.unpack(self.states)
+
+    def losses_at(self, times: ArrayLike) -> Floats:
+        """Return the losses (k, L) at any times (k,), integrated rather than interpolated."""
+        wanted = check.array("times", times, ("m",))
+        end = self.times[-1]
+        wanted[np.abs(wanted - end) <= _SAME * end] = end
+        if wanted.size and (wanted.min() < 0 or wanted.max() > end):
+            raise ArgumentError("times", f"times from 0 to {end:g}", check.show(wanted.tolist()))
+        rows = [self._losses_at(time) for time in wanted]
+        return np.array(rows).reshape(-1, self.losses.shape[1])
+
+    def _losses_at(self, time: float) -> Floats:
+        i = int(np.searchsorted(self.times, time, side="right")) - 1
+        if self.times[i] == time:
+            return self.losses[i]
+        step = self.protocol.step_at([(time + self.times[i]) / 2])
+        piece = Schedule(
+            self.protocol.shares[step],
+            self.problem.knob_rows(self.protocol)[step],
+            np.array([time - self.times[i]]),
+            self.substeps[i : i + 1],
+        )
+        model = self.problem.model
+        return model.losses(model.roll_out(self.states[i], piece)[-1])
+
+    @cached_property
+    def sampled(self) -> tuple[Floats, Floats]:
+        """Times (k,) and losses (k, L) dense enough for a smooth curve, the edges among them.
+
+        Long steps are cut into parts and integrated again.
+        """
+        if self.members:
+            pairs = [member.sampled for member in self.members]
+            count = min(times.size for times, _ in pairs)
+            each = np.stack([losses[:count] for _, losses in pairs])
+            return pairs[0][0][:count], np.tensordot(self.problem.risk.weights, each, axes=1)
+        lengths = np.diff(self.times)
+        parts = np.ceil(lengths * (_SMOOTH / self.problem.duration) * (1 - _SAME)).astype(np.int64)
+        if np.all(parts == 1):
+            return self.times, self.losses
+        first = np.repeat(self.times[:-1], parts)
+        within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        times = np.append(first + within * np.repeat(lengths / parts, parts), self.times[-1])
+        step = self.protocol.step_at((times[1:] + times[:-1]) / 2)
+        pieces = Schedule(
+            self.protocol.shares[step],
+            self.problem.knob_rows(self.protocol)[step],
+            np.diff(times),
+            np.repeat(-(-self.substeps // parts), parts),
+        )
+        states = self.problem.model.roll_out(self.states[0], pieces)
+        return times[: len(states)], self.problem.model.losses(states)
+
+    # Files, pictures and text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a reader of the result needs, as JSON types."""
+        ok = self.status == "ok"
+        model = self.problem.model
+        return {
+            "value": self.loss if ok else None,
+            "losses": self.final_losses.tolist() if ok else None,
+            "loss_names": list(model.loss_names),
+            "error": self.error if ok and np.isfinite(self.error) else None,
+            "parts": self.parts if ok else None,
+            **({"members": self._members_to_dict()} if self.members else {}),
+            "average_losses": self.average_losses.tolist(),
+            **({"transfer": self.transfer.to_dict()} if ok and self.transfer else {}),
+            "status": self.status,
+            "advice": self.advice,
+            **self.protocol.to_dict(),
+            "times": self.times.tolist(),
+            "curves": self.losses.tolist(),
+            "end": model.start_to_dict(model.unpack(self.states[-1])),
+            "rtol": self.rtol,
+            "problem": self.problem.to_dict(),
+        }
+
+    def _members_to_dict(self) -> list[dict[str, Any]]:
+        problem = self.problem
+        return [
+            {
+                "name": name,
+                "weight": weight,
+                "value": member.loss if member.status == "ok" else None,
+                "losses": member.final_losses.tolist() if member.status == "ok" else None,
+                "status": member.status,
+                "advice": member.advice,
+            }
+            for name, weight, member in zip(
+                problem.names, problem.risk.weights.tolist(), self.members, strict=True
+            )
         ]
-        for t in range(self.tasks):
-            half = found.half_width[-1, t]
-            spread = f"{half:.1g}" if np.isfinite(half) else ""
-            lines.append(f"{t + 1:>4} {found.mean[-1, t]:>11.5g} {spread:>9}")
-        return "\n".join([*lines, *self.left_out])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per time: time, loss_1, … and the weighted loss."""
+        import pandas as pd
+
+        header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "weighted"]
+        rows = np.column_stack([self.times, self.losses, self.weighted_losses])
+        return pd.DataFrame(rows, columns=header)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with everything, or `to_frame` as a .csv file."""
+        files.save(path, self.to_dict, self.to_frame)
+
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the losses under the colour bar of the protocol, and every knob that varies.
+
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
+        one more for each knob; `legend()` of the losses' axes names the lines.
+        """
+        from replan import plot
+
+        return plot.trajectory(self, path, axes)
+
+    def __repr__(self) -> str:
+        loss = f"loss={self.loss:.6g}" if self.status == "ok" else f"status={self.status!r}"
+        return f"Trajectory({loss}, {self.times.size} times to {self.times[-1]:g})"
+
+    def __str__(self) -> str:
+        return report.trajectory_text(self)
+
+    def _repr_html_(self) -> str:
+        return report.trajectory_html(self)
+
+
+def evaluate(
+    problem: Problem,
+    protocol: Protocol,
+    *,
+    rtol: float = RTOL,
+    max_steps: int = MAX_STEPS,
+    throw: bool = True,
+) -> Trajectory:
+    """Return the exact learning curves of `protocol` on `problem`.
+
+    **Main arguments**
+
+    - `problem`, `protocol`: with the same number of tasks and the same duration.
+
+    **Other arguments**
+
+    - `rtol`: relative accuracy of the losses; RK4 steps are halved until it is reached.
+    - `max_steps`: the most RK4 steps that the finest run may take.
+    - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate is
+      too large); with `throw=False`, return the curves up to there, with a status that says so.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> run = replan.evaluate(problem, replan.strategies.interleaved(problem))
+        >>> f"{run.loss:.4f}", run.error < 1e-9, run.status
+        ('0.0076', True, 'ok')
+    """
+    check.instance("problem", problem, Problem, "a Problem")
+    check.boolean("throw", throw)
+    protocol = problem.accept(protocol)
+    steps = protocol.split(problem.edges)
+    # Averages need the middles of the steps; to know their errors as well, the quarters.
+    parts = 4 if problem.objective.averages_count else 2
+    schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
+    schedule = schedule.subdivide(parts)
+    members = problem.members
+
+    def integrated(m: int) -> Integration:
+        model, state = members[m].model, members[m].state
+        return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
+
+    first = integrated(0)  # before the others, which run in threads: it compiles
+    rest = in_threads(lambda m: integrated(m + 1), len(members) - 1)
+    trajectories = [
+        _trajectory(member, protocol, steps.edges, run, parts, rtol)
+        for member, run in zip(members, [first, *rest], strict=True)
+    ]
+    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
+    if throw and whole.status != "ok":
+        raise IntegrationError(whole.advice)
+    return whole
+
+
+def _trajectory(
+    problem: Problem, protocol: Protocol, edges: Floats, run: Integration, parts: int, rtol: float
+) -> Trajectory:
+    """Return the trajectory of one member; its run has `parts` pieces per step between edges."""
+    last = (len(run.states) - 1) // parts + 1
+    whole = parts * (last - 1)
+    edges, losses, objective = edges[:last], run.losses[: whole + 1], problem.objective
+    lengths = np.diff(edges)
+    average_losses, average_errors = averages(losses, lengths, np.ones((last - 1, 1)))
+    if objective.throughout:
+        goals = averages(losses, lengths, objective.goal_along(edges))
+        goal_loss, goal_error = (float(terms.sum()) for terms in goals)
+    else:
+        goal_loss = float(objective.at_end(losses[-1]))
+        goal_error = objective.goal_error(run.errors[whole])
+    return Trajectory(
+        problem,
+        protocol,
+        times=edges,
+        states=run.states[: whole + 1 : parts],
+        losses=losses[::parts],
+        errors=run.errors[: whole + 1 : parts],
+        substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
+        average_losses=average_losses,
+        average_errors=average_errors,
+        goal_loss=goal_loss,
+        goal_error=goal_error,
+        rtol=rtol,
+        status=run.status,
+        advice=run.advice,
+    )
+
+
+def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
+    """Return the trajectory of an ensemble from those of its members."""
+    count = min(member.times.size for member in members)
+    weights, first = problem.risk.weights, members[0]
+
+    def mean(name: str, rows: int | None = None) -> Floats:
+        values = np.stack([getattr(member, name)[:rows] for member in members])
+        return np.asarray(np.tensordot(weights, values, axes=1))
+
+    bad = [m for m, member in enumerate(members) if member.status != "ok"]
+    status: Status = members[bad[0]].status if bad else "ok"
+    names = listed([problem.names[m] for m in bad])
+    return Trajectory(
+        problem,
+        first.protocol,
+        times=first.times[:count],
+        states=np.concatenate([member.states[:count] for member in members], axis=1),
+        losses=mean("losses", count),
+        errors=mean("errors", count),
+        substeps=np.max([member.substeps[: count - 1] for member in members], axis=0),
+        average_losses=mean("average_losses"),
+        average_errors=mean("average_errors"),
+        goal_loss=float(weights @ [member.goal_loss for member in members]),
+        goal_error=float(weights @ [member.goal_error for member in members]),
+        rtol=first.rtol,
+        status=status,
+        advice=f"{names}: {members[bad[0]].advice}" if bad else "",
+        members=tuple(members),
+    )

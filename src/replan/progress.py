@@ -36,29 +36,20 @@ class Meter:
             raise ArgumentError(
                 "progress", "True, False or a function of a Progress", check.show(watch)
             )
-        self.what, self.done, self.total, self._known = what, 0, total, 0
+        self.what, self.done, self.total = what, 0, total
         self._bar = _bar(what, total) if watch is True else None
         self._tell = watch if callable(watch) else None
         self._lock = threading.Lock()
 
-    def advance(
-        self, count: int = 1, *, expect: int = 0, known: bool = False, note: str = ""
-    ) -> None:
-        """Count `count` more as done, and add `expect` to the total.
-
-        known: they were there before and took no time, from which the time left could be told.
-        """
+    def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
+        """Count `count` more as done, and add `expect` to the total."""
         with self._lock:
             self.done += count
-            self._known += count if known else 0
             if expect:
                 self.total = (self.total or 0) + expect
             if self._bar is not None:
                 self._bar.set_postfix_str(note, refresh=False)
-                if expect:
-                    self._lengthen(self._bar)
-                else:
-                    self._bar.update(count)
+                self._lengthen(self._bar) if expect else self._bar.update(count)
             if self._tell is not None:
                 self._tell(Progress(self.what, self.done, self.total, note))
 
@@ -67,7 +58,6 @@ class Meter:
         start = bar.start_t
         bar.reset(self.total)
         bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
-        bar.initial = self._known
         bar.refresh()
 
     def __enter__(self) -> Meter:
@@ -88,9 +78,9 @@ def _bar(what: str, total: int | None) -> Any:
         return None if bar.disable else bar
     if find_spec("ipywidgets") is None:
         return tqdm.tqdm(**settings, file=sys.stdout)  # as text in the cell
-    import tqdm.notebook
+    from tqdm.notebook import tqdm as widget
 
-    return tqdm.notebook.tqdm(**settings)
+    return widget(**settings)
 
 
 def _in_notebook() -> bool:

@@ -1,20 +1,19 @@
-"""Protocol: how one trains, a piecewise-constant share of every task and value of every knob."""
+"""Protocol: a piecewise-constant share of every task and value of every knob."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files
+from replan import check, files, report
 from replan.check import Floats, Ints
 from replan.errors import ArgumentError, in_file
-from replan.models.knobs import knob_label
 from replan.samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
-_LISTED = 3  # equal shares of more tasks than this are not listed one by one
 
 
 class Protocol:
-    """A share of every task and values of knobs, constant on each of a number of steps.
+    """How to train: a share of every task and a value of every knob, constant on each step.
 
     **Main arguments**
 
@@ -43,7 +41,7 @@ class Protocol:
     Examples:
         >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
         >>> print(protocol)
-        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%, learning rate 1
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%
                  0 to 7        task 2
                  7 to 25       0.5 task 1 + 0.5 task 2
         >>> protocol.refine(25).round().sequence[3:12]  # one task per step
@@ -63,9 +61,10 @@ class Protocol:
         if steps == 0 or tasks == 0:
             raise ArgumentError("shares", "at least one step and task", f"{steps} and {tasks}")
         if (duration is None) == (edges is None):
-            raise ValueError(
-                "`duration` or `edges`: expects one of the two, "
-                f"got {check.show(duration)} and {check.show(edges)}"
+            raise ArgumentError(
+                "duration",
+                "given where `edges` are not, and only there",
+                f"{check.show(duration)}, with edges {check.show(edges)}",
             )
         if edges is None:
             end = check.number("duration", duration, above=0)
@@ -120,7 +119,7 @@ class Protocol:
         edges = np.concatenate([[0.0], np.cumsum(lengths)])
         return cls(rows, edges=edges, **knobs)
 
-    # What it says
+    # Properties
 
     @property
     def steps(self) -> int:
@@ -149,10 +148,8 @@ class Protocol:
 
     def _knob(self, name: str) -> Floats:
         if name not in self.knobs:
-            raise ValueError(
-                f"`{check.show(name)[1:-1]}` expects a knob of the protocol, which has "
-                f"{', '.join(self.knobs) or 'none'}"
-            )
+            known = ", ".join(self.knobs) or "no knobs"
+            raise ArgumentError("knob", f"one that the protocol sets ({known})", check.show(name))
         return self.knobs[name]
 
     @property
@@ -197,7 +194,7 @@ class Protocol:
         return float(self.edges[others[0]]) if others.size else self.duration
 
     def deviation(self, other: Protocol) -> float:
-        """Return max over tasks and times of |∫ (shares − other shares)|."""
+        """Return the largest |∫ (shares − other shares)| over tasks and times."""
         self._check_other(other)
         if abs(other.duration - self.duration) > _SAME * self.duration:
             raise ArgumentError("other", f"duration {self.duration:g}", f"{other.duration:g}")
@@ -206,7 +203,7 @@ class Protocol:
         gaps = mine.shares - other.shares[other.step_at(middles)]
         return float(np.max(np.abs(np.cumsum(gaps * mine.lengths[:, None], axis=0))))
 
-    # What can be made from it
+    # New protocols
 
     def then(self, other: Protocol) -> Protocol:
         """Return this protocol followed by another."""
@@ -232,13 +229,6 @@ class Protocol:
         if not isinstance(other, Protocol) or other.tasks != self.tasks:
             raise ArgumentError("other", f"a protocol of {self.tasks} tasks", check.show(other))
 
-    def stretch(self, duration: float) -> Protocol:
-        """Return the same protocol over another duration: all steps scaled by the same factor."""
-        end = check.number("duration", duration, above=0)
-        edges = self.edges * (end / self.duration)
-        edges[-1] = end
-        return Protocol(self.shares, edges=edges, **self.knobs)
-
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal steps."""
         factor = check.integer("factor", factor, at_least=1)
@@ -260,7 +250,7 @@ class Protocol:
         return self.select(self.step_at((edges[1:] + edges[:-1]) / 2), edges)
 
     def select(self, steps: Ints, edges: Floats) -> Protocol:
-        """Return the protocol that has these of its steps (n,), in this order, at other edges."""
+        """Return the protocol of the chosen steps (n,), in this order, between new edges."""
         knobs = {name: values[steps] for name, values in self.knobs.items()}
         return Protocol(self.shares[steps], edges=edges, **knobs)
 
@@ -277,8 +267,8 @@ class Protocol:
         """
         from replan.core.rounding import sum_up
 
-        there = np.ones(self.shares.shape, bool)
-        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths, 0.0, there)]
+        available = np.ones(self.shares.shape, bool)
+        rows = np.eye(self.tasks)[sum_up(self.shares, self.lengths, 0.0, available)]
         return Protocol(rows, edges=self.edges, **self.knobs)
 
     def sample(
@@ -294,12 +284,12 @@ class Protocol:
         rng = np.random.default_rng(check.integer("seed", seed))
         return Samples(self, dimension, order, rng).take(sample_count(self, dimension))[0]
 
-    # Files and pictures
+    # Files, pictures and text
 
     def to_dict(self) -> dict[str, Any]:
         """Return `duration`, `edges`, `shares`, `knobs` and, for one task per step, `tasks` from 1.
 
-        The learning rate is there as `lr`, too.
+        The learning rate is also there as `lr`.
         """
         knobs = {name: values.tolist() for name, values in self.knobs.items()}
         content: dict[str, Any] = {
@@ -315,10 +305,7 @@ class Protocol:
         return content
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per step: start, end, share_1, … and lr, or lr_1, … for each task.
-
-        Other knobs have columns of their names likewise.
-        """
+        """Return a row per step: start, end, share_1, … and each knob: lr, or lr_1, … per task."""
         import pandas as pd
 
         header = ["start", "end", *(f"share_{t + 1}" for t in range(self.tasks))]
@@ -330,9 +317,7 @@ class Protocol:
 
     def save(self, path: files.FilePath) -> None:
         """Write a .json file, or `to_frame` as a .csv file."""
-        if files.suffix(path, [".json", ".csv"]) == ".json":
-            return files.write_json(path, self.to_dict())
-        return files.write_frame(path, self.to_frame())
+        files.save(path, self.to_dict, self.to_frame)
 
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
@@ -348,10 +333,10 @@ class Protocol:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Protocol:
-        """Return the protocol that `to_dict` has described; `lr` alone will do for `knobs`."""
+        """Return the protocol described by `to_dict`; `lr` alone may stand for `knobs`."""
         for name in ("duration", "shares"):
             if name not in content:
-                raise ArgumentError(name, "part of a protocol", "nothing")
+                raise ArgumentError(name, "given", "nothing")
         duration = check.number("duration", content["duration"], above=0)
         edges = content.get("edges")
         knobs = check.instance("knobs", content.get("knobs", {}), Mapping, "values by name")
@@ -368,37 +353,37 @@ class Protocol:
 
     @classmethod
     def _from_csv(cls, path: files.FilePath) -> Protocol:
-        """Read the columns of `to_frame`; others that a plan's frame has are left alone."""
+        """Read the columns of `to_frame`; the losses in a plan's frame are ignored."""
         import pandas as pd
 
         try:
             frame = pd.read_csv(io.StringIO(files.read_text(path)), skipinitialspace=True)
         except ValueError as error:
-            raise ValueError(f"{path}: not a CSV file ({error})") from None
-        columns = {str(name): frame[name] for name in frame}
-        tasks = max(1, sum(name.startswith("share_") for name in columns))
-        for name in ("start", "end", *(f"share_{t + 1}" for t in range(tasks))):
-            if name not in columns:
-                raise ArgumentError("columns", f"start, end, share_1, … with {name}", "none")
-        if frame.empty:
-            raise ArgumentError("rows", "at least one step", "none")
-        table = {name: check.array(name, column.to_numpy()) for name, column in columns.items()}
-        if np.any(np.abs(table["start"][1:] - table["end"][:-1]) > _SAME * table["end"][-1]):
-            raise ArgumentError("start", "where the previous step ends", "a gap")
+            raise ArgumentError("path", "a CSV file", f"'{path}' ({error})") from None
+        names = [str(name) for name in frame if not re.fullmatch(r"loss_\d+|weighted", str(name))]
+        tasks = max(1, sum(name.startswith("share_") for name in names))
+
+        def column(name: str) -> Floats:
+            if name not in names:
+                known = "start, end, share_1, … and a column for each knob, or one for each task"
+                raise ArgumentError("columns", known, f"no column {name}")
+            return check.array(name, frame[name].to_numpy())
 
         def by_task(name: str) -> Floats:
-            return np.stack([table.pop(f"{name}_{t + 1}") for t in range(tasks)], axis=1)
+            return np.stack([column(f"{name}_{t + 1}") for t in range(tasks)], axis=1)
 
-        shares, edges = by_task("share"), np.append(table.pop("start"), table.pop("end")[-1:])
-        knobs = {}
-        while table:
-            name = next(iter(table))
-            if name.endswith("_1"):
-                knobs[name[:-2]] = by_task(name[:-2])
-            else:
-                knobs[name] = table.pop(name)
-        results = {"loss", "weighted"}
-        return cls(shares, edges=edges, **{k: x for k, x in knobs.items() if k not in results})
+        start, end, shares = column("start"), column("end"), by_task("share")
+        if not len(frame):
+            raise ArgumentError("rows", "at least one step", "none")
+        if np.any(np.abs(start[1:] - end[:-1]) > _SAME * end[-1]):
+            raise ArgumentError("start", "where the previous step ends", "a gap")
+        knobs = {re.sub(r"_\d+$", "", name): bool(re.search(r"_\d+$", name)) for name in names}
+        values = {
+            name: by_task(name) if several else column(name)
+            for name, several in knobs.items()
+            if name not in ("start", "end", "share")
+        }
+        return cls(shares, edges=np.append(start, end[-1]), **values)
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Axes | None = None
@@ -408,57 +393,15 @@ class Protocol:
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
         draw there and return nothing; `axes.legend()` names the tasks.
         """
-        from replan._common import plotting
+        from replan import plot
 
-        if axes is not None:
-            self._draw(plotting.panels(path, axes, ("colour bar",))["colour bar"])
-            return None
-        with plotting.figure(path, width=6.4, height=1.5) as figure:
-            self._draw(figure.subplots())
-            plotting.legend_above(figure, plotting.task_patches(self.tasks))
-        return figure
-
-    def _draw(self, axes: Axes) -> None:
-        from replan._common import plotting
-
-        plotting.draw_protocol(axes, self)
-        axes.set_xlabel("training time α")
-
-    def _repr_html_(self) -> str:
-        from replan._common import html
-
-        title = f"Protocol: {self.duration:g} units in {self.steps} steps"
-        return html.block(html.text(", ".join([title, *self.knob_texts])), html.colour_bar(self))
+        return plot.protocol(self, path, axes)
 
     def __str__(self) -> str:
-        return self.text([f"task {t + 1}" for t in range(self.tasks)])
+        return report.protocol_text(self)
 
-    def text(self, names: Sequence[str]) -> str:
-        """Return what it does in a few lines, with names for the tasks."""
-        shares = [
-            f"{name} {share:.1%}" for name, share in zip(names, self.mean_shares, strict=True)
-        ]
-        return (
-            f"Protocol: {self.duration:g} units in {self.steps} steps, "
-            + ", ".join([*shares, *self.knob_texts])
-            + "\n"
-            + "\n".join(self._phases(names))
-        )
-
-    def knob_text(self, knob: str) -> str:
-        """Return the values of a knob in a few words: one number, first and last, or a range."""
-        values = self._knob(knob)
-        if f"{values.min():.3g}" == f"{values.max():.3g}":
-            return f"{values.flat[0]:.3g}"
-        slope = np.diff(values.ravel())
-        if values.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
-            return f"{values[0]:.3g} to {values[-1]:.3g}"
-        return f"{values.min():.3g} … {values.max():.3g}"
-
-    @property
-    def knob_texts(self) -> list[str]:
-        """All knobs, each with its values in a few words."""
-        return [f"{knob_label(name)} {self.knob_text(name)}" for name in self.knobs]
+    def _repr_html_(self) -> str:
+        return report.protocol_html(self)
 
     def __repr__(self) -> str:
         return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"
@@ -473,22 +416,6 @@ class Protocol:
         )
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
-
-    def _phases(self, names: Sequence[str], most: int = 8) -> list[str]:
-        """Return the first few runs of equal shares, one line each."""
-        changes = 1 + np.flatnonzero(np.any(np.abs(np.diff(self.shares, axis=0)) > 1e-12, axis=1))
-        bounds = [0, *changes.tolist(), self.steps]
-        lines = []
-        for first, last in pairwise(bounds[: most + 1]):
-            row = self.shares[first]
-            mixed = np.flatnonzero(row > 0).tolist()
-            what = " + ".join(f"{row[t]:.3g} {names[t]}" for t in mixed).removeprefix("1 ")
-            if len(mixed) > _LISTED and np.ptp(row[mixed]) < _SAME and np.all(np.diff(mixed) == 1):
-                what = f"{row[mixed[0]]:.3g} each of {names[mixed[0]]} to {names[mixed[-1]]}"
-            lines.append(f"  {self.edges[first]:8.4g} to {self.edges[last]:<8.4g} {what}")
-        if len(bounds) - 1 > most:
-            lines.append(f"  … {len(bounds) - 1 - most} more")
-        return lines
 
 
 def _knobs(given: Mapping[str, ArrayLike], steps: int, tasks: int) -> dict[str, Floats]:

@@ -1,4 +1,4 @@
-"""Samples: the task and the step of the protocol of every SGD sample."""
+"""Samples: which task and which step of a protocol every sample of SGD belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replan.check import Bools, Floats, Ints
+from replan.check import Bools, Ints
 from replan.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -15,33 +15,12 @@ if TYPE_CHECKING:
 ORDERS = ("spread", "random")
 
 
-def pick(
-    shares: Floats,
-    order: str,
-    rng: np.random.Generator,
-    lag: Floats,
-    there: Bools | None = None,
-) -> Ints:
-    """Return a task for each row of shares (n, T), in one of `ORDERS`.
-
-    "random" draws them with `rng`; "spread" continues from `lag` (T,), how far each task lags, and
-    updates it. there: (n, T) whether a task that lags can catch up; by default it always can.
-    """
-    if order == "random":
-        draws = rng.random(len(shares))
-        return np.sum(draws[:, None] >= np.cumsum(shares, axis=1)[:, :-1], axis=1, dtype=np.int64)
-    from replan.core.rounding import follow  # compiled, slow to import
-
-    there = np.ones(shares.shape, bool) if there is None else there
-    return np.asarray(follow(shares, np.ones(len(shares)), 0.0, there, lag))
-
-
 def sample_count(protocol: Protocol, dimension: int) -> int:
     """Return how many samples a protocol takes in `dimension` input dimensions."""
     samples = protocol.duration * dimension
     if not samples < 2**53:  # which floats can count
         raise ArgumentError(
-            "dimension", "fewer than 2^53 samples, duration × dimension", f"{samples:g}"
+            "dimension", "small enough for 2^53 samples, duration × dimension", f"{samples:g}"
         )
     return round(samples)
 
@@ -50,7 +29,7 @@ class Samples:
     """The samples of a protocol in `dimension` input dimensions, taken in order, a few at a time.
 
     order: "spread" (as evenly as the shares allow), "random" (drawn from the shares with `rng`), or
-    the tasks themselves, from 0, one per sample. there: (steps, T) whether a task that lags in
+    the tasks themselves, from 0, one per sample. available: (steps, T) whether a lagging task in
     "spread" can catch up in a step of the protocol; by default it always can.
     """
 
@@ -60,10 +39,10 @@ class Samples:
         dimension: int,
         order: str | Ints,
         rng: np.random.Generator,
-        there: Bools | None = None,
+        available: Bools | None = None,
     ) -> None:
         self.protocol, self.dimension, self.order, self.rng = protocol, dimension, order, rng
-        self.there = there
+        self.available = available
         self.taken = 0
         self._lag = np.zeros(protocol.tasks)
 
@@ -71,10 +50,15 @@ class Samples:
         """Return tasks (from 0) and steps of the protocol (count,) of the next samples."""
         which = np.arange(self.taken, self.taken + count)
         self.taken += count
-        step = self.protocol.step_at((which + 0.5) / self.dimension)
+        steps = self.protocol.step_at((which + 0.5) / self.dimension)
         if not isinstance(self.order, str):
-            tasks = self.order[which]
-        else:
-            there = None if self.there is None else self.there[step]
-            tasks = pick(self.protocol.shares[step], self.order, self.rng, self._lag, there)
-        return tasks, step
+            return self.order[which], steps
+        shares = self.protocol.shares[steps]
+        if self.order == "random":
+            above = self.rng.random(count)[:, None] >= np.cumsum(shares, axis=1)[:, :-1]
+            return np.sum(above, axis=1, dtype=np.int64), steps
+        from replan.core.rounding import follow  # compiled, slow to import
+
+        available = self.available
+        allowed = np.ones(shares.shape, bool) if available is None else available[steps]
+        return np.asarray(follow(shares, np.ones(count), 0.0, allowed, self._lag)), steps

@@ -1,26 +1,15 @@
-"""The group of all commands, and how errors end."""
+"""The group of all commands, and how errors are reported: in one line, without a traceback."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from contextlib import suppress
 
 import click
 
-from replan.cli import (
-    compare,
-    data,
-    evaluate,
-    levers,
-    new,
-    simulate,
-    solve,
-    sweep,
-    train,
-)
+from replan.cli import compare, evaluate, levers, new, simulate, solve, sweep
 from replan.core.interrupt import interrupted
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, IntegrationError, SolveError
 
 _LONGEST = 450  # characters of a message
 
@@ -31,9 +20,8 @@ _LONGEST = 450  # characters of a message
     "imports",
     metavar="MODULE_OR_FILE",
     multiple=True,
-    help="A module or a .py file with models, strategies or solvers of your own; repeat for "
-    "more. Adds to the environment variable REPLAN_IMPORT, whose entries are separated by "
-    f"'{os.pathsep}'.",
+    help="A module or a .py file with your models, strategies or solvers; repeat for more. "
+    f"Adds to the environment variable REPLAN_IMPORT (entries separated by '{os.pathsep}').",
 )
 @click.version_option(package_name="replan", message="%(prog)s %(version)s")
 @click.pass_context
@@ -55,7 +43,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
     if imports:  # in the environment, where worker processes find them too
         before = os.environ.get("REPLAN_IMPORT")
         os.environ["REPLAN_IMPORT"] = os.pathsep.join([*([before] if before else []), *imports])
-    if os.environ.get("REPLAN_IMPORT"):  # mistakes in them are found before anything is read
+    if os.environ.get("REPLAN_IMPORT"):  # first, so that errors in them are not taken for others
         from replan.models.registry import import_named
 
         import_named()
@@ -63,37 +51,25 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         click.echo(context.get_help())
 
 
-for command in (
-    compare.command,
-    data.command,
-    evaluate.command,
-    levers.command,
-    new.command,
-    simulate.command,
-    solve.command,
-    sweep.command,
-    train.command,
-):
-    app.add_command(command)
+for module in (new, evaluate, compare, solve, simulate, levers, sweep):
+    app.add_command(module.command)
 
 
 def run() -> int:
     """Run the command line and return its exit code; every error is one line.
 
-    Raises KeyboardInterrupt where Ctrl-C stopped it.
+    Ctrl-C raises KeyboardInterrupt.
     """
     warnings.showwarning = lambda message, *_: _say(str(message))
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
         raise KeyboardInterrupt from None
-    except click.NoSuchOption as error:
-        if error.option_name != "--import":
-            return _fail(error.format_message(), 2)
-        name = error.ctx.info_name if error.ctx else "COMMAND"
-        return _fail(f"`--import` goes before the command: replan --import FILE {name} …", 2)
     except click.ClickException as error:
-        return _fail(error.format_message(), 2)
+        message = error.format_message()
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--import":
+            message = "`--import` goes before the command: replan --import FILE COMMAND …"
+        return _fail(message, 2)
     except ChildProcessError as error:
         return _fail(str(error), 1)
     except OSError as error:
@@ -105,7 +81,7 @@ def run() -> int:
     except Exception as error:
         if interrupted(error):
             raise KeyboardInterrupt from None
-        if _is_failed_integration(error):
+        if isinstance(error, IntegrationError | SolveError):
             return _fail(str(error), 1)
         if "REPLAN_DEBUG" in os.environ:
             raise
@@ -113,14 +89,6 @@ def run() -> int:
         own = os.environ.get("REPLAN_IMPORT")
         whose = f"replan or in {own}" if own else "replan"
         return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
-
-
-def _is_failed_integration(error: Exception) -> bool:
-    with suppress(ImportError):  # which may be the very error
-        from replan.errors import IntegrationError
-
-        return isinstance(error, IntegrationError)
-    return False
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""What commands share: files, `--set` and the choice of a protocol."""
+"""What commands share: reading a problem and a protocol, `--set`, and writing results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from replan.errors import ArgumentError, renamed
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 
-PICTURES = (".png", ".pdf", ".svg")
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 class Command(click.Command):
-    """A command whose mistakes name its options where the library names its arguments.
+    """A command whose errors name its options instead of the library's arguments.
 
     For that, an option bears the name of the library's argument: `--max-gradients` that of
     `max_gradients`, and `--protocol` of `start` where it stands for that.
@@ -30,15 +30,17 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         names = {
-            str(one.name): one.opts[0] if isinstance(one, click.Option) else str(one.name).upper()
-            for one in self.params
+            str(option.name): option.opts[0]
+            if isinstance(option, click.Option)
+            else str(option.name).upper()
+            for option in self.params
         }
         with renamed(names):
             return super().invoke(ctx)
 
 
 class OneOf(click.Option):
-    """An option whose help lists the words it expects.
+    """An option whose help lists the words it takes.
 
     words: where the library keeps them, or the function that lists them, as "module:NAME"; it is
     imported when help is shown.
@@ -51,18 +53,18 @@ class OneOf(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the names and the help of the option."""
         more = "; repeat for more" if self.multiple else ""
-        found = resolve_name(self.words)
-        self.help = f"One of {', '.join(found() if callable(found) else found)}{more}."
+        words = resolve_name(self.words)
+        self.help = f"One of {', '.join(words() if callable(words) else words)}{more}."
         return super().get_help_record(ctx)
 
 
-# The files a command reads and writes
+# Files
 
 problem_file = click.argument("file", type=click.Path(path_type=Path))
 
 
 def output(name: str, endings: Sequence[str], text: str) -> Callable[[_C], _C]:
-    """Return an option for a file to write; refuse, before any work, one that cannot be written."""
+    """Return an option for a file to write; one that cannot be written is refused at once."""
 
     def checked(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
         from replan import files
@@ -72,38 +74,119 @@ def output(name: str, endings: Sequence[str], text: str) -> Callable[[_C], _C]:
     return click.option(name, type=click.Path(path_type=Path), callback=checked, help=text)
 
 
-json_output = output("--json", [".json"], "Write the result.")
-csv_output = output("--csv", [".csv"], "Write the curves.")
-plot_output = output("--plot", PICTURES, "Draw the curves.")
+def outputs(*, csv: str = "", plot: str) -> Callable[[_C], _C]:
+    """Return the options `--json`, `--csv` (if `csv` says what it holds) and `--plot`."""
+
+    def add(command: _C) -> _C:
+        command = output("--plot", _PICTURES, f"{plot} (.png, .pdf, .svg).")(command)
+        if csv:
+            command = output("--csv", [".csv"], f"Write {csv}.")(command)
+        return output("--json", [".json"], "Write the result.")(command)
+
+    return add
 
 
 def load_problem(file: Path) -> tuple[replan.Problem, dict[str, Any]]:
-    """Return the problem in a file, and the file's sections, before anybody changes them."""
-    from replan.problem.file import sections
+    """Return the problem in a file, and the file's sections."""
+    from replan.problem.file import read_sections
 
-    return replan.Problem.load(file), sections(file)
+    with renamed({"path": "FILE"}):
+        return replan.Problem.load(file), read_sections(file)
 
 
-def write_json(path: Path, result: dict[str, Any], file: dict[str, Any], **given: Any) -> None:
-    """Write a result with its settings: the sections of the problem file and other options."""
+def show(
+    result: Any,
+    sections: dict[str, Any],
+    paths: dict[str, Path | None],
+    content: dict[str, Any] | None = None,
+    *,
+    ok: bool = True,
+    **options: Any,
+) -> None:
+    """Write a result to the paths by kind (json, csv, plot), print it if ok, and name the files.
+
+    The JSON file holds `content`, by default `result.to_dict()`, and the settings: the sections of
+    the problem file and the command's options.
+    """
     from replan import files
 
-    files.write_json(path, result | {"settings": {"file": file} | given})
+    if paths["json"] is not None:  # first: a picture may fail
+        content = result.to_dict() if content is None else content
+        settings = {"settings": {"file": sections} | options}
+        files.write_json(paths["json"], content | settings)
+    if paths.get("csv") is not None:
+        result.save(paths["csv"])
+    if ok:
+        click.echo(result)
+    if paths["plot"] is not None:
+        result.plot(paths["plot"])
+    say_written(*paths.values())
 
 
 def say_written(*paths: Path | None) -> None:
-    """Tell which files were written."""
+    """Name the files that were written."""
     written = [click.format_filename(path) for path in paths if path is not None]
     if written:
         click.echo(f"wrote {', '.join(written)}")
 
 
-# --set KEY=VALUE
+# The choice of a protocol
 
 
-def settings_option(text: str, argument: str = "settings") -> Callable[[_C], _C]:
-    """Return the option `--set`, whose values `parse_settings` understands."""
-    return click.option("--set", argument, metavar="KEY=VALUE", multiple=True, help=text)
+def protocol_options(command: _C) -> _C:
+    """Add `--strategy`, `--set` and `--protocol`, from which `chosen_protocol` makes a protocol."""
+    for option in (
+        click.option(
+            "--protocol",
+            type=click.Path(),
+            help="A protocol file (.json, .csv), instead of a strategy or for it to work on.",
+        ),
+        click.option(
+            "--set",
+            "settings",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="A setting of the strategy, such as focus=7 or shares=0.2,0.8; repeat for more.",
+        ),
+        click.option("--strategy", metavar="NAME", cls=OneOf, words="replan.strategies:STRATEGIES"),
+    ):
+        command = option(command)
+    return command
+
+
+def load_protocol(path: str) -> replan.Protocol:
+    """Return the protocol in the file of `--protocol`."""
+    with renamed({"path": "--protocol"}):
+        return replan.Protocol.load(path)
+
+
+def chosen_protocol(
+    problem: replan.Problem, strategy: str | None, settings: Sequence[str], protocol: str | None
+) -> replan.Protocol:
+    """Return the protocol that the options ask for."""
+    from replan import check
+    from replan.strategies import STRATEGIES, arguments, settings_of
+
+    base = None if protocol is None else load_protocol(protocol)
+    if strategy is None:
+        if settings:
+            raise ArgumentError("--set", "given with `--strategy`", f"{settings[0]!r} without one")
+        if base is None:
+            raise ArgumentError("--strategy", "given where `--protocol` is not", "neither")
+        return base
+    recipe = STRATEGIES[check.one_of("--strategy", strategy, STRATEGIES)]
+    if base is not None and "protocol" not in inspect.signature(recipe).parameters:
+        expected = f"absent with `--strategy {strategy}`, which makes its own"
+        raise ArgumentError("--protocol", expected, f"{protocol!r}")
+    keys = settings_of(recipe)
+    with renamed({name: f"--set {name}" for name in keys}):
+        values = parse_settings(settings)
+        for name in values:
+            if name not in keys:
+                expected = f"KEY=VALUE with a key of {strategy} ({', '.join(keys)})"
+                raise ArgumentError("--set", expected, f"the key {name!r}")
+        chosen = arguments(recipe, values, problem.model.tasks)
+        return recipe(problem, **chosen, **({} if base is None else {"protocol": base}))
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -116,16 +199,14 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise ArgumentError("--set", "KEY=VALUE", f"{text!r}")
         if name in settings:
             raise ArgumentError("--set", "each key once", f"{name} twice")
-        try:
-            settings[name] = _value(value)
-        except RecursionError:
-            raise ArgumentError(name, "fewer brackets", f"{value:.80}…") from None
+        settings[name] = _value(value)
     return settings
 
 
 def _value(text: str) -> Any:
-    for read in (json.loads, _number, lambda text: [_number(part) for part in text.split(",")]):
-        with suppress(ValueError):
+    readers = (json.loads, _number, lambda text: [_number(part) for part in text.split(",")])
+    for read in readers:
+        with suppress(ValueError, RecursionError):
             return read(text)
     return text
 
@@ -135,63 +216,3 @@ def _number(text: str) -> int | float:
     with suppress(ValueError):
         return int(text)
     return float(text)
-
-
-# The choice of a protocol
-
-
-def load_protocol(path: str) -> replan.Protocol:
-    """Return the protocol in the file of `--protocol`."""
-    with renamed({"path": "--protocol"}):
-        return replan.Protocol.load(path)
-
-
-def protocol_options(command: _C) -> _C:
-    """Add `--strategy`, `--set` and `--protocol`, from which `chosen_protocol` makes a protocol."""
-    for option in (
-        click.option(
-            "--protocol",
-            type=click.Path(),
-            help="A protocol file (.json, .csv), instead of a strategy or for it to work on.",
-        ),
-        settings_option(
-            "A setting of the strategy, such as focus=7 or shares=0.2,0.8; repeat for more."
-        ),
-        click.option("--strategy", metavar="NAME", cls=OneOf, words="replan.strategies:STRATEGIES"),
-    ):
-        command = option(command)
-    return command
-
-
-def chosen_protocol(
-    problem: replan.Problem, strategy: str | None, settings: Sequence[str], protocol: str | None
-) -> replan.Protocol:
-    """Return the protocol that the options ask for."""
-    from replan import check
-    from replan.strategies._arguments import arguments, settings_of
-
-    given = None if protocol is None else load_protocol(protocol)
-    if strategy is None:
-        if settings:
-            raise ValueError(f"`--set` goes with `--strategy`, got {settings[0]!r} without one")
-        if given is None:
-            raise ValueError("`--strategy` or `--protocol` is missing, expects one of them")
-        return given
-    known = replan.strategies.STRATEGIES
-    recipe = known[check.one_of("--strategy", strategy, known)]
-    if given is not None and "protocol" not in inspect.signature(recipe).parameters:
-        raise ValueError(
-            f"`--protocol` does not go with `--strategy {strategy}`: expects one of them"
-        )
-    keys = settings_of(recipe)
-    with renamed({name: f"--set {name}" for name in keys}):
-        values = parse_settings(settings)
-        for name in values:
-            if name not in keys:
-                raise ArgumentError(
-                    "--set",
-                    f"KEY=VALUE with a key of {strategy} ({', '.join(keys)})",
-                    f"the key {name!r}",
-                )
-        chosen = arguments(recipe, values, problem.model.tasks)
-        return recipe(problem, **chosen, **({} if given is None else {"protocol": given}))

@@ -1,4 +1,4 @@
-"""replan compare: all strategies side by side."""
+"""replan compare: strategies side by side, and the optimum beside them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._options import (
-    PICTURES,
-    Command,
-    OneOf,
-    json_output,
-    load_problem,
-    output,
-    problem_file,
-    say_written,
-    write_json,
-)
+from replan.cli._options import Command, OneOf, load_problem, outputs, problem_file, show
 
 
 @click.command("compare", cls=Command)
@@ -30,26 +20,23 @@ from replan.cli._options import (
     cls=OneOf,
     words="replan.strategies:STRATEGIES",
 )
-@output(
-    "--plot",
-    PICTURES,
-    "The picture (.png, .pdf, .svg); by default FILE-compare.png in this folder.",
+@click.option(
+    "--optimum",
+    is_flag=True,
+    help="Solve the problem too, at the given learning rate and with the rate free.",
 )
-@json_output
-@output("--csv", [".csv"], "Write the table.")
+@outputs(csv="the table", plot="Draw the protocols; by default FILE-compare.png in this folder")
 def command(
-    file: Path,
-    strategies: tuple[str, ...],
-    plot: Path | None,
-    json: Path | None,
-    csv: Path | None,
+    file: Path, strategies: tuple[str, ...], optimum: bool, plot: Path | None, **paths: Path | None
 ) -> None:
     """Show strategies on a problem in a table and a picture.
 
-    All of them, or those given by --strategy. The best comes first.
+    All of them, or those given by --strategy, best first. Strategies that set the learning rate are
+    a group of their own: compare like with like.
 
     \b
     Examples:
+      replan compare problem.toml --optimum
       replan compare problem.toml --plot compare.pdf --csv compare.csv
       replan compare problem.toml --strategy interleaved --strategy no-replay
     """
@@ -57,14 +44,8 @@ def command(
 
     problem, sections = load_problem(file)
     picture = plot or files.output("--plot", f"{file.stem}-compare.png")
-    result = replan.compare(problem, strategies=strategies or None, progress=True)
-    if json is not None:
-        write_json(json, result.to_dict(), sections, strategy=strategies)
-    if csv is not None:
-        result.save(csv)
-    click.echo(result)
+    result = replan.compare(problem, strategies or None, optimum=optimum, progress=True)
+    paths["plot"] = picture if result.runs else None
+    show(result, sections, paths, strategy=strategies, optimum=optimum)
     if not result.runs:
-        say_written(json, csv)
         raise replan.IntegrationError("no strategy has a learning curve: try a smaller `lr`")
-    result.plot(picture)
-    say_written(json, csv, picture)

@@ -10,14 +10,11 @@ import replan
 from replan.cli._options import (
     Command,
     chosen_protocol,
-    csv_output,
-    json_output,
     load_problem,
-    plot_output,
+    outputs,
     problem_file,
     protocol_options,
-    say_written,
-    write_json,
+    show,
 )
 from replan.errors import ArgumentError
 
@@ -27,9 +24,7 @@ from replan.errors import ArgumentError
 @protocol_options
 @click.option("--at", metavar="T1,T2,…", help="Also give the losses at these times.")
 @click.option("--rtol", default=1e-9, show_default=True, help="Relative accuracy of the losses.")
-@json_output
-@csv_output
-@plot_output
+@outputs(csv="the curves", plot="Draw the curves")
 def command(
     file: Path,
     strategy: str | None,
@@ -37,9 +32,7 @@ def command(
     protocol: str | None,
     at: str | None,
     rtol: float,
-    json: Path | None,
-    csv: Path | None,
-    plot: Path | None,
+    **paths: Path | None,
 ) -> None:
     """Compute the exact learning curves of a strategy or a protocol.
 
@@ -55,20 +48,13 @@ def command(
     times = [] if at is None else _times(at, problem.duration)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
-    result = run.to_dict()
-    if run.status == "ok":
-        click.echo(run)
-        if times:
-            result |= {"at": times, "losses_at": run.losses_at(times).tolist()}
-    for time, losses in zip(times, result.get("losses_at", []), strict=False):
+    content = run.to_dict()
+    if run.status == "ok" and times:
+        content |= {"at": times, "losses_at": run.losses_at(times).tolist()}
+    options = {"strategy": strategy, "set": settings, "protocol": protocol}
+    show(run, sections, paths, content, ok=run.status == "ok", **options)
+    for time, losses in zip(times, content.get("losses_at", []), strict=False):
         click.echo(f"losses at {time:g}: " + ", ".join(f"{loss:.6g}" for loss in losses))
-    if json is not None:
-        write_json(json, result, sections, strategy=strategy, set=settings, protocol=protocol)
-    if csv is not None:
-        run.save(csv)
-    if plot is not None:
-        run.plot(plot)
-    say_written(json, csv, plot)
     if run.status != "ok":
         raise replan.IntegrationError(run.advice)
 

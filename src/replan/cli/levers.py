@@ -10,54 +10,33 @@ from typing import Any
 import click
 
 import replan
-from replan.cli._options import (
-    PICTURES,
-    Command,
-    json_output,
-    load_problem,
-    output,
-    problem_file,
-    say_written,
-    write_json,
-)
+from replan.cli._options import Command, load_problem, outputs, problem_file, show
+from replan.errors import ArgumentError
 
 
 @click.command("levers", cls=Command)
 @problem_file
 @click.option(
     "--seeds",
-    type=int,
     default=1,
     show_default=True,
     help="How many initialisations: the seed in [start] of FILE, and those after it.",
 )
 @click.option(
     "--tolerance",
-    type=float,
     default=1e-4,
     show_default=True,
     help="How much may be left to gain, as a fraction of what the controls can change.",
 )
-@output(
-    "--plot",
-    PICTURES,
-    "The picture (.png, .pdf, .svg); by default FILE-levers.png in this folder.",
-)
-@json_output
-@output("--csv", [".csv"], "Write the table.")
+@outputs(csv="the table", plot="Draw the savings; by default FILE-levers.png in this folder")
 def command(
-    file: Path,
-    seeds: int,
-    tolerance: float,
-    plot: Path | None,
-    json: Path | None,
-    csv: Path | None,
+    file: Path, seeds: int, tolerance: float, plot: Path | None, **paths: Path | None
 ) -> None:
     """Show what each thing that can be controlled is worth.
 
-    The best loss with nothing controlled, with constant shares, one constant rate, shares over
-    time, a rate curve, rate curves for all tasks, each other knob, and all of these; what each
-    lever buys alone, and what it adds when all others are used.
+    The baseline has equal shares at the given rate. Each lever (constant shares, shares over time,
+    one constant rate, a rate curve, one curve for each task, every other knob) is solved alone, to
+    see what it saves, and left out of all, to see what it adds.
 
     \b
     Examples:
@@ -70,27 +49,18 @@ def command(
     problem, sections = load_problem(file)
     problems = [problem]
     if seeds > 1:
-        problems += map(replan.Problem.from_dict, _seeded(file, sections, seeds))
+        problems += map(replan.Problem.from_dict, _seeded(sections, seeds))
     picture = plot or files.output("--plot", f"{file.stem}-levers.png")
     result = replan.levers(problems, tolerance=tolerance, progress=True)
-    if json is not None:
-        write_json(json, result.to_dict(), sections, seeds=seeds, tolerance=tolerance)
-    if csv is not None:
-        result.save(csv)
-    click.echo(result)
-    result.plot(picture)
-    say_written(json, csv, picture)
+    show(result, sections, {**paths, "plot": picture}, seeds=seeds, tolerance=tolerance)
 
 
-def _seeded(file: Path, sections: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
+def _seeded(sections: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
     """Yield the sections with the seeds after the one in `[start]`, until there are `count`."""
-    start = sections["start"]
-    tables = [key for key, value in start.items() if isinstance(value, dict) and "seed" in value]
+    tables = [key for key, x in sections["start"].items() if isinstance(x, dict) and "seed" in x]
     if len(tables) != 1:
-        raise ValueError(
-            "`--seeds` expects a seed in the section [start], such as pretrain = { seed = 0 }, "
-            f"which {file} does not have"
-        )
+        expected = "1 where [start] has no seed, such as pretrain = { seed = 0 }"
+        raise ArgumentError("--seeds", expected, f"{count}")
     for more in range(1, count):
         content = deepcopy(sections)
         content["start"][tables[0]]["seed"] += more

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-import replan
 from replan.cli._options import Command, OneOf
 from replan.errors import ArgumentError
 
@@ -25,13 +24,11 @@ def command(file: Path, kind: str | None) -> None:
       replan --import linear.py new linear.toml --kind linear
     """
     from replan import files
+    from replan.problem.example import example
 
-    if not file.parent.is_dir():
-        raise ArgumentError("FILE", "a file in a folder that exists", f"'{file}'")
-    text = replan.problem.example() if kind is None else replan.problem.example(kind)
-    try:
-        files.create(file, text.encode())
-    except FileExistsError:
-        raise ArgumentError("FILE", "a new file", f"'{file}', which exists") from None
+    if file.exists():
+        raise ArgumentError("FILE", "a new file", f"'{file}', which exists")
+    text = example() if kind is None else example(kind)
+    files.write(files.output("FILE", file), text.encode())
     name = click.format_filename(file)
     click.echo(f"wrote {name}; next: replan compare {name}")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from replan import check, files
+from replan import check, files, report
 from replan.check import Floats
 from replan.control._solve import solve
 from replan.control.ablation import Ablation, Freedoms
 from replan.control.plan import Certificate, Plan
 from replan.control.relax import TOLERANCE, Relax
+from replan.curves import evaluate
 from replan.errors import ArgumentError
 from replan.problem import Problem
 from replan.progress import Meter, Progress, Watch
 from replan.protocol import Protocol
-from replan.trajectory import evaluate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _RANDOM_STARTS = 2  # where no rate is free; else the solutions of poorer levers are enough
-_ALONE, _LAST = "#0072B2", "#E69F00"  # colours of what a lever buys alone, and on top of all others
-_WORDS = {
-    "nothing": "equal shares",
-    "share": "constant shares",
-    "rate": "one constant {rate}",
-    "timing": "shares over time",
-    "curve": "one {rate} curve",
-    "rates": "constant shares, {rate} curves",
-    "all": "all of these over time",
-}
 
 
 class Lever(NamedTuple):
@@ -139,57 +129,10 @@ class Levers:
         return f"Levers({losses})"
 
     def __str__(self) -> str:
-        several, losses, width = len(self.problems) > 1, self.losses, max(map(len, self.names))
-        head = f"{'lever':<{width}} {'loss':>9}  {'alone':>{self._wide}}  {'on top':>{self._wide}}"
-        lines = [f"medians of {len(self.problems)} starts, quartiles in brackets"] * several
-        lines.append(f"{head}  what is controlled")
-        for name in self.names:
-            lines.append(
-                f"{name:<{width}} {np.median(losses[name]):>9.4g}  {self._gain_text(name)}  "
-                f"{self._addition_text(name)}  {self._what(name)}"
-            )
-        return "\n".join([*lines, *self._sentences()])
+        return report.levers_text(self)
 
-    @property
-    def _wide(self) -> int:
-        return 16 if len(self.problems) > 1 else 7
-
-    def _gain_text(self, name: str) -> str:
-        return f"{'' if name == 'nothing' else _percent(self.gains[name]):>{self._wide}}"
-
-    def _addition_text(self, name: str) -> str:
-        found = self.additions.get(name)
-        return f"{'' if found is None else _percent(found):>{self._wide}}"
-
-    def _what(self, name: str) -> str:
-        knobs = self.problems[0].model.knobs
-        rate = next((knob.name for knob in knobs if knob.rate), "rate")
-        return _WORDS.get(name, f"{name} over time").format(rate=rate)
-
-    def _sentences(self) -> list[str]:
-        """Return what stands below the table: what its numbers mean, and how far they hold."""
-        lines = ["alone: how far below nothing; on top: how far all lie below all but this lever"]
-        if "timing" in self.rest[0]:
-            early = _part(self.losses["share"], self.losses["timing"])
-            late = self.additions["timing"]
-            lines.append(
-                f"shares over time against constant ones: {_percent(early)}, "
-                f"with all else {_percent(late)}"
-            )
-        found = self._found()
-        left = max(_relative(x.certificate.pmp_residual, x.loss) for _, x in found)
-        lines.append(f"left to gain, to first order: at most {left:.1e} of a loss")
-        gaps = [_relative(x.certificate.integrality_gap or 0.0, x.loss) for _, x in found]
-        if max(gaps) > 0:
-            lines.append(f"one task per step instead of mixtures costs at most {max(gaps):.1e}")
-        poor = {f"{name} ({x.status})" for name, x in found if x.status != "converged"}
-        lines += [f"not converged: {', '.join(sorted(poor))}"] * bool(poor)
-        return [*lines, *self.notes]
-
-    def _found(self) -> list[tuple[str, Lever]]:
-        """Return all that was solved for, by name."""
-        alone = [item for one in self.alone for item in one.items()]
-        return alone + [(f"without {name}", x) for one in self.rest for name, x in one.items()]
+    def _repr_html_(self) -> str:
+        return report.levers_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types; see docs/levers.md."""
@@ -222,71 +165,14 @@ class Levers:
     def plot(
         self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
     ) -> Figure | None:
-        """Draw the loss of every lever, and what it buys alone and on top of all others.
+        """Draw the loss of every lever, and what it saves alone and on top of all others.
 
         Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given. With two `axes`, for losses and gains, draw there and return nothing.
+        .pdf, .svg) is given. With two `axes`, for losses and savings, draw there and return None.
         """
-        from replan._common import plotting
+        from replan import plot
 
-        if axes is not None:
-            self._draw(*plotting.panels(path, axes, ("losses", "gains")).values())
-            return None
-        height = 1.1 + 0.42 * len(self.names)
-        with plotting.figure(path, width=7.8, height=height) as figure:
-            losses, gains = figure.subplots(1, 2, width_ratios=[2, 3])
-            self._draw(losses, gains)
-            plotting.legend_above(figure, gains.get_legend_handles_labels()[0])
-        return figure
-
-    def _draw(self, losses: Axes, gains: Axes) -> None:
-        from replan._common import plotting
-
-        rows = {name: len(self.names) - 1 - i for i, name in enumerate(self.names)}
-        zero = plotting.log_scale(losses, np.concatenate(list(self.losses.values())))
-        for name, values in self.losses.items():
-            low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
-            losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
-            losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
-        losses.set_xlabel("loss with this lever alone")
-        losses.set_yticks(list(rows.values()), [f"{name}\n({self._what(name)})" for name in rows])
-        for shift, colour, label, found in (
-            (0.19, _ALONE, "alone: below nothing", self.gains),
-            (-0.19, _LAST, "on top: below all others", self.additions),
-        ):
-            shown = [name for name in rows if name in found and name != "nothing"]
-            parts = np.array(
-                [np.quantile(100 * found[name], [0.25, 0.5, 0.75]) for name in shown]
-            ).reshape(-1, 3)
-            places = np.array([rows[name] for name in shown]) + shift
-            gains.barh(places, parts[:, 1], height=0.36, color=colour, label=label)
-            if len(self.problems) > 1:
-                gains.hlines(places, parts[:, 0], parts[:, 2], color="black", linewidth=1.0)
-        gains.set_yticks(list(rows.values()), [""] * len(rows))
-        gains.set(xlabel="loss saved, %", xlim=(0, None))
-        for one in (losses, gains):
-            one.set_ylim(-0.5, len(rows) - 0.5)
-            one.tick_params(left=False)
-            one.grid(axis="y", color="0.9", linewidth=0.8)
-            one.set_axisbelow(True)
-
-    def _repr_html_(self) -> str:
-        from replan._common import html
-
-        rows = [
-            [
-                name,
-                float(np.median(self.losses[name])),
-                self._gain_text(name).strip(),
-                self._addition_text(name).strip(),
-                self._what(name),
-            ]
-            for name in self.names
-        ]
-        header = ["lever", "loss", "alone", "on top", "what is controlled"]
-        several = f"Medians of {len(self.problems)} starts" * (len(self.problems) > 1)
-        sentences = "\n".join(self._sentences())
-        return html.block(html.text(several), html.table(header, rows), html.text(sentences))
+        return plot.levers(self, path, axes)
 
 
 def levers(
@@ -435,13 +321,3 @@ def _quartiles(values: Floats) -> dict[str, float]:
 def _part(before: Floats, after: Floats) -> Floats:
     """Return by how much losses fall, as parts of what they were."""
     return np.asarray((before - after) / np.maximum(np.abs(before), 1e-300))
-
-
-def _relative(amount: float, loss: float) -> float:
-    return amount / max(abs(loss), 1e-300)
-
-
-def _percent(parts: Floats) -> str:
-    """Return the median of parts in percent, with quartiles where there are several."""
-    low, middle, high = (100 * np.quantile(parts, level) for level in (0.25, 0.5, 0.75))
-    return f"{middle:.1f} %" + (f" ({low:.0f}-{high:.0f})" if parts.size > 1 else "")

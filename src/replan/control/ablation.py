@@ -159,7 +159,7 @@ class Ablation:
         grid = [*even, *np.geomspace(slow, high, _SLOW_SCAN), self.base.knobs[self._rate]]
         with suppress(IntegrationError):  # the problem's own rate is a start, too
             problem = self.problem(frozenset(["rate"]))
-            return [grid_search(problem, constant_lr, lr=grid, protocol=self.protocol).protocol]
+            return [grid_search(problem, constant_lr, lr=grid, protocol=self.protocol)]
         return []
 
 

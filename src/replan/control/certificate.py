@@ -11,10 +11,10 @@ from replan.control.relax import TOLERANCE
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.search import Search
 from replan.control.solver import Solver
+from replan.curves import Trajectory, evaluate
 from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.trajectory import Trajectory, evaluate
 
 _RELAXED_RTOL = 1e-7  # of the relaxed plan's curves, whose knobs change at every step
 _FALLBACK_RTOLS = (1e-5, 1e-3)  # where a learning rate is too large for a better accuracy

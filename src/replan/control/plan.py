@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan import files
+from replan import files, report
 from replan.check import Floats
+from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, in_file
 from replan.models import Model
 from replan.problem import Problem
 from replan.protocol import Protocol
-from replan.trajectory import Trajectory, evaluate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,70 +242,18 @@ class Plan:
 
         Return the figure, and write it if a `path` is given; `axes` as in `Trajectory.plot`.
         """
-        return self.trajectory.plot(path, axes=axes)
+        from replan import plot
 
-    def _repr_html_(self) -> str:
-        from replan._common import html
-
-        known = {name.replace("_", " "): value for name, value in asdict(self.certificate).items()}
-        return html.block(
-            html.text(f"Plan: {self.trajectory.name} {self.loss:.6g}, {self.status}"),
-            html.text(self.advice),
-            html.colour_bar(self.protocol),
-            html.text("; ".join([*self.phases, *self.targets])),
-            html.side_by_side(
-                html.final_losses(self.trajectory), html.table(["certificate", ""], known.items())
-            ),
-        )
+        return plot.trajectory(self.trajectory, path, axes)
 
     def __repr__(self) -> str:
         return f"Plan(loss={self.loss:.6g}, status={self.status!r})"
 
     def __str__(self) -> str:
-        c, s = self.certificate, self.statistics
-        lines = [
-            f"{self.trajectory.name} {c.value:.6g} ({self.trajectory.losses_text})",
-            *self.trajectory.members_text,
-            *self._parts_text(),
-            *([self.trajectory.transfer.text] if self.trajectory.transfer else []),
-            f"phases: {'; '.join(self.phases)}",
-            *self.targets,
-            ", ".join(
-                [
-                    *self.protocol.knob_texts,
-                    f"{c.switches} switch{'' if c.switches == 1 else 'es'}",
-                ]
-            ),
-            "relaxed problem not solved"
-            if c.relaxed_value is None or c.integrality_gap is None
-            else f"relaxed loss {c.relaxed_value:.6g}, "
-            f"integrality gap {_part(c.integrality_gap, c)}",
-            f"Pontryagin residual {_part(c.pmp_residual, c)}, "
-            f"discretisation error {_part(c.discretisation_error, c)}",
-            (f"{c.scope} optimum, " if self.status == "converged" else "best found, ")
-            + self.status
-            + (
-                f"; spread of {s['starts']} starts {c.multistart_spread:.2g}" if s["starts"] else ""
-            ),
-            f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs, "
-            f"{s['seconds']:.2f} s",
-        ]
-        return "\n".join(lines + [self.advice] * bool(self.advice))
+        return report.plan_text(self)
 
-    def _parts_text(self) -> list[str]:
-        goal, running, targets = self.trajectory.parts.values()
-        without = np.all(self.problem.objective.targets == np.inf)
-        if without and not np.any(self.problem.objective.running):
-            return []
-        what = (
-            "final losses"
-            if self.problem.objective.goal == "final"
-            else self.problem.objective.words
-        )
-        return [
-            f"made up of {what} {goal:.4g}, running costs {running:.4g} and penalties for targets "
-            f"{targets:.4g}"
-        ]
+    def _repr_html_(self) -> str:
+        return report.plan_html(self)
 
 
 def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:
@@ -317,9 +265,3 @@ def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:
 def _parts(shares: Floats, names: Sequence[str]) -> str:
     some = [(name, share) for name, share in zip(names, shares, strict=True) if share >= 0.005]
     return ", ".join(f"{name} {share:.0%}" for name, share in some)
-
-
-def _part(amount: float, certificate: Certificate) -> str:
-    """Return an amount with its size relative to the value."""
-    size = abs(certificate.value)
-    return f"{amount:.2g} ({amount / size:.1e} of the loss)" if size else f"{amount:.2g}"

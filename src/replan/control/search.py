@@ -14,6 +14,7 @@ from replan.control.relaxed_controls import RelaxedControls
 from replan.control.solver import Descent
 from replan.control.starts import accepted, reference_controls, start_protocols
 from replan.core.projection import project
+from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import RTOL
 from replan.problem import Problem
@@ -21,7 +22,6 @@ from replan.problem.discrete import allows, nearest
 from replan.progress import Meter
 from replan.protocol import Protocol
 from replan.strategies import interleaved
-from replan.trajectory import evaluate
 
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
 _TYPICAL = 0.25  # the quantile of worse starts that stands for what is reached without a search

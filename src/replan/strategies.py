@@ -1,29 +1,186 @@
 """Strategies: recipes that make a protocol from a problem without optimising it.
 
-Each is called with a problem alone, or with settings of its own too. Tasks count from 0. Those that
-are away leave their shares to the others, in proportion; to all others alike if these have none.
+Each is called with a problem alone, or with its settings too. Tasks count from 0. Shares of
+unavailable tasks are redistributed proportionally, or equally where the available ones have none.
+
+Examples:
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+    >>> protocol = replan.strategies.focus_then_replay(problem)
+    >>> print(protocol)
+    Protocol: 20 units in 51 steps, task 1 26.3%, task 2 73.7%, learning rate 1
+             0 to 9.464    task 2
+         9.464 to 20       0.5 task 1 + 0.5 task 2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import update_wrapper
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints, Task
+from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
-from replan.strategies._strategy import Strategy, UnfitError, main_rate, strategy
-from replan.trajectory import Trajectory, evaluate
+from replan.schema import task_from_one
+
+__all__ = [
+    "STRATEGIES",
+    "Strategy",
+    "Task",
+    "UnfitError",
+    "alternating",
+    "constant_lr",
+    "exponential_lr",
+    "focus_then_replay",
+    "grid_search",
+    "interleaved",
+    "no_replay",
+    "one_task",
+    "power_law_lr",
+    "random_order",
+    "sequential",
+    "shuffled",
+    "strategy",
+]
+
+Recipe = Callable[..., Protocol]
 
 _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
+
+# The registry
+
+STRATEGIES: dict[str, Strategy] = {}
+"""The strategies by name: those that `compare` and `solve` try.
+
+Examples:
+    >>> sorted(replan.strategies.STRATEGIES)[:4]
+    ['alternating', 'constant-lr', 'exponential-lr', 'focus-then-replay']
+"""
+
+
+class UnfitError(ArgumentError):
+    """A strategy that makes no sense for the problem.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.fresh(), duration=5.0, steps=20, arrivals=[0, 2])
+        >>> try:
+        ...     replan.strategies.one_task(problem, task=1)
+        ... except replan.strategies.UnfitError as error:
+        ...     print(error)
+        `task` must be available throughout, got task 2
+    """
+
+
+class Strategy:
+    """A recipe that makes a protocol for a problem; call it with a problem and its settings.
+
+    name: on the command line. turns: the knobs that it sets, such as ("lr",); "rate" stands for the
+    model's first learning rate. The problem sets the others. A strategy that turns a knob takes
+    `protocol`, whose shares it keeps, and `progress`.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> recipe = replan.strategies.STRATEGIES["no-replay"]
+        >>> recipe.name, recipe.turns
+        ('no-replay', ())
+        >>> recipe(problem).mean_shares
+        array([0., 1.])
+    """
+
+    def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
+        check.items("turns", turns, "names")
+        _check(recipe, ("protocol", "progress") if turns else ())
+        update_wrapper(self, recipe)
+        self.recipe, self.turns = recipe, turns
+        self.name = recipe.__name__.replace("_", "-")
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a user wrote it: an error in it is then reported, and does not end a command."""
+        return not self.recipe.__module__.startswith("replan.")
+
+    def turned(self, problem: Problem) -> set[str]:
+        """Return the names of the knobs of `problem` that it sets."""
+        return {main_rate(problem) or name if name == "rate" else name for name in self.turns}
+
+    def __call__(self, problem: Any, **settings: Any) -> Protocol:
+        """Return the protocol for a problem, checked against it."""
+        check.instance("problem", problem, Problem, "a Problem")
+        return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
+
+    def __repr__(self) -> str:
+        return f"Strategy({self.name})"
+
+
+def main_rate(problem: Problem) -> str | None:
+    """Return the name of the model's first learning rate, if it has one."""
+    return next((knob.name for knob in problem.model.knobs if knob.rate), None)
+
+
+@overload
+def strategy(recipe: Recipe) -> Strategy: ...
+
+
+@overload
+def strategy(*, turns: tuple[str, ...]) -> Callable[[Recipe], Strategy]: ...
+
+
+def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> Any:
+    """Decorate a function to make it a strategy and add it to `STRATEGIES`.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> @replan.strategies.strategy
+        ... def halves(problem, *, part: float = 0.5):
+        ...     return replan.Protocol.from_segments(
+        ...         [(part * problem.duration, 1), ((1 - part) * problem.duration, 0)], tasks=2
+        ...     )
+        >>> list(replan.compare(problem, strategies=["halves"]).runs)
+        ['halves']
+    """
+    if recipe is None:
+        return lambda recipe: _add(Strategy(recipe, turns))
+    return _add(Strategy(recipe, turns))
+
+
+def _check(recipe: Any, needs: tuple[str, ...]) -> None:
+    """Refuse a recipe that cannot be called with a problem alone, or lacks a setting it needs."""
+    if not inspect.isfunction(recipe):
+        raise ArgumentError("recipe", "a function", check.show(recipe))
+    signature = inspect.signature(recipe)
+    try:
+        signature.bind("a problem", **dict.fromkeys(needs))
+    except TypeError as error:
+        also = f", with the settings {' and '.join(needs)}," if needs else ""
+        raise ArgumentError(
+            "recipe",
+            f"a function{also} that can be called with a problem alone",
+            f"{recipe.__name__}{signature}: {error}",
+        ) from None
+
+
+def _add(new: Strategy) -> Strategy:
+    old = STRATEGIES.get(new.name, new).recipe
+    if (old.__module__, old.__qualname__) != (new.recipe.__module__, new.recipe.__qualname__):
+        taken = f"{check.show(new.name)}, which {old.__module__} has defined"
+        raise ArgumentError("strategy", "a new name", taken)
+    STRATEGIES[new.name] = new
+    return new
 
 
 # Which task
@@ -31,7 +188,7 @@ _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that nee
 
 @strategy
 def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
-    """Train on one task alone, by default the first; it must be there throughout.
+    """Train on one task alone, by default the first; it must be available throughout.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -42,17 +199,15 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     chosen = _task(problem, "task", task)
     presence = problem.availability
     if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
-        raise UnfitError(
-            f"`task` expects one that is there throughout, got {problem.model.task_names[chosen]}"
-        )
+        raise UnfitError("task", "available throughout", problem.model.task_names[chosen])
     return _sequence(problem, np.full(problem.steps, chosen))
 
 
 @strategy
 def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
-    """Train on the new task alone: by default, of those there, the one that arrived last.
+    """Train on the new task alone: by default the available one that arrived last.
 
-    Of several that arrived together, the last of them is new.
+    Of several that arrived together, the last counts as new.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -67,7 +222,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
 
 @strategy
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
-    """Mix the tasks sample by sample in fixed shares (T,), by default equal ones.
+    """Mix the tasks sample by sample in fixed shares (T,), by default equal.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -75,7 +230,7 @@ def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protoco
         >>> replan.strategies.interleaved(problem, shares=[0.2, 0.8]).mean_shares
         array([0.2, 0.8])
     """
-    return _among(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
+    return _mixed(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
 
 
 @strategy
@@ -89,19 +244,19 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
         array([0, 1, 0, 1, 0, 1])
     """
     cycle = _order(problem, order)
-    rows, at = np.zeros((problem.steps, problem.model.tasks)), 0
-    for row, there in zip(rows, problem.step_limits.available, strict=True):
-        turns = [cycle[(at + i) % len(cycle)] for i in range(len(cycle))]
-        passed = next((i for i, task in enumerate(turns) if there[task]), None)
-        if passed is not None:
-            row[turns[passed]] = 1.0
-            at += passed + 1
-    return _among(problem, rows)
+    rows, turn = np.zeros((problem.steps, problem.model.tasks)), 0
+    for row, available in zip(rows, problem.step_limits.available, strict=True):
+        upcoming = [cycle[(turn + i) % len(cycle)] for i in range(len(cycle))]
+        skipped = next((i for i, task in enumerate(upcoming) if available[task]), None)
+        if skipped is not None:
+            row[upcoming[skipped]] = 1.0
+            turn += skipped + 1
+    return _mixed(problem, rows)
 
 
 @strategy
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
-    """Draw every step's task at random with the given shares (T,), by default equal ones.
+    """Draw every step's task at random with the given shares (T,), by default equal.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -119,7 +274,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
 def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Train on one task after another in blocks of equal length (by default all tasks).
 
-    Where tasks arrive, those that do so together divide the time until the next arrival among them.
+    Where tasks arrive, those that arrive together divide the time until the next arrival.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -147,11 +302,11 @@ def focus_then_replay(
     new_task: Task | None = None,
     shares: ArrayLike | None = None,
 ) -> Protocol:
-    """Train on the new task alone (the last), then mix the tasks in fixed shares (equal ones).
+    """Train on the new task alone (the last), then mix the tasks in fixed (equal) shares.
 
     `focus` is the length of the first phase; by default it ends when the loss of the new task
-    meets the largest loss of the others, or never if they do not meet. (The rule that the paper
-    uses on real data.) It applies at every arrival anew, to the newest task and the others there.
+    meets the largest loss of the others, or never if they do not meet. (The paper's rule on real
+    data.) It starts anew at every arrival, with the newest and the other available tasks.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -167,18 +322,19 @@ def focus_then_replay(
         if len(new) > 1:
             raise ArgumentError(
                 "new_task",
-                "None where tasks arrive: each is new when it does",
+                "None where tasks arrive, as each is new when it does",
                 check.show(new_task),
             )
         new = [_task(problem, "new_task", new_task)]
     if problem.model.loss_names != problem.model.task_names:
         raise UnfitError(
-            "`problem` expects a model with a loss for each task, without which focus-then-replay "
-            f"does not know how long to focus, got the losses {', '.join(problem.model.loss_names)}"
+            "problem",
+            "one with a loss for each task, which say how long to focus",
+            f"the losses {', '.join(problem.model.loss_names)}",
         )
-    revision = tuple(_shares(problem, shares).tolist())
+    revision = _shares(problem, shares).tolist()
     if focus is None:
-        return _focused(problem, new, _meeting_times(problem, tuple(new), revision), revision)
+        return _focused(problem, new, _meeting_times(problem, new, revision), revision)
     focus = check.number("focus", focus, at_least=0, at_most=problem.duration)
     return _focused(problem, new, [focus] * len(new), revision)
 
@@ -189,10 +345,9 @@ def shuffled(
 ) -> Protocol:
     """Put the steps of a protocol (by default `focus_then_replay`) in random order.
 
-    Every step keeps its shares, knobs and length. Steps stay within the time in which the same
-    tasks are there. Steps that begin before `after` stay
-    where they are: an optimum with its focus phase kept is the paper's pseudo-optimal strategy
-    (Fig. 3), here "optimal, revision shuffled".
+    Every step keeps its shares, knobs and length, and stays between the same arrivals and
+    departures. Steps that begin before `after` stay in place: an optimum with its focus phase kept
+    is the paper's pseudo-optimal strategy (Fig. 3), here "optimal, revision shuffled".
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -209,9 +364,9 @@ def shuffled(
     first = int(np.searchsorted(base.edges[:-1], after * (1 - 1e-12)))
     rng = np.random.default_rng(check.integer("seed", seed))
     order = np.arange(base.steps)
-    stretch = np.searchsorted(changes, (base.edges[1:] + base.edges[:-1]) / 2)
+    interval = np.searchsorted(changes, (base.edges[1:] + base.edges[:-1]) / 2)
     for i in range(len(changes) + 1):
-        moved = np.flatnonzero((stretch == i) & (order >= first))
+        moved = np.flatnonzero((interval == i) & (order >= first))
         order[moved] = moved[rng.permutation(moved.size)]
     edges = np.concatenate([[0.0], np.cumsum(base.lengths[order])])
     edges[-1] = base.duration
@@ -229,9 +384,9 @@ def constant_lr(
     protocol: Protocol | None = None,
     progress: Watch = False,
 ) -> Protocol:
-    """Train with another constant learning rate, by default the best of a grid.
+    """Train at another constant learning rate, by default the best of a grid.
 
-    The tasks are those of `protocol`, by default `interleaved`.
+    The shares are those of `protocol`, by default `interleaved`.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -241,8 +396,8 @@ def constant_lr(
     """
     if lr is None:
         return grid_search(
-            problem, constant_lr, progress=progress, lr=_lr_grid(problem), protocol=protocol
-        ).protocol
+            problem, constant_lr, progress=progress, lr=lr_grid(problem), protocol=protocol
+        )
     free = problem.control.knobs.get(_rate(problem))
     low, high = (free.low, free.high) if free else (0.0, None)
     lr = check.number("lr", lr, at_least=low, at_most=high)
@@ -260,7 +415,7 @@ def exponential_lr(
 ) -> Protocol:
     """Anneal the learning rate as initial × exp(−α / scale).
 
-    What is not given is found by a grid search. The tasks are those of `protocol`, by default
+    Missing settings are found by a grid search. The shares are those of `protocol`, by default
     `interleaved`. (Paper, Fig. 9)
 
     Examples:
@@ -274,10 +429,10 @@ def exponential_lr(
             problem,
             exponential_lr,
             progress=progress,
-            initial=_lr_grid(problem) if initial is None else [initial],
+            initial=lr_grid(problem) if initial is None else [initial],
             scale=problem.duration * np.geomspace(0.05, 3.2, 13) if scale is None else [scale],
             protocol=protocol,
-        ).protocol
+        )
     initial = check.number("initial", initial, at_least=0)
     scale = check.number("scale", scale, above=0)
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
@@ -294,7 +449,7 @@ def power_law_lr(
 ) -> Protocol:
     """Anneal the learning rate as initial × (1 − α / duration)^exponent.
 
-    What is not given is found by a grid search. The tasks are those of `protocol`, by default
+    Missing settings are found by a grid search. The shares are those of `protocol`, by default
     `interleaved`. (Paper, Fig. 9)
 
     Examples:
@@ -308,88 +463,60 @@ def power_law_lr(
             problem,
             power_law_lr,
             progress=progress,
-            initial=_lr_grid(problem) if initial is None else [initial],
+            initial=lr_grid(problem) if initial is None else [initial],
             exponent=np.geomspace(0.125, 8.0, 13) if exponent is None else [exponent],
             protocol=protocol,
-        ).protocol
+        )
     initial = check.number("initial", initial, at_least=0)
     exponent = check.number("exponent", exponent, at_least=0)
     end = problem.duration
     return _with_lr(problem, protocol, lambda time: initial * (1 - time / end) ** exponent)
 
 
-class GridSearch(NamedTuple):
-    """The best protocol of a grid search, its settings and objective, and all that was tried.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> from replan.strategies import constant_lr, grid_search
-        >>> best = grid_search(problem, constant_lr, lr=[0.5, 1.0, 2.0])
-        >>> best.settings["lr"], len(best.tried)
-        (2.0, 3)
-    """
-
-    protocol: Protocol
-    settings: dict[str, Any]
-    loss: float
-    tried: list[tuple[dict[str, Any], float]]
-
-    def __repr__(self) -> str:
-        return f"GridSearch(loss={self.loss:.6g}, settings={self.settings})"
-
-
 def grid_search(
     problem: Problem, strategy: Strategy, *, progress: Watch = False, **grid: Any
-) -> GridSearch:
+) -> Protocol:
     """Return a strategy's best protocol over all combinations of settings.
 
-    `grid_search(problem, exponential_lr, initial=[1, 2, 5], scale=[5, 10])`: a list or array holds
-    the values to try, anything else is kept as it is. Combinations whose learning curve cannot be
-    computed count as infinitely bad.
+    A list or an array holds the values to try; any other setting is passed on. Combinations whose
+    learning curve cannot be computed count as infinitely bad.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> best = replan.strategies.grid_search(
-        ...     problem, replan.strategies.exponential_lr, initial=[1, 2], scale=[5, 10]
+        ...     problem, replan.strategies.constant_lr, lr=[0.5, 1.0, 2.0]
         ... )
-        >>> best.settings["initial"], best.settings["scale"]
-        (2, 10)
+        >>> best.lr[0]
+        2.0
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.function("strategy", strategy, "a strategy such as `constant_lr`")
-    lists = [
-        list(value)
-        if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim)
-        else [value]
-        for value in grid.values()
-    ]
+    lists = [list(x) if isinstance(x, list | tuple | np.ndarray) else [x] for x in grid.values()]
     for name, values in zip(grid, lists, strict=True):
         if not values:
             raise ArgumentError(name, "at least one value to try", "none")
-    tried = []
     combinations = list(product(*lists))
+    best, lowest = None, np.inf
     with Meter(progress, "grid points", len(combinations)) as meter:
         for combination in combinations:
-            settings = dict(zip(grid, combination, strict=True))
-            protocol = strategy(problem, **settings)
+            protocol = strategy(problem, **dict(zip(grid, combination, strict=True)))
             run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
-            tried.append((settings, run.loss if run.status == "ok" else np.inf))
+            if run.status == "ok" and run.loss < lowest:
+                best, lowest = protocol, run.loss
             meter.advance()
-    settings, loss = min(tried, key=lambda pair: pair[1])
-    if loss == np.inf:
+    if best is None:
         raise IntegrationError(
             "no setting of the grid gave a learning curve: try smaller learning rates"
         )
-    return GridSearch(strategy(problem, **settings), settings, loss, tried)
+    return best
 
 
 # Parts
 
 
-def _among(problem: Problem, shares: Floats) -> Protocol:
-    """Return shares (steps, T) as a protocol; tasks that are away leave theirs to the others."""
+def _mixed(problem: Problem, shares: Floats) -> Protocol:
+    """Return shares (steps, T) as a protocol, those of unavailable tasks redistributed."""
     rows = problem.availability.renormalise(shares, problem.edges)
     return Protocol(rows, problem.duration, **problem.settings)
 
@@ -401,9 +528,9 @@ def _sequence(problem: Problem, tasks: Sequence[int] | Ints) -> Protocol:
 def _segments(
     problem: Problem, segments: Sequence[tuple[float, int | Sequence[float]]]
 ) -> Protocol:
-    """Return segments on the problem's grid; their own ends are edges too.
+    """Return segments on the problem's grid, with their ends as further edges.
 
-    Tasks that are away leave their shares to the others.
+    Shares of unavailable tasks are redistributed.
     """
     whole = Protocol.from_segments(segments, problem.model.tasks, **problem.settings)
     edges = np.append(whole.edges[:-1], problem.duration)  # lengths add up only to rounding
@@ -428,18 +555,16 @@ def _with_lr(
 
 
 def _rate(problem: Problem) -> str:
-    """Return the name of the rate that strategies turn; refuse a model without one."""
+    """Return the name of the model's learning rate; refuse a model without one."""
     rate = main_rate(problem)
     if rate is None:
         knobs = ", ".join(knob.name for knob in problem.model.knobs)
-        raise UnfitError(
-            f"`problem` expects a model with a learning rate, got one with the knobs {knobs}"
-        )
+        raise UnfitError("problem", "one whose model has a learning rate", f"the knobs {knobs}")
     return rate
 
 
-def _lr_grid(problem: Problem) -> Floats:
-    """Learning rates around the problem's, a factor √2 apart, or throughout its range."""
+def lr_grid(problem: Problem) -> Floats:
+    """Return learning rates around the problem's, a factor √2 apart, or throughout its range."""
     rate = _rate(problem)
     free = problem.control.knobs.get(rate)
     low, high = (free.low, free.high) if free else (0.0, 0.0)
@@ -456,9 +581,10 @@ def _arrivals(problem: Problem) -> list[float]:
 def _focused(
     problem: Problem, new: Sequence[int], lengths: Sequence[float], revision: Sequence[float]
 ) -> Protocol:
-    """Return the new task of every arrival alone for its length, at most until the next one.
+    """Return the protocol that trains each new task alone for its length, then all in `revision`.
 
-    Then the shares of the revision, which is all that arrivals without a length have.
+    new: the task of each arrival. lengths: of the first arrivals; the others have no focus phase.
+    A focus phase ends at the next arrival at the latest.
     """
     segments: list[tuple[float, int | Sequence[float]]] = []
     rest = [0.0] * (len(new) - len(lengths))
@@ -469,13 +595,10 @@ def _focused(
     return _segments(problem, [(length, what) for length, what in segments if length > 0])
 
 
-@lru_cache(maxsize=8)
-def _meeting_times(
-    problem: Problem, new: tuple[int, ...], revision: tuple[float, ...]
-) -> tuple[float, ...]:
-    """How long after each arrival the loss of the new task meets the largest of the others there.
+def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[float]) -> list[float]:
+    """Return how long after each arrival the new task's loss meets the largest of the others.
 
-    It is trained alone from its arrival on; where they do not meet, until the next one.
+    The new task is trained alone from its arrival on; where they do not meet, until the next one.
     """
     from scipy.optimize import brentq  # would double the time it takes to import replan
 
@@ -507,13 +630,13 @@ def _meeting_times(
             after = alone if length == end - begin else trained(length)
             start = problem.model.unpack(after.states[-1])
         lengths.append(float(length))
-    return tuple(lengths)
+    return lengths
 
 
 def _evaluate_part(
     problem: Problem, protocol: Protocol, start: Any, begin: float, end: float
 ) -> Trajectory:
-    """Return the learning curves of a protocol between two edges, from where they start then."""
+    """Return the learning curves of a protocol between two edges, from the state there."""
     if (begin, end) == (0.0, problem.duration):
         return evaluate(problem, protocol)
     whole = protocol.split(problem.edges)
@@ -544,3 +667,72 @@ def _shares(problem: Problem, shares: ArrayLike | None) -> Floats:
     return check.simplex_rows(
         "shares", np.full(tasks, 1 / tasks) if shares is None else shares, (tasks,)
     )
+
+
+# Settings as people write them: words, numbers and lists, with tasks from 1
+
+_OTHERS = ("problem", "protocol", "progress")  # arguments that are no settings
+
+
+def settings_of(strategy: Strategy) -> list[str]:
+    """Return the names of a strategy's settings."""
+    return [name for name in inspect.signature(strategy).parameters if name not in _OTHERS]
+
+
+def arguments(strategy: Strategy, settings: Mapping[str, Any], tasks: int) -> dict[str, Any]:
+    """Return settings, whose names are known, converted to what the strategy takes."""
+    parameters = _parameters(strategy)
+    return {
+        name: _argument(name, value, parameters[name], tasks) for name, value in settings.items()
+    }
+
+
+def _parameters(strategy: Strategy) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a strategy, their annotations evaluated where possible."""
+    with suppress(Exception):  # such as names that are imported for type checkers only
+        return inspect.signature(strategy, eval_str=True).parameters
+    return inspect.signature(strategy).parameters
+
+
+_SCALARS = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
+
+
+def _argument(name: str, value: Any, parameter: inspect.Parameter, tasks: int) -> Any:
+    """Return a value as its parameter's annotation, or else its default's type, demands.
+
+    Tasks are converted to count from 0. A parameter that is not annotated and whose default is
+    None takes any value.
+    """
+
+    def task(one: Any) -> int:
+        return task_from_one(name, check.integer(name, one, at_least=1), tasks)
+
+    annotation, default = parameter.annotation, parameter.default
+    if (
+        annotation is parameter.empty
+        or isinstance(annotation, str)
+        or get_origin(annotation) is Literal
+    ):
+        annotation = Any if default is None else type(default)
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    if annotation is Any or (value is None and (NoneType in kinds or default is None)):
+        return value
+    if check.Task in kinds:
+        return task(value)
+    if set(kinds) <= {*_SCALARS, NoneType}:
+        return _scalar(name, value, [kind for kind in kinds if kind is not NoneType])
+    if isinstance(value, str):
+        raise ArgumentError(name, "numbers separated by commas", check.show(value))
+    values = value if isinstance(value, list) else [value]
+    return [task(one) for one in values] if Sequence[check.Task] in kinds else values
+
+
+def _scalar(name: str, value: Any, kinds: list[type]) -> Any:
+    """Return a value of one of the kinds; an integer is a number, too."""
+    if type(value) in kinds and type(value) is not float:
+        return value
+    if float in kinds and type(value) in (int, float):
+        return check.number(name, value)
+    expects = " or ".join(_SCALARS[kind] for kind in kinds)
+    raise ArgumentError(name, expects, check.show(value))

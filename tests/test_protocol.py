@@ -1,3 +1,5 @@
+"""Protocol: operations keep what they promise, files give it back, rounding and samples."""
+
 import json
 
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replan import Protocol
+from replan import ArgumentError, Protocol
 
 
 @st.composite
@@ -44,7 +46,7 @@ def test_from_shares_sequence_and_segments_agree():
 
 
 def test_then_concatenates():
-    a = Protocol.from_sequence([0], tasks=2, duration=1000.0)
+    a = Protocol.from_sequence([0], tasks=2, duration=1000.0, lr=1.0)
     b = Protocol([[0.5, 0.5]] * 2, duration=25.0, lr=[[1.0, 2.0], [3.0, 4.0]])
     both = a.then(b)
     assert both.edges.tolist() == [0, 1000, 1012.5, 1025]
@@ -139,7 +141,7 @@ def test_files_give_back_the_same_protocol(tmp_path_factory, protocol):
 
 
 def test_csv_opens_in_pandas_and_json_says_tasks_from_one(tmp_path):
-    protocol = Protocol.from_sequence([1, 0], tasks=2, duration=3.0)
+    protocol = Protocol.from_sequence([1, 0], tasks=2, duration=3.0, lr=1.0)
     protocol.save(tmp_path / "p.csv")
     table = pd.read_csv(tmp_path / "p.csv")
     assert list(table) == ["start", "end", "share_1", "share_2", "lr"]
@@ -156,67 +158,45 @@ def test_json_without_edges_has_equal_steps(tmp_path):
     assert Protocol.load(path).edges.tolist() == [0, 2, 4]
 
 
-def test_plot_writes_pictures(tmp_path):
-    protocol = Protocol([[0.3, 0.7], [0.9, 0.1]], duration=2.0)
-    for name, head in (("p.png", b"\x89PNG"), ("p.pdf", b"%PDF")):
-        protocol.plot(tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(head)
-
-
-def test_text_fits_a_screen():
-    protocol = Protocol.from_sequence([0, 1] * 100, tasks=2, duration=25.0)
-    lines = str(protocol).splitlines()
-    assert len(lines) < 24
-    assert max(map(len, lines)) <= 80
-    assert "192 more" in lines[-1]
-
-
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "name"),
     [
-        (lambda: Protocol([[0.5, 0.4]], 1.0), "`shares` expects shares that sum to 1, got .* 0.9"),
-        (lambda: Protocol([[1.5, -0.5]], 1.0), "`shares` expects shares of at least 0, got -0.5"),
-        (lambda: Protocol([[np.nan, 1.0]], 1.0), "`shares` expects finite numbers, got nan"),
-        (lambda: Protocol([0.5, 0.5], 1.0), r"`shares` expects .* shape \(steps, T\)"),
-        (lambda: Protocol([[1.0]], -1.0), "`duration` expects a finite number above 0, got -1"),
-        (lambda: Protocol([[1.0]]), "`duration` or `edges`: expects one of the two"),
-        (lambda: Protocol([[1.0]], 1.0, -2.0), "`lr` expects .* at least 0, got -2"),
-        (lambda: Protocol([[1.0]], 1.0, [1.0, 2.0]), r"`lr` expects .* shape \(1,\)"),
-        (lambda: Protocol([[1.0]] * 2, 1.0, [1.0, -2.0]), "`lr` expects learning rates of at"),
-        (lambda: Protocol([[1.0]], edges=[0.0, 0.0]), "`edges` expects increasing times from 0"),
+        (lambda: Protocol([[0.5, 0.4]], 1.0), "shares"),
+        (lambda: Protocol([[1.5, -0.5]], 1.0), "shares"),
+        (lambda: Protocol([[np.nan, 1.0]], 1.0), "shares"),
+        (lambda: Protocol([0.5, 0.5], 1.0), "shares"),
+        (lambda: Protocol([[1.0]], -1.0), "duration"),
+        (lambda: Protocol([[1.0]]), "duration"),
+        (lambda: Protocol([[1.0]], 1.0, lr=-2.0), "lr"),
+        (lambda: Protocol([[1.0]], 1.0, lr=[1.0, 2.0]), "lr"),
+        (lambda: Protocol([[1.0]] * 2, 1.0, lr=[1.0, -2.0]), "lr"),
+        (lambda: Protocol([[1.0]], edges=[0.0, 0.0]), "edges"),
         (
             lambda: Protocol.from_sequence([2], 2, 1.0),
-            "`sequence` expects a task index from 0 to 1",
+            "sequence",
         ),
-        (lambda: Protocol.from_segments([(0.0, 1)], 2), "`segments` expects .* above 0, got 0"),
-        (lambda: Protocol.from_segments([(1.0, 2)], 2), "`segments` expects a task index .* got 2"),
-        (lambda: Protocol.from_segments([(1.0, [1.0])], 2), r"`segments` .* shape \(2,\)"),
-        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "`segments` expects pairs"),
-        (lambda: Protocol.from_segments(5, 2), "`segments` expects a list of"),
-        (lambda: Protocol.from_sequence(3, 2, 1.0), "`sequence` expects a list of tasks, got 3"),
-        (lambda: Protocol([[1.0]], 1.0).then(3), "`other` expects a protocol of 1 tasks, got 3"),
-        (lambda: Protocol([[1.0]], 1.0).deviation(3), "`other` expects a protocol"),
-        (lambda: Protocol([[0.5, 0.5]], 1.0).sequence, "`sequence` .* call `round` first"),
-        (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "`order` expects one of spread"),
-        (lambda: Protocol([[1.0]], 1.0).save("p.txt"), "`path` .* ends in .json or .csv"),
+        (lambda: Protocol.from_segments([(0.0, 1)], 2), "segments"),
+        (lambda: Protocol.from_segments([(1.0, 2)], 2), "segments"),
+        (lambda: Protocol.from_segments([(1.0, [1.0])], 2), "segments"),
+        (lambda: Protocol.from_segments([(1.0, 0, 2.0)], 2), "segments"),
+        (lambda: Protocol.from_segments(5, 2), "segments"),
+        (lambda: Protocol.from_sequence(3, 2, 1.0), "sequence"),
+        (lambda: Protocol([[1.0]], 1.0).then(3), "other"),
+        (lambda: Protocol([[1.0]], 1.0).deviation(3), "other"),
+        (lambda: Protocol([[0.5, 0.5]], 1.0).sequence, "sequence"),
+        (lambda: Protocol([[1.0]], 1.0).sample(10, order="evn"), "order"),
+        (lambda: Protocol([[1.0]], 1.0).save("p.txt"), "path"),
         (
             lambda: Protocol([[1.0]], 1.0).then(Protocol([[1, 0]], 1.0)),
-            "`other` expects .* 1 tasks",
+            "other",
         ),
-        (lambda: Protocol([[1.0]], 1.0).refine(0), "`factor` expects an integer of at least 1"),
+        (lambda: Protocol([[1.0]], 1.0).refine(0), "factor"),
     ],
 )
-def test_bad_input_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_input_is_refused(build, name):
+    with pytest.raises(ArgumentError) as caught:
         build()
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"duration": 1}', '{"shares": 3, "duration": 1}'])
-def test_bad_files_are_refused(tmp_path, text):
-    path = tmp_path / "p.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"p\.json|shares"):
-        Protocol.load(path)
+    assert caught.value.name == name
 
 
 def test_tables_by_hand_may_have_spaces_and_blank_lines(tmp_path):
@@ -230,51 +210,31 @@ def test_tables_by_hand_may_have_spaces_and_blank_lines(tmp_path):
 def test_columns_count_by_their_number(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("lr,share_2,share_1,start,end\n0.5,0.2,0.8,0,1\n")
-    assert Protocol.load(path) == Protocol([[0.8, 0.2]], 1.0, 0.5)
-    path.write_text("start,end,share_1,share_3,lr\n0,1,0.5,0.5,1\n")
-    with pytest.raises(ValueError, match=r"p.csv: expects the columns .* got no column share_2"):
-        Protocol.load(path)
-
-
-def test_tables_with_a_gap_are_refused(tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_text("start,end,share_1,lr\n0,1,1,1\n2,3,1,1\n")
-    with pytest.raises(ValueError, match="got a gap"):
-        Protocol.load(path)
-
-
-def test_json_whose_edges_and_duration_disagree_is_refused(tmp_path):
-    path = tmp_path / "p.json"
-    path.write_text('{"duration": 4, "edges": [0, 3], "shares": [[1]], "lr": [1]}')
-    with pytest.raises(ValueError, match="`duration` expects the last of `edges`, 3, got 4"):
-        Protocol.load(path)
+    assert Protocol.load(path) == Protocol([[0.8, 0.2]], 1.0, lr=0.5)
 
 
 @pytest.mark.parametrize(
-    ("lr", "text"),
-    [(1.0, "1"), ([3.0, 2.0, 2.0], "3 to 2"), ([1.0, 3.0, 2.0], "1 … 3"), ([[1, 2]] * 3, "1 … 2")],
-)
-def test_learning_rates_in_words(lr, text):
-    protocol = Protocol([[0.5, 0.5]] * 3, 3.0, lr)
-    assert protocol.knob_text("lr") == text
-    assert f"learning rate {text}\n" in str(protocol)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "file", "text"),
     [
-        ("", "expects the columns start, end, share_1, … and lr .*, got no column start"),
-        ("start,end\n0,1\n", "got no column share_1"),
-        ("start,end,share_1,lr\n", "and a row per step, got no row"),
-        ("start,end,share_1\n0,1,1\n", "got no column lr$"),
-        ("start,end,share_1,share_2,lr_1\n0,1,1,0,1\n", "got no column lr_2$"),
-        ("start,end,share_1,lr\n\n0,1,1,1\n1,2,x,1\n", "line 4: `share_1` expects .*, got 'x'"),
-        ("start,end,share_1,lr\n0,1,1,nan\n", "line 2: `lr` expects a finite number, got 'nan'"),
-        ("start,end,share_1,lr\n0,1,1\n", "line 2 expects 4 numbers, got 3"),
+        ("path", "p.json", "{"),
+        ("path", "p.json", "[]"),
+        ("shares", "p.json", '{"duration": 1}'),
+        ("shares", "p.json", '{"shares": 3, "duration": 1}'),
+        ("duration", "p.json", '{"duration": 4, "edges": [0, 3], "shares": [[1]]}'),
+        ("columns", "p.csv", "start,end\n0,1\n"),
+        ("columns", "p.csv", "start,end,share_1,share_3,lr\n0,1,0.5,0.5,1\n"),
+        ("rows", "p.csv", "start,end,share_1,lr\n"),
+        ("share_1", "p.csv", "start,end,share_1,lr\n0,1,1,1\n1,2,x,1\n"),
+        ("lr", "p.csv", "start,end,share_1,lr\n0,1,1,nan\n"),
+        ("columns", "p.csv", "start,end,share_1,share_2,lr_1\n0,1,1,0,1\n"),
+        ("start", "p.csv", "start,end,share_1,lr\n0,1,1,1\n2,3,1,1\n"),
+        ("path", "p.csv", ""),
     ],
 )
-def test_bad_tables_are_refused(tmp_path, text, message):
-    path = tmp_path / "p.csv"
+def test_bad_files_are_refused(tmp_path, name, file, text):
+    path = tmp_path / file
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"p\.csv: .*{message}"):
+    with pytest.raises(ArgumentError) as caught:
         Protocol.load(path)
+    assert caught.value.name == name
+    assert caught.value.source == str(path)

@@ -1,0 +1,473 @@
+"""Every picture, in one style: each function draws one kind of result.
+
+A function takes a result and, optionally, a `path` to write to or `axes` to draw in. It returns the
+figure, or None where axes were given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from replan import check, files, report
+from replan.check import Floats
+from replan.errors import ArgumentError
+from replan.models.knobs import knob_label
+from replan.report import task_colour
+
+if TYPE_CHECKING:
+    from replan.comparison import Comparison
+    from replan.control import Levers
+    from replan.curves import Curves, Trajectory
+    from replan.protocol import Protocol
+    from replan.simulation import Simulation
+
+_LINES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of tasks, in turn
+_ALONE, _ON_TOP = "#0072B2", "#E69F00"  # colours of a lever's savings
+_ENDINGS = (".png", ".pdf", ".svg")
+_DPI = 240  # 1,500 pixels of a picture of usual width: sharp on screens of double density
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "savefig.dpi": _DPI,
+    "pdf.fonttype": 42,
+}
+_TIME = "training time α (samples per input dimension)"
+
+
+# Figures and axes
+
+
+class Picture(Figure):
+    """A figure in our style that shows itself in a notebook, whether or not pyplot is loaded.
+
+    matplotlib makes ticks when it draws and reads settings when it saves: both need the style.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        """Draw the figure in our style."""
+        with matplotlib.rc_context(_STYLE):
+            super().draw(renderer)
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """Save the figure in our style."""
+        with matplotlib.rc_context(_STYLE):
+            super().savefig(*args, **kwargs)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Return the picture, and its size at 100 dpi: it has more pixels, for sharp screens."""
+        png = BytesIO()
+        self.savefig(png, format="png")
+        width, height = (round(100 * inches) for inches in self.get_size_inches())
+        return png.getvalue(), {"width": width, "height": height}
+
+
+@contextmanager
+def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
+    """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
+    if path is not None:
+        files.output("path", path, _ENDINGS)
+    with matplotlib.rc_context(_STYLE):
+        picture = Picture(figsize=(width, height), layout="constrained")
+        yield picture
+    if path is not None:
+        data = BytesIO()
+        picture.savefig(data, format=files.suffix(path, _ENDINGS)[1:], dpi=_DPI)
+        files.write(path, data.getvalue())
+
+
+def _panels(
+    path: files.FilePath | None, axes: Axes | Sequence[Axes], *forms: tuple[str, ...]
+) -> dict[str, Axes]:
+    """Return a user's axes by name, as in the form that has this number of axes."""
+    if path is not None:
+        raise ArgumentError("path", "None where `axes` are given", check.show(path))
+    several = isinstance(axes, Sequence | np.ndarray)
+    listed: list[Any] = list(np.ravel(np.asarray(axes, dtype=object))) if several else [axes]
+    if not all(isinstance(item, Axes) for item in listed):
+        raise ArgumentError("axes", "matplotlib axes", check.show(axes))
+    for form in forms:
+        if len(form) == len(listed):
+            return dict(zip(form, listed, strict=True))
+    counts = " or ".join(f"{len(form)} ({', '.join(form)})" for form in forms)
+    raise ArgumentError("axes", counts, f"{len(listed)}")
+
+
+def _legend_above(figure: Figure, handles: Sequence[Any]) -> None:
+    """Put a legend above the panels; the figure grows by its rows beyond the first."""
+    rows = -(-len(handles) // 6)
+    figure.set_figheight(figure.get_figheight() + 0.19 * (rows - 1))
+    columns = -(-len(handles) // rows)
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+
+
+def _legend_beside(figure: Figure, axes: Axes, title: str | None = None) -> None:
+    """Put a legend to the right of axes; the figure grows by its columns beyond the first."""
+    handles, _ = axes.get_legend_handles_labels()
+    columns = -(-len(handles) // 12)
+    figure.set_figwidth(figure.get_figwidth() + 1.1 * (columns - 1))
+    axes.legend(
+        handles=handles, title=title, ncols=columns, loc="center left", bbox_to_anchor=(1.01, 0.5)
+    )
+
+
+def _log_scale(axes: Axes, values: Floats) -> float:
+    """Give the x axis a log scale of whole decades; return where values of 0 or below stand."""
+    powers = np.log10(values[values > 0])
+    low, high = (math.floor(powers.min()), math.ceil(powers.max())) if powers.size else (0, 0)
+    high = max(high, low + 1)
+    stride = -(-(high - low) // 5)
+    axes.set_xscale("log")
+    ticks = {power: f"$10^{{{power}}}$" for power in range(low, high + 1, stride)}
+    if np.any(values <= 0):
+        ticks |= {low - stride: "0" if values.min() == 0 else "≤ 0"}
+    axes.set_xlim(10.0 ** min(ticks), 10.0**high)
+    axes.set_xticks([10.0**power for power in ticks], list(ticks.values()))
+    between = [k * 10.0**power for power in range(low, high) for k in range(2, 10)]
+    axes.set_xticks(between if stride == 1 else [], minor=True)
+    axes.xaxis.set_minor_formatter("")  # within a decade its labels would overlap
+    return 10.0 ** min(ticks)
+
+
+# Protocols
+
+
+def protocol(protocol: Protocol, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+    """Draw the colour bar of a protocol."""
+    if axes is not None:
+        panel = _panels(path, axes, ("colour bar",))["colour bar"]
+        draw_protocol(panel, protocol)
+        panel.set_xlabel(_TIME)
+        return None
+    with figure(path, width=6.4, height=1.5) as picture:
+        panel = picture.subplots()
+        draw_protocol(panel, protocol)
+        panel.set_xlabel(_TIME)
+        patches = [
+            Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(protocol.tasks)
+        ]
+        _legend_above(picture, patches)
+    return picture
+
+
+def draw_protocol(
+    axes: Axes, protocol: Protocol, *, bottom: float = 0.0, height: float = 1.0
+) -> None:
+    """Draw the shares of the tasks over time, stacked."""
+    shares = np.vstack([protocol.shares, protocol.shares[-1:]])
+    low = np.full(len(shares), bottom)
+    for t in range(protocol.tasks):
+        high = low + height * shares[:, t]
+        axes.fill_between(
+            protocol.edges,
+            low,
+            high,
+            step="post",
+            color=task_colour(t),
+            label=f"task {t + 1}",
+            linewidth=0,
+            antialiased=False,
+        )
+        low = high
+    axes.set(xlim=(0, protocol.duration), yticks=[])
+    axes.margins(y=0)
+    axes.spines[:].set_visible(False)
+
+
+def draw_knob(axes: Axes, protocol: Protocol, knob: str) -> None:
+    """Draw the values of a knob in the colour of their task, black where mixed tasks share them."""
+    values = protocol.by_task(knob)
+    own = protocol.is_discrete or protocol.knobs[knob].ndim == 2
+    for t in range(protocol.tasks):
+        trained = protocol.shares[:, t] > 0
+        axes.hlines(
+            values[trained, t],
+            protocol.edges[:-1][trained],
+            protocol.edges[1:][trained],
+            color=task_colour(t) if own and protocol.tasks > 1 else "black",
+            linewidth=2.2,
+        )
+    low, high = min(0.0, 1.05 * values.min()), max(0.0, 1.05 * values.max())
+    axes.set(ylabel=knob_label(knob), ylim=(low, high if high > low else 1.0))
+
+
+def _over_time(
+    result: Trajectory | Simulation,
+    path: files.FilePath | None,
+    axes: Axes | Sequence[Axes] | None,
+    draw: Any,
+    legend: str | None = None,
+) -> Figure | None:
+    """Draw losses by `draw(axes)` under the colour bar, and below them the knobs that vary."""
+    protocol = result.protocol
+    if axes is not None:
+        names = ("colour bar", "losses", *protocol.knobs)
+        forms = [names[: 2 + count] for count in range(len(protocol.knobs) + 1)]
+        panels = _panels(path, axes, ("losses",), *forms)
+        _fill(panels, protocol, draw)
+        return None
+    names = ("colour bar", "losses", *protocol.varied)
+    extra = len(names) - 2
+    with figure(path, width=6.4, height=3.6 + 1.0 * extra) as picture:
+        parts = picture.subplots(len(names), sharex=True, height_ratios=[1, 11, *[5] * extra])
+        _fill(dict(zip(names, parts, strict=True)), protocol, draw)
+        _legend_beside(picture, parts[1], legend)
+    return picture
+
+
+def _fill(panels: dict[str, Axes], protocol: Protocol, draw: Any) -> None:
+    for name, axes in panels.items():
+        if name == "colour bar":
+            draw_protocol(axes, protocol)
+            axes.tick_params(bottom=False, labelbottom=False)
+        elif name == "losses":
+            draw(axes)
+            axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
+        else:
+            draw_knob(axes, protocol, name)
+    list(panels.values())[-1].set_xlabel(_TIME)
+
+
+# Learning curves
+
+
+def trajectory(
+    run: Trajectory, path: files.FilePath | None, axes: Axes | Sequence[Axes] | None
+) -> Figure | None:
+    """Draw the losses and the objective over time, under the colour bar of the protocol."""
+    return _over_time(run, path, axes, lambda panel: _draw_losses(panel, run))
+
+
+def _draw_losses(axes: Axes, run: Trajectory) -> None:
+    """Draw every loss, the objective and the targets against time; bands span the members."""
+    (times, losses), problem = run.sampled, run.problem
+    names = problem.model.loss_names
+    each = np.stack([member.sampled[1][: len(times)] for member in run.members or (run,)])
+    for t in range(losses.shape[1]):
+        if len(each) > 1:
+            low, high = each[:, :, t].min(axis=0), each[:, :, t].max(axis=0)
+            axes.fill_between(times, low, high, color=task_colour(t), alpha=0.15, linewidth=0)
+        line = _LINES[t % len(_LINES)]
+        axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
+    if len(names) > 1:
+        combined = problem.risk.of(np.stack([problem.objective.curve(times, x) for x in each]))
+        label = "objective" if problem.objective.goal == "final" else problem.objective.words
+        label += f",\n{problem.risk.words}" if run.members else ""
+        axes.plot(times, combined, color="black", linestyle=":", label=label)
+    _draw_targets(axes, problem.objective.targets, names)
+
+
+def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
+    """Draw the targets (L,) of the losses; those that look equal take turns along one line."""
+    heights = {t: f"{target:.2g}" for t, target in enumerate(targets) if target < np.inf}
+    for t, height in heights.items():
+        same = [other for other in heights if heights[other] == height]
+        dashes = (5 * same.index(t), (5, 5 * (len(same) - 1))) if len(same) > 1 else "-"
+        look: dict[str, Any] = {"color": task_colour(t), "linewidth": 0.8}
+        axes.axhline(targets[t], linestyle=dashes, **look)
+        axes.plot([], label=f"target of {names[t]}", **look)  # solid in a legend
+
+
+def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+    """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
+    if axes is not None:
+        _draw_runs(_panels(path, axes, ("losses",))["losses"], curves)
+        return None
+    with figure(path, width=6.4, height=3.4) as picture:
+        panel = picture.subplots()
+        _draw_runs(panel, curves)
+        panel.set_xlabel("time")
+        _legend_beside(picture, panel)
+    return picture
+
+
+def _draw_runs(axes: Axes, curves: Curves) -> None:
+    for t in range(curves.tasks):
+        _draw_band(axes, curves, t)
+        look = {"color": task_colour(t), "linestyle": _LINES[t % len(_LINES)]}
+        axes.plot(curves.times, curves.mean[:, t], label=curves.names[t], **look)
+    axes.set(yscale="log", ylabel="loss")
+
+
+def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
+    """Draw the band that holds 80 % of the finished runs, where there are several."""
+    if len(curves.finished) > 1:
+        low, high = curves.quantiles([0.1, 0.9])[:, :, t]
+        axes.fill_between(curves.times, low, high, color=task_colour(t), alpha=0.25, linewidth=0)
+
+
+def simulation(
+    simulation: Simulation, path: files.FilePath | None, axes: Axes | Sequence[Axes] | None
+) -> Figure | None:
+    """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
+    legend = (
+        f"× SGD, N = {simulation.settings['dimension']}\n"
+        f"   mean of {len(simulation.curves.finished)} runs\n   band 10 to 90 %\n– theory"
+    )
+    return _over_time(simulation, path, axes, lambda x: _draw_crosses(x, simulation), legend)
+
+
+def _draw_crosses(axes: Axes, simulation: Simulation) -> None:
+    curves, theory = simulation.curves, simulation.theory
+    some = np.unique(np.linspace(0, len(curves.times) - 1, 26).astype(int))
+    for t in range(curves.tasks):
+        look = {"color": task_colour(t)}
+        _draw_band(axes, curves, t)
+        if theory.status == "ok":
+            times, losses = theory.sampled
+            axes.plot(times, losses[:, t], linestyle=_LINES[t % len(_LINES)], **look)
+        mean = curves.mean[some, t]
+        axes.plot(curves.times[some], mean, "x", label=curves.names[t], clip_on=False, **look)
+
+
+# Tables as pictures
+
+
+def comparison(
+    comparison: Comparison, path: files.FilePath | None, axes: Sequence[Axes] | None
+) -> Figure | None:
+    """Draw the protocols of each group as colour bars, and the final losses beside them."""
+    if not comparison.runs:
+        raise ArgumentError("plot", "called where a strategy has a learning curve", "none")
+    if axes is not None:
+        bars, points = _panels(path, axes, ("colour bars", "final losses")).values()
+        _draw_comparison(bars, points, comparison)
+        return None
+    longest = max(map(len, comparison.runs))  # of the names, which stand to the left of the bars
+    width = 7.6 + 0.07 * max(0, longest - 17)
+    lines = len(comparison.runs) + _heading_lines(comparison)
+    row = 0.3 + 0.03 * comparison.problem.model.tasks
+    with figure(path, width=width, height=0.9 + row * lines) as picture:
+        bars, points = picture.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.03})
+        _draw_comparison(bars, points, comparison)
+        _legend_above(picture, points.get_legend_handles_labels()[0])
+    return picture
+
+
+def _heading_lines(comparison: Comparison) -> int:
+    return len(comparison.groups) if len(comparison.groups) > 1 else 0
+
+
+def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
+    problem, rows, height = comparison.problem, {}, 0.0
+    beside: dict[str, Any] = {"transform": bars.get_yaxis_transform(), "va": "center"}
+    for heading, runs in comparison.groups.items():
+        if _heading_lines(comparison):
+            bars.text(0.0, height, heading, fontweight="bold", **beside)
+            height -= 1
+        for name, run in runs.items():
+            rows[name] = height
+            draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
+            bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
+            height -= 1
+    top = 0.0 if _heading_lines(comparison) else 0.62
+    knobs = ", ".join(knob_label(knob) for knob in problem.settings)
+    bars.text(1.02, top, knobs, fontsize=8, **beside)
+    bars.set_yticks(list(rows.values()), list(rows))
+    bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
+    bars.tick_params(left=False)
+    runs = [comparison.runs[name] for name in rows]
+    losses = np.array([run.final_losses for run in runs])
+    values = np.array([run.loss for run in runs])
+    _draw_final_losses(
+        points, np.array(list(rows.values())), losses, values, problem.model.loss_names
+    )
+    points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
+    beside["transform"] = points.get_yaxis_transform()
+    points.text(1.03, top, "objective", fontsize=8, **beside)
+    for height, value in zip(rows.values(), values, strict=True):
+        points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
+
+
+def _draw_final_losses(
+    axes: Axes, rows: Floats, losses: Floats, objective: Floats, names: Sequence[str]
+) -> None:
+    """Draw final losses (n, L) as markers at the heights `rows` (n,), and objectives (n,) as bars.
+
+    The markers of a row lie one above the other, so that none hides another. Values that a log
+    scale cannot show stand at its left end, which then says 0.
+    """
+    zero = _log_scale(axes, np.column_stack([losses, objective]))
+    shown = np.where(losses > 0, losses, zero)
+    count = losses.shape[1]
+    for t, up in enumerate(np.linspace(0.22, -0.22, count) if count > 1 else [0.0]):
+        axes.plot(
+            shown[:, t],
+            rows + up,
+            linestyle="",
+            marker="osDv^<>"[t % 7],
+            markersize=5 if count < 7 else 4,
+            color=task_colour(t),
+            label=names[t],
+            clip_on=False,
+        )
+    ends = np.where(objective > 0, objective, zero)
+    axes.vlines(ends, rows - 0.34, rows + 0.34, color="black", linewidth=1.6, zorder=1.5)
+    axes.plot([], "k|", markersize=10, markeredgewidth=1.6, label="objective")  # for a legend
+    axes.set_xlabel("final loss")
+    axes.tick_params(labelleft=False, left=False)
+    axes.spines["left"].set_visible(False)
+    _rule_rows(axes)
+
+
+def _rule_rows(axes: Axes) -> None:
+    axes.grid(axis="y", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def levers(
+    levers: Levers, path: files.FilePath | None, axes: Sequence[Axes] | None
+) -> Figure | None:
+    """Draw the loss of every lever, and what it saves alone and on top of all others."""
+    if axes is not None:
+        _draw_levers(*_panels(path, axes, ("losses", "savings")).values(), levers)
+        return None
+    with figure(path, width=7.8, height=1.1 + 0.42 * len(levers.names)) as picture:
+        losses, savings = picture.subplots(1, 2, width_ratios=[2, 3])
+        _draw_levers(losses, savings, levers)
+        _legend_above(picture, savings.get_legend_handles_labels()[0])
+    return picture
+
+
+def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
+    """Draw medians over the starts, with quartiles."""
+    rows = {name: len(levers.names) - 1 - i for i, name in enumerate(levers.names)}
+    zero = _log_scale(losses, np.concatenate(list(levers.losses.values())))
+    for name, values in levers.losses.items():
+        low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
+        losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
+        losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
+    losses.set_xlabel("loss with this lever alone")
+    labels = [f"{name}\n({report.lever_words(levers, name)})" for name in rows]
+    losses.set_yticks(list(rows.values()), labels)
+    for shift, colour, label, parts in (
+        (0.19, _ALONE, "alone: over the baseline", levers.gains),
+        (-0.19, _ON_TOP, "on top: when added last", levers.additions),
+    ):
+        shown = [name for name in rows if name in parts and name != "nothing"]
+        quartiles = [np.quantile(100 * parts[name], [0.25, 0.5, 0.75]) for name in shown]
+        low, middle, high = np.array(quartiles).reshape(-1, 3).T
+        heights = np.array([rows[name] for name in shown]) + shift
+        savings.barh(heights, middle, height=0.36, color=colour, label=label)
+        if len(levers.problems) > 1:
+            savings.hlines(heights, low, high, color="black", linewidth=1.0)
+    savings.set_yticks(list(rows.values()), [""] * len(rows))
+    savings.set(xlabel="loss saved, %", xlim=(0, None))
+    for axes in (losses, savings):
+        axes.set_ylim(-0.5, len(rows) - 0.5)
+        axes.tick_params(left=False)
+        _rule_rows(axes)

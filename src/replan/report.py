@@ -1,0 +1,566 @@
+"""What results look like in print and in notebooks: one table writer for text, one for HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replan.check import Floats
+from replan.models.knobs import knob_label
+
+if TYPE_CHECKING:
+    from replan.comparison import Comparison
+    from replan.control import Levers, Plan
+    from replan.curves import Curves, Trajectory, Transfer
+    from replan.protocol import Protocol
+    from replan.simulation import Simulation
+
+# Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green. The
+# others lie as far from these and from one another as 20 colours can (in Oklab, none too bright).
+TASK_COLOURS = (
+    *("#E69F00", "#009E73", "#0072B2", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
+    *("#550044", "#00EE88", "#8833BB", "#887700", "#220099", "#BB0055", "#AACCAA"),
+    *("#775555", "#7777FF", "#004400", "#FFBBFF", "#552200", "#003355"),
+)
+_COLUMNS = 300  # most columns of a colour bar: about as many as can be told apart
+_PHASES = 8  # of a protocol that are printed
+_LISTED = 3  # equal shares of more tasks are not listed one by one
+_WIDE = 4  # more losses have no columns of their own in print
+_CELL = 'style="text-align:left;white-space:nowrap;padding:2px 14px 2px 0"'
+
+
+def task_colour(task: int) -> str:
+    """Return the colour of a task (from 0)."""
+    return TASK_COLOURS[task % len(TASK_COLOURS)]
+
+
+# Text
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: str = "") -> list[str]:
+    """Return the lines of a table; columns are as wide as their widest cell.
+
+    left: a "l" for each column that is aligned to the left, anything else for the others.
+    """
+    cells = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    aligns = ["<" if i < len(left) and left[i] == "l" else ">" for i in range(len(header))]
+    return [
+        "  ".join(
+            f"{cell:{align}{width}}" for cell, align, width in zip(row, aligns, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def knob_text(protocol: Protocol, knob: str) -> str:
+    """Return the values of a knob in a few words: one number, first and last, or a range."""
+    values = protocol.knobs[knob]
+    if f"{values.min():.3g}" == f"{values.max():.3g}":
+        return f"{values.flat[0]:.3g}"
+    slope = np.diff(values.ravel())
+    if values.ndim == 1 and (np.all(slope <= 0) or np.all(slope >= 0)):
+        return f"{values[0]:.3g} to {values[-1]:.3g}"
+    return f"{values.min():.3g} … {values.max():.3g}"
+
+
+def knob_texts(protocol: Protocol) -> list[str]:
+    """Return all knobs, each with its values in a few words."""
+    return [f"{knob_label(name)} {knob_text(protocol, name)}" for name in protocol.knobs]
+
+
+def protocol_text(protocol: Protocol, names: Sequence[str] = ()) -> str:
+    """Return a protocol in a few lines: shares, knobs and the first phases."""
+    names = names or [f"task {t + 1}" for t in range(protocol.tasks)]
+    shares = [f"{name} {x:.1%}" for name, x in zip(names, protocol.mean_shares, strict=True)]
+    title = f"Protocol: {protocol.duration:g} units in {protocol.steps} steps"
+    changes = np.any(np.abs(np.diff(protocol.shares, axis=0)) > 1e-12, axis=1)
+    bounds = [0, *(1 + np.flatnonzero(changes)).tolist(), protocol.steps]
+    lines = [", ".join([title, *shares, *knob_texts(protocol)])]
+    for first, last in pairwise(bounds[: _PHASES + 1]):
+        mixture = _mixture_text(protocol.shares[first], names)
+        lines.append(f"  {protocol.edges[first]:8.4g} to {protocol.edges[last]:<8.4g} {mixture}")
+    if len(bounds) - 1 > _PHASES:
+        lines.append(f"  … {len(bounds) - 1 - _PHASES} more")
+    return "\n".join(lines)
+
+
+def _mixture_text(shares: Floats, names: Sequence[str]) -> str:
+    """Return a row of shares (T,) in words."""
+    mixed = np.flatnonzero(shares > 0).tolist()
+    if len(mixed) > _LISTED and np.ptp(shares[mixed]) < 1e-9 and np.all(np.diff(mixed) == 1):
+        return f"{shares[mixed[0]]:.3g} each of {names[mixed[0]]} to {names[mixed[-1]]}"
+    return " + ".join(f"{shares[t]:.3g} {names[t]}" for t in mixed).removeprefix("1 ")
+
+
+def trajectory_text(run: Trajectory) -> str:
+    """Return the loss, the final losses and the protocol."""
+    if run.status != "ok":
+        return f"Trajectory: {run.status}; {run.advice}"
+    protocol = protocol_text(run.protocol, run.problem.model.task_names)
+    first = f"{_loss_text(run)} ({_losses_text(run)})"
+    return "\n".join([first, *_members_text(run), *_transfer_text(run.transfer), protocol])
+
+
+def objective_name(run: Trajectory) -> str:
+    """Return "loss", with the goal if it is not the final losses, and an ensemble's risk."""
+    objective, words = run.problem.objective, []
+    words += [objective.words] * (objective.goal != "final")
+    words += [run.problem.risk.words] * bool(run.members)
+    return f"loss ({', '.join(words)})" if words else "loss"
+
+
+def _loss_text(run: Trajectory) -> str:
+    error = "unknown" if np.isnan(run.error) else f"{run.error:.1g}"
+    return f"{objective_name(run)} {run.loss:.6g} ± {error}"
+
+
+def _losses_text(run: Trajectory) -> str:
+    """Return the final losses by name."""
+    losses = zip(run.problem.model.loss_names, run.final_losses, strict=True)
+    first = "mean over members: " * bool(run.members)
+    first += "at the end: " * run.problem.objective.throughout
+    return first + ", ".join(f"{name} {x:.6g}" for name, x in losses)
+
+
+def _members_text(run: Trajectory) -> list[str]:
+    """Return a line with the spread of the objectives of an ensemble's members; else none."""
+    if not run.members:
+        return []
+    values, names = run.member_losses, run.problem.names
+    best, worst = int(np.argmin(values)), int(np.argmax(values))
+    median = run.problem.risk.quantile(values, 0.5)
+    return [
+        f"members from {values[best]:.4g} ({names[best]}) to {values[worst]:.4g} "
+        f"({names[worst]}), median {median:.4g}"
+    ]
+
+
+def _transfer_text(transfer: Transfer | None) -> list[str]:
+    """Return a line with the means over tasks, and over runs where there are several."""
+    if transfer is None:
+        return []
+    names = {"backward": "backward transfer", "forward": "forward transfer"}
+    means = {name: float(np.mean(x)) for name, x in transfer.means.items()}
+    words = [f"{names.get(name, name)} {x:.4g}" for name, x in means.items() if not np.isnan(x)]
+    return [f"means over tasks: {', '.join(words)}"]
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the loss, the phases, and in one sentence how good the plan is."""
+    run, c, s = plan.trajectory, plan.certificate, plan.statistics
+    switches = f"{c.switches} switch{'' if c.switches == 1 else 'es'}"
+    starts = f" from {s['starts']} starts" if s["starts"] else ""
+    lines = [
+        f"{objective_name(run)} {c.value:.6g} ({_losses_text(run)})",
+        *_members_text(run),
+        *_parts_text(run),
+        *_transfer_text(run.transfer),
+        f"phases: {'; '.join(plan.phases)}",
+        *plan.targets,
+        ", ".join([*knob_texts(plan.protocol), switches]),
+        certificate_text(plan),
+        f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs{starts}, "
+        f"{s['seconds']:.2f} s",
+    ]
+    return "\n".join(lines + [plan.advice] * bool(plan.advice))
+
+
+def certificate_text(plan: Plan) -> str:
+    """Return in one sentence how good a plan is; `plan.certificate` has the numbers."""
+    c = plan.certificate
+    if c.scope == "global":
+        return "global optimum: all protocols with one task per step were compared"
+    first = "local optimum" if plan.status == "converged" else f"best found ({plan.status})"
+    left = f"at most {_of_loss(c.pmp_residual, c.value)} is left to gain by small changes"
+    gap = c.integrality_gap
+    cost = "" if gap is None else f"; one task per step costs {_of_loss(max(gap, 0.0), c.value)}"
+    return f"{first}: {left}, to first order{cost}"
+
+
+def _of_loss(amount: float, value: float) -> str:
+    return f"{100 * amount / abs(value):.2g} % of the loss" if value else f"{amount:.2g}"
+
+
+def _parts_text(run: Trajectory) -> list[str]:
+    """Return a line with the terms of the objective where it has more than the goal."""
+    objective = run.problem.objective
+    if not objective.has_targets and not np.any(objective.running):
+        return []
+    goal, running, targets = run.parts.values()
+    name = "final losses" if objective.goal == "final" else objective.words
+    return [
+        f"{name} {goal:.4g} + running costs {running:.4g} + penalties for targets {targets:.4g}"
+    ]
+
+
+def curves_text(curves: Curves) -> str:
+    """Return a table of the mean final losses with their intervals."""
+    count, interval = len(curves.runs), curves.interval
+    finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
+    title = (
+        f"{finished} run{'' if count == 1 else 's'}, {len(curves.times)} times up to "
+        f"{curves.times[-1]:g}"
+    )
+    rows = [
+        [name, f"{mean:.5g}", f"{half:.1g}" if np.isfinite(half) else ""]
+        for name, mean, half in zip(
+            curves.names, interval.mean[-1], interval.half_width[-1], strict=True
+        )
+    ]
+    table = text_table(["", "final loss", "± 95 %"], rows, "l")
+    return "\n".join([title, *table, *_unfinished(curves)])
+
+
+def _unfinished(curves: Curves) -> list[str]:
+    """Return lines that name the runs left out of means, and why."""
+    lines = []
+    for reason in dict.fromkeys(curves.failures.values()):  # in the order of the runs
+        runs = [str(run) for run, why in curves.failures.items() if why == reason]
+        more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
+        lines.append(f"run{'s'[: len(runs) - 1]} {', '.join(runs[:8])}{more}: {reason}")
+    return lines
+
+
+_SIMULATION = ["", "final loss", "± s.e.", "theory", "largest deviation at any time"]
+
+
+def simulation_text(simulation: Simulation) -> str:
+    """Return a table of the final losses beside the theory."""
+    rows = [
+        [name, f"{mean:.5g}", f"{error:.1g}", f"{theory:.5g}", f"{worst:.3g}"]
+        for name, mean, error, theory, worst in _simulation_rows(simulation)
+    ]
+    table = text_table(_SIMULATION, rows, "l")
+    return "\n".join([_simulation_title(simulation), *table, *_simulation_notes(simulation)])
+
+
+def _simulation_title(simulation: Simulation) -> str:
+    runs, s = simulation.settings["runs"], simulation.settings
+    count = f"{len(simulation.curves.finished)} of {runs}" if simulation.failures else f"{runs}"
+    plural = "" if runs == 1 else "s"
+    return f"{count} run{plural} of SGD, N = {s['dimension']}, engine {s['engine']}"
+
+
+def _simulation_rows(simulation: Simulation) -> list[tuple[Any, ...]]:
+    """Return name, mean final loss, standard error, theory, largest deviation of each loss."""
+    curves, theory = simulation.curves, simulation.theory_losses
+    gaps = np.abs(curves.finished - theory)
+    worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
+    columns = (curves.names, curves.mean[-1], curves.standard_error[-1], theory[-1], worst)
+    return list(zip(*columns, strict=True))
+
+
+def _simulation_notes(simulation: Simulation) -> list[str]:
+    """Return transfer, the runs that did not finish, and why the theory is missing if it is."""
+    finished = len(simulation.curves.finished)
+    lines = _transfer_text(simulation.transfer) if finished else []
+    lines += _unfinished(simulation.curves)
+    if simulation.theory.status != "ok":
+        lines.append(f"theory: {simulation.theory.advice}")
+    return lines
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return a table of strategies, in groups where some set the learning rate."""
+    problem = comparison.problem
+    names, tasks = problem.model.loss_names, problem.model.tasks
+    wide = max(tasks, len(names)) > _WIDE
+    header = ["strategy", "loss"]
+    header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
+    header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
+    rows, headings = [], {}
+    for heading, runs in comparison.groups.items():
+        headings[len(rows)] = heading
+        for name, run in runs.items():
+            losses = run.final_losses
+            if wide:
+                ends = [int(np.argmin(losses)), int(np.argmax(losses))]
+                cells = [f"{losses[i]:.3g} {names[i]}" for i in ends]
+            else:
+                shares = " ".join(f"{round(100 * x):>3}" for x in run.protocol.mean_shares)
+                cells = [*(f"{x:.3g}" for x in losses), shares]
+            means = [f"{x:.3g}" for x in transfer_means(run)]
+            rows.append([f"  {name}", f"{run.loss:.3g}", *cells, *means, knobs_text(run)])
+    several = len(headings) > 1
+    if not several:
+        rows = [[row[0].strip(), *row[1:]] for row in rows]
+    lines = text_table(header, rows, "l".ljust(len(header) - 1) + "l")
+    for i in reversed(headings if several else []):
+        lines.insert(i + 1, headings[i])
+    notes = [f"{name}: {plan.advice}" for name, plan in comparison.plans.items() if plan.advice]
+    for runs in comparison.groups.values():
+        if comparison.plans.keys() & runs.keys() and next(iter(runs)) not in comparison.plans:
+            notes.append(
+                f"{next(iter(runs))} mixes tasks or changes within a step, which a plan on "
+                f"{problem.steps} steps cannot: try more `steps`"
+            )
+    failed = [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
+    return "\n".join([*lines, *notes, *failed])
+
+
+def transfer_means(run: Trajectory) -> list[float]:
+    """Return the means of forgetting and transfer over tasks, where they are defined."""
+    return [float(x) for x in run.transfer.means.values()] if run.transfer else []
+
+
+def knobs_text(run: Trajectory) -> str:
+    """Return the values of the problem's knobs in a few words."""
+    return ", ".join(knob_text(run.protocol, knob) for knob in run.problem.settings)
+
+
+_LEVERS = ["lever", "loss", "alone", "on top", "what is controlled"]
+_LEVER_WORDS = {
+    "nothing": "equal shares",
+    "share": "constant shares",
+    "rate": "one constant {rate}",
+    "timing": "shares over time",
+    "curve": "one {rate} curve",
+    "rates": "constant shares, {rate} curves",
+    "all": "all of these over time",
+}
+
+
+def levers_text(levers: Levers) -> str:
+    """Return a table of levers, and below it how to read it and how exact it is."""
+    count = len(levers.problems)
+    title = [f"medians of {count} starts, quartiles in brackets"] * (count > 1)
+    rows = [[name, f"{loss:.4g}", *words] for name, loss, *words in _lever_rows(levers)]
+    return "\n".join([*title, *text_table(_LEVERS, rows, "l   l"), *_lever_notes(levers)])
+
+
+def lever_words(levers: Levers, name: str) -> str:
+    """Return what a lever controls."""
+    knobs = levers.problems[0].model.knobs
+    rate = next((knob.name for knob in knobs if knob.rate), "rate")
+    return _LEVER_WORDS.get(name, f"{name} over time").format(rate=rate)
+
+
+def _lever_rows(levers: Levers) -> list[list[Any]]:
+    gains = {name: percent(x) for name, x in levers.gains.items() if name != "nothing"}
+    additions = {name: percent(x) for name, x in levers.additions.items()}
+    return [
+        [
+            name,
+            float(np.median(losses)),
+            gains.get(name, ""),
+            additions.get(name, ""),
+            lever_words(levers, name),
+        ]
+        for name, losses in levers.losses.items()
+    ]
+
+
+def _lever_notes(levers: Levers) -> list[str]:
+    lines = ["alone: saving over the baseline; on top: extra saving when added last"]
+    if "timing" in levers.additions:
+        constant, timed = levers.losses["share"], levers.losses["timing"]
+        early = (constant - timed) / np.maximum(np.abs(constant), 1e-300)
+        lines.append(
+            f"shares over time save {percent(early)} over constant ones, "
+            f"{percent(levers.additions['timing'])} with all else free"
+        )
+    solved = [item for start in levers.alone for item in start.items()]
+    solved += [(f"without {name}", x) for start in levers.rest for name, x in start.items()]
+
+    def largest(amounts: Iterable[float]) -> str:
+        sizes = [abs(lever.loss) or 1e-300 for _, lever in solved]
+        return f"{max(100 * x / size for x, size in zip(amounts, sizes, strict=True)):.2g} %"
+
+    left = largest(lever.certificate.pmp_residual for _, lever in solved)
+    gap = largest(lever.certificate.integrality_gap or 0.0 for _, lever in solved)
+    lines.append(
+        f"at most {left} of a loss is left to gain, to first order; "
+        f"one task per step instead of mixtures costs at most {gap}"
+    )
+    poor = {f"{name} ({x.status})" for name, x in solved if x.status != "converged"}
+    return [*lines, *[f"not converged: {', '.join(sorted(poor))}"] * bool(poor), *levers.notes]
+
+
+def percent(parts: Floats) -> str:
+    """Return the median of parts in percent, with quartiles where there are several."""
+    low, middle, high = (100 * np.quantile(parts, level) for level in (0.25, 0.5, 0.75))
+    return f"{middle:.1f} %" + (f" ({low:.0f}-{high:.0f})" if parts.size > 1 else "")
+
+
+# HTML for notebooks: small, self-contained, readable on light and dark pages
+
+
+class Html(str):
+    """Text that is HTML already; all other text is escaped."""
+
+
+def html_block(*parts: str) -> Html:
+    """Return parts, text or HTML, one below the other."""
+    shown = [
+        part
+        if isinstance(part, Html)
+        else f'<div style="white-space:pre-wrap">{escape(part)}</div>'
+        for part in parts
+        if part
+    ]
+    return Html(f'<div style="line-height:1.5;overflow-x:auto">{"".join(shown)}</div>')
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Html:
+    """Return a table; numbers are shown with four digits."""
+    head = "".join(f'<th scope="col" {_CELL}>{escape(name)}</th>' for name in header)
+    body = "".join(
+        f"<tr>{''.join(f'<td {_CELL}>{_cell(value)}</td>' for value in row)}</tr>" for row in rows
+    )
+    return Html(
+        '<table style="font:inherit;color:inherit;border-collapse:collapse;margin:6px 0">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Html):
+        return value
+    if value is None:
+        return "–"
+    return escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+
+
+def colour_bar(protocol: Protocol, height: int = 22) -> Html:
+    """Return the colour bar of a protocol: shares stacked from the bottom, one path per task.
+
+    Where the shares change too often to be seen, they are averaged over equal parts.
+    """
+    changed = np.any(np.diff(protocol.shares, axis=0) != 0, axis=1)
+    first = np.concatenate([[0], np.flatnonzero(changed) + 1])
+    edges, shares = np.append(protocol.edges[first], protocol.duration), protocol.shares[first]
+    if first.size > _COLUMNS:
+        edges = np.linspace(0.0, protocol.duration, _COLUMNS + 1)
+        trained = np.cumsum(protocol.shares * protocol.lengths[:, None], axis=0)
+        sums = [np.interp(edges, protocol.edges, [0.0, *column]) for column in trained.T]
+        shares = np.diff(sums, axis=1).T / (protocol.duration / _COLUMNS)
+    x = 1000 * edges / protocol.duration
+    tops = 100 * (1 - np.cumsum(shares, axis=1))
+    paths = []
+    for t in range(protocol.tasks):
+        boxes = "".join(
+            f"M{left:.6g} {top:.4g}H{right:.6g}v{100 * share:.4g}H{left:.6g}z"
+            for left, right, top, share in zip(x, x[1:], tops[:, t], shares[:, t], strict=False)
+            if share > 1e-6  # else a rounding error, or too thin to be seen
+        )
+        paths.append(f'<path fill="{task_colour(t)}" d="{boxes}"/>')
+    title = f"Shares of the tasks over time; of all training, {', '.join(_shares(protocol))}"
+    return Html(
+        f'<svg role="img" aria-label="{title}" viewBox="0 0 1000 100" preserveAspectRatio="none" '
+        f'width="100%" height="{height}" shape-rendering="crispEdges" style="display:block">'
+        f"<title>{title}</title>{''.join(paths)}</svg>"
+    )
+
+
+def _shares(protocol: Protocol) -> list[str]:
+    return [f"task {t + 1} {share:.1%}" for t, share in enumerate(protocol.mean_shares)]
+
+
+def _legend(names: Sequence[str]) -> Html:
+    """Return the names of the tasks, each beside its colour."""
+    entries = "".join(
+        f'<span style="margin-right:16px;white-space:nowrap"><svg width="10" height="10" '
+        f'aria-hidden="true"><rect width="10" height="10" fill="{task_colour(t)}"/></svg> '
+        f"{escape(name)}</span>"
+        for t, name in enumerate(names)
+    )
+    return Html(f"<div>{entries}</div>")
+
+
+def _labelled_bar(protocol: Protocol) -> Html:
+    """Return the colour bar over its time axis, and the share of every task."""
+    return Html(
+        f'<div style="max-width:640px;margin:6px 0">{colour_bar(protocol)}'
+        '<div style="display:flex;justify-content:space-between;font-size:85%">'
+        f"<span>0</span><span>training time α</span><span>{protocol.duration:g}</span></div>"
+        f"{_legend(_shares(protocol))}</div>"
+    )
+
+
+def protocol_html(protocol: Protocol) -> str:
+    """Return the colour bar and the knobs."""
+    title = f"Protocol: {protocol.duration:g} units in {protocol.steps} steps"
+    return html_block(", ".join([title, *knob_texts(protocol)]), _labelled_bar(protocol))
+
+
+def trajectory_html(run: Trajectory) -> str:
+    """Return the loss, the colour bar and a table of the final losses."""
+    if run.status != "ok":
+        return html_block(trajectory_text(run), _labelled_bar(run.protocol))
+    title = f"Trajectory: {_loss_text(run)}"
+    return html_block(title, _labelled_bar(run.protocol), _losses_table(run))
+
+
+def _losses_table(run: Trajectory) -> Html:
+    """Return a table of the losses: weight, final loss, and targets and transfer where any."""
+    objective, names = run.problem.objective, run.problem.model.loss_names
+    columns: dict[str, Iterable[Any]] = {
+        "": names,
+        "weight": objective.weights.tolist(),
+        "final loss": run.final_losses.tolist(),
+    }
+    if objective.has_targets:
+        columns["target"] = [x if np.isfinite(x) else None for x in objective.targets.tolist()]
+    if run.transfer:
+        columns |= run.transfer.to_dict()
+    return html_table(list(columns), zip(*columns.values(), strict=True))
+
+
+def plan_html(plan: Plan) -> str:
+    """Return the loss, the colour bar, the phases, the losses and the certificate."""
+    certificate = {name.replace("_", " "): x for name, x in asdict(plan.certificate).items()}
+    return html_block(
+        f"Plan: {objective_name(plan.trajectory)} {plan.loss:.6g}, {plan.status}",
+        plan.advice,
+        _labelled_bar(plan.protocol),
+        "; ".join([*plan.phases, *plan.targets]),
+        certificate_text(plan),
+        _losses_table(plan.trajectory),
+        html_table(["certificate", ""], certificate.items()),
+    )
+
+
+def simulation_html(simulation: Simulation) -> str:
+    """Return the colour bar and the final losses beside the theory."""
+    return html_block(
+        _simulation_title(simulation),
+        _labelled_bar(simulation.protocol),
+        html_table(_SIMULATION, _simulation_rows(simulation)),
+        *_simulation_notes(simulation),
+    )
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return a table of strategies with their losses and colour bars."""
+    problem = comparison.problem
+    knobs = ", ".join(map(knob_label, problem.settings))
+    header = ["strategy", "loss", *problem.model.loss_names, *comparison.transfer_names]
+    tables: list[str] = []
+    for heading, runs in comparison.groups.items():
+        rows = [
+            [
+                name,
+                run.loss,
+                *run.final_losses.tolist(),
+                *transfer_means(run),
+                Html(f'<div style="width:200px">{colour_bar(run.protocol, 12)}</div>'),
+                knobs_text(run),
+            ]
+            for name, run in runs.items()
+        ]
+        tables += [heading, html_table([*header, "shares over time", knobs], rows)]
+    failed = [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
+    return html_block(*tables, _legend(problem.model.task_names), *failed)
+
+
+def levers_html(levers: Levers) -> str:
+    """Return the table of levers and how to read it."""
+    count = len(levers.problems)
+    title = f"Medians of {count} starts" * (count > 1)
+    return html_block(title, html_table(_LEVERS, _lever_rows(levers)), *_lever_notes(levers))

@@ -1,0 +1,375 @@
+"""simulate(problem, protocol) → Simulation: the same training with real samples at finite N."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from replan import check, files, report
+from replan.check import Bools, Floats, Ints
+from replan.curves import Curves, Trajectory, Transfer, evaluate, transfer
+from replan.errors import ArgumentError, IntegrationError
+from replan.models.capabilities import Chain, require_simulable
+from replan.problem import Problem
+from replan.progress import Meter, Watch
+from replan.protocol import Protocol
+from replan.samples import ORDERS, Samples, sample_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_POINTS = 101  # times at which runs are recorded
+_AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
+_FASTER = 40  # times less work to change a number in a long vector than in a state
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """Runs of SGD with the same protocol.
+
+    times: (m,) when they were recorded; the last is the end. states: (runs, m, n), NaN after a run
+    diverged. ends: what each run can continue from. failures: why runs did not finish, by number.
+    settings: dimension, runs, seed, order, engine, and the phase, from 0, where simulations
+    continue one another.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> sgd = replan.simulate(problem, mixed, dimension=500, runs=4)
+        >>> sgd.losses.shape == (4, len(sgd.times), 2)
+        True
+        >>> bool(abs(sgd.deviation[:, -1]).max() < 0.05)  # from the theory, at the end
+        True
+    """
+
+    problem: Problem
+    protocol: Protocol
+    times: Floats
+    states: Floats
+    ends: list[Any]
+    failures: dict[int, str]
+    settings: dict[str, Any]
+
+    @cached_property
+    def losses(self) -> Floats:
+        """All losses (runs, m, L)."""
+        with np.errstate(invalid="ignore"):
+            return self.problem.model.losses(self.states)
+
+    @property
+    def final_losses(self) -> Floats:
+        """The final losses (runs, L)."""
+        return self.losses[:, -1]
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The losses of all runs, with their mean, intervals and quantiles."""
+        names = self.problem.model.loss_names
+        return Curves(self.times, self.losses, failures=self.failures, names=names)
+
+    @cached_property
+    def transfer(self) -> Transfer | None:
+        """Forgetting and transfer (n, T) in the finished runs, where tasks arrive or depart."""
+        return transfer(self.problem, self.times, self.curves.finished)
+
+    @cached_property
+    def theory(self) -> Trajectory:
+        """The learning curves for N → ∞, as far as they can be computed: see its `status`."""
+        return evaluate(self.problem, self.protocol, throw=False)
+
+    @cached_property
+    def theory_losses(self) -> Floats:
+        """The losses (m, L) of the theory at the same times, NaN where it has none."""
+        if self.theory.status != "ok":
+            return np.full_like(self.losses[0], np.nan)
+        return self.theory.losses_at(self.times)
+
+    @cached_property
+    def deviation(self) -> Floats:
+        """The losses minus those of the theory (runs, m, L)."""
+        return self.losses - self.theory_losses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a reader of the result needs, as JSON types; null where it diverged."""
+        return {
+            "times": self.times.tolist(),
+            "curves": files.nullable(self.losses),
+            "losses": files.nullable(self.final_losses),
+            "mean": files.nullable(self.curves.mean[-1]),
+            "standard_error": files.nullable(self.curves.standard_error[-1]),
+            "ode_losses": files.nullable(self.theory_losses[-1]),
+            "ode_curves": files.nullable(self.theory_losses),
+            **({"transfer": self.transfer.to_dict()} if self.transfer else {}),
+            "failures": {str(run): reason for run, reason in self.failures.items()},
+            **self.settings,
+            "protocol": self.protocol.to_dict(),
+            "problem": self.problem.to_dict(),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per run and time: run, time, loss_1, …; NaN after a run diverged."""
+        return self.curves.to_frame()
+
+    def save(self, path: files.FilePath) -> None:
+        """Write a .json file with everything, or `to_frame` as a .csv file."""
+        files.save(path, self.to_dict, self.to_frame)
+
+    def plot(
+        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+    ) -> Figure | None:
+        """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
+
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
+        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
+        one more for each knob.
+        """
+        from replan import plot
+
+        return plot.simulation(self, path, axes)
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return f"Simulation({s['runs']} runs, N={s['dimension']}, engine={s['engine']!r})"
+
+    def __str__(self) -> str:
+        return report.simulation_text(self)
+
+    def _repr_html_(self) -> str:
+        return report.simulation_html(self)
+
+
+def simulate(
+    problem: Problem,
+    protocol: Protocol,
+    *,
+    dimension: int = 20_000,
+    runs: int = 8,
+    seed: int = 0,
+    order: str | Sequence[int] = "spread",
+    engine: str | None = None,
+    times: ArrayLike | None = None,
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+    after: Simulation | None = None,
+    progress: Watch = False,
+) -> Simulation:
+    """Train by SGD, sample by sample, in `dimension` input dimensions.
+
+    **Main arguments**
+
+    - `problem`: with a model that can be simulated, such as a `TeacherStudent`; `protocol`: for it.
+    - `dimension`: N. A protocol of duration α takes α N samples.
+    - `runs`: how many, with different samples. `seed`: of all of them together.
+
+    **Other arguments**
+
+    - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
+      from the shares), or the tasks themselves, from 0, one per sample.
+    - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
+      "full" (plain SGD on N-dimensional weights, the only one with batches and momentum); by
+      default the first one that fits the model.
+    - `times`: when to record the runs, by default at 101 times, and where tasks arrive or
+      depart. The result's `times` are these, sorted and rounded to whole samples, and the end.
+    - `weights`: for the engine "full": initial weights (K, N) and teachers (P, N), with the
+      overlaps of `problem.start`.
+    - `after`: an earlier simulation to continue, instead of starting from `problem.start`.
+    - `progress`: True shows a bar; a function is called with a `Progress` now and then.
+
+    With batches, weights change when a batch is full: a state recorded within one is that after
+    the previous batch, and samples of an unfinished batch wait for a simulation that continues
+    `after` this one.
+
+    A run ends where it diverges: where the error of a teacher-student on a sample, or that times
+    lr / N, or a number in the state of another model (checked now and then) exceeds 1e10. The
+    other runs continue. Ctrl-C keeps the finished runs. Results do not depend on the number of
+    cores.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> protocol = replan.strategies.interleaved(problem)
+        >>> sgd = replan.simulate(problem, protocol, dimension=500, runs=4)
+        >>> bool(abs(sgd.curves.mean[-1] - sgd.theory.final_losses).max() < 0.05)
+        True
+    """
+    check.instance("problem", problem, Problem, "a Problem")
+    if problem.is_ensemble:
+        count = f"an ensemble of {len(problem.members)}: simulate its `members` one by one"
+        raise ArgumentError("problem", "a single problem", count)
+    model = require_simulable(problem.model)
+    engine = model.choose_engine(engine)
+    dimension = check.integer("dimension", dimension)
+    if dimension < model.least_dimension:
+        least = f"at least {model.least_dimension}, to have room for all units"
+        raise ArgumentError("dimension", least, f"{dimension}")
+    runs, seed = check.integer("runs", runs, at_least=1), check.integer("seed", seed)
+    availability = problem.availability
+    protocol = problem.accept(protocol).split(availability.changes)
+    samples = sample_count(protocol, dimension)
+    if samples == 0:
+        raise ArgumentError("dimension", "large enough for one sample", f"{dimension}")
+    if times is None:
+        times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), availability.changes)
+    recorded = _recorded(times, protocol.duration, dimension, samples)
+    tasks = _tasks(order, samples, dimension, problem)
+    phase = 0
+    if after is None:
+        starts = [model.begin_chain(engine, problem.state, dimension, weights)] * runs
+    else:
+        if weights is not None:
+            raise ArgumentError("weights", "None where `after` is given", "some")
+        _check_continuable(after, problem, {"engine": engine, "dimension": dimension, "runs": runs})
+        problem = problem.changed(start=problem.model.unpack(after.theory.states[-1]))
+        starts, phase = after.ends, after.settings["phase"] + 1
+    size = max(problem.state.size, model.chain_size(engine, dimension) // _FASTER)
+    streams = np.random.SeedSequence([seed, phase]).spawn(runs)
+    with Meter(progress, "samples", samples * runs) as meter:
+        training = _Training(
+            problem=problem,
+            protocol=protocol,
+            dimension=dimension,
+            order=tasks,
+            available=None if availability.always else availability.on(protocol.edges),
+            knob_rows=problem.knob_rows(protocol),
+            recorded=recorded,
+            chunk=max(1, _AT_ONCE // size),
+            meter=meter,
+            stop=threading.Event(),
+        )
+        results = training.run_all(starts, streams)
+    return Simulation(
+        problem,
+        protocol,
+        times=np.minimum(recorded / dimension, protocol.duration),
+        states=np.array([result.states for result in results]),
+        ends=[result.end for result in results],
+        failures={i: result.failure for i, result in enumerate(results) if result.failure},
+        settings={
+            "dimension": dimension,
+            "runs": runs,
+            "seed": seed,
+            "order": order if isinstance(order, str) else "given",
+            "engine": engine,
+            "phase": phase,
+        },
+    )
+
+
+class _Result(NamedTuple):
+    states: Floats
+    end: Chain | None
+    failure: str
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What all runs of a simulation share.
+
+    order: a word, or the task of every sample. available: (steps, T) which tasks are available.
+    knob_rows: (steps, C). recorded: (m,) after how many samples the state is recorded. chunk:
+    samples between two checks for Ctrl-C.
+    """
+
+    problem: Problem
+    protocol: Protocol
+    dimension: int
+    order: str | Ints
+    available: Bools | None
+    knob_rows: Floats
+    recorded: Ints
+    chunk: int
+    meter: Meter
+    stop: threading.Event
+
+    def run_all(self, starts: Sequence[Chain], streams: Sequence[Any]) -> list[_Result]:
+        """Run every chain in a thread; after Ctrl-C, return the finished runs if there are any."""
+        futures = []
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(starts))) as pool:
+            try:
+                futures = [
+                    pool.submit(self.run, chain, stream)
+                    for chain, stream in zip(starts, streams, strict=True)
+                ]
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                self.stop.set()
+                results = [future.result() for future in futures]
+                if len(results) < len(starts) or not any(result.end for result in results):
+                    raise
+                return results
+            except BaseException:
+                self.stop.set()
+                raise
+
+    def run(self, start: Chain, stream: np.random.SeedSequence) -> _Result:
+        """Run a chain through all samples; record its states (m, n)."""
+        noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
+        chain = start.resume(noise)
+        samples = Samples(self.protocol, self.dimension, self.order, choice, self.available)
+        layout = self.problem.model.layout
+        states, done = np.full((len(self.recorded), self.problem.state.size), np.nan), 0
+        for i, look in enumerate(self.recorded.tolist()):
+            while done < look:
+                if self.stop.is_set():
+                    return _Result(states, None, "stopped")
+                tasks, steps = samples.take(min(look - done, self.chunk))
+                count = chain.advance(tasks, layout.of_task(self.knob_rows[steps], tasks))
+                self.meter.advance(count)
+                done += count
+                if count < len(tasks):
+                    failure = f"diverged at sample {done + 1}: try a smaller `lr`"
+                    return _Result(states, None, failure)
+            states[i] = chain.state()
+        return _Result(states, chain, "")
+
+
+def _check_continuable(after: Simulation, problem: Problem, settings: dict[str, Any]) -> None:
+    """Refuse an earlier simulation that runs with these settings cannot continue."""
+    check.instance("after", after, Simulation, "a Simulation")
+    if after.problem.to_dict()["model"] != problem.to_dict()["model"]:
+        raise ArgumentError("after", "a simulation of the same model", "another one")
+    for name, wanted in settings.items():
+        if after.settings[name] != wanted:
+            raise ArgumentError(
+                "after", f"a simulation with `{name}` {wanted}", f"{after.settings[name]}"
+            )
+    if after.failures:
+        failed = f"{len(after.failures)} of {settings['runs']} that did not finish"
+        raise ArgumentError("after", "a simulation whose runs have finished", failed)
+    if after.theory.status != "ok":
+        raise IntegrationError(after.theory.advice)
+
+
+def _recorded(times: ArrayLike, duration: float, dimension: int, samples: int) -> Ints:
+    """Return after how many samples to record the runs; the end is always included."""
+    wanted = check.array("times", times, ("m",))
+    if wanted.size == 0 or wanted.min() < 0 or wanted.max() > duration * (1 + 1e-9):
+        raise ArgumentError("times", f"times from 0 to {duration:g}", check.show(wanted.tolist()))
+    counts = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
+    return np.unique(np.append(counts, samples))
+
+
+def _tasks(
+    order: str | Sequence[int], samples: int, dimension: int, problem: Problem
+) -> str | Ints:
+    """Return the order, checked: its name, or the tasks sample by sample."""
+    if isinstance(order, str):
+        return check.one_of("order", order, ORDERS)
+    model, availability = problem.model, problem.availability
+    tasks = check.task_list("order", order, model.tasks)
+    if tasks.size != samples:
+        raise ArgumentError("order", f"{samples} tasks, one per sample", f"{tasks.size}")
+    if not availability.always:
+        edges = np.arange(samples + 1) / dimension
+        availability.check("order", np.eye(model.tasks)[tasks], edges, model.task_names)
+    return tasks
