@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import replan
-
-if TYPE_CHECKING:
-    from replan.studies._design import Design
 
 # RK4 steps for each step of the protocol, as counted on problems like the paper's.
 EVALUATE = 15
@@ -21,7 +17,6 @@ COMPARE = 4000
 SOLVE = 500
 SOLVE_RATES = 5000  # where learning rates are free as well
 LEVERS = 20_000
-_SEARCH = 1300  # a strategy that searches a grid
 
 _LONG = 60.0  # seconds
 _QUICK = 1.0  # seconds that may be spent to measure
@@ -48,27 +43,6 @@ def tell_if_simulation_is_long(
     if runs > 0:
         together = min(max(seeds, 1), os.cpu_count() or 1)
         _tell(runs / together + _integration(problem, EVALUATE))
-
-
-def tell_if_study_is_long(design: Design, workers: int | None) -> None:
-    """Say so if a study takes long, judged by its first problem; starts are not counted."""
-    with suppress(Exception):  # what fails here is told again, as a case
-        _tell(_study(design) / (workers or os.cpu_count() or 1))
-
-
-def _study(design: Design) -> float:
-    """Return how many seconds a study takes, one case after the other."""
-    problem = design.sketch()
-    solve = SOLVE_RATES if problem.control.ranges else SOLVE
-    steps = [
-        solve if run.what == "solver" else _SEARCH if run.searches else EVALUATE
-        for run in design.runs
-    ]
-    seconds = _integration(problem, sum(steps))
-    if design.simulate is not None:
-        settings = {key: design.simulate[key] for key in ("dimension", "seeds", "engine")}
-        seconds += len(steps) * _simulation(problem, **settings)
-    return seconds * len(design.problems)
 
 
 def _simulation(problem: replan.Problem, dimension: int, seeds: int, engine: str | None) -> float:

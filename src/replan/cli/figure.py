@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 import replan
-from replan.cli._executor import chosen_executor, executor_options
 from replan.cli._options import Command, parse_settings, say_written, settings_option
 
 
@@ -31,7 +30,7 @@ class _Figure(Command):
 @click.option("--quick", is_flag=True, help="A coarse version, in seconds.")
 @click.option("--seeds", type=int, help="How many initialisations.")
 @settings_option("Another setting, such as lr=0.03; repeat for more.", "changes")
-@executor_options
+@click.option("--workers", type=int, help="Processes; by default one per core.")
 def command(
     name: str,
     out: Path | None,
@@ -39,7 +38,6 @@ def command(
     seeds: int | None,
     changes: tuple[str, ...],
     workers: int | None,
-    dask: str | None,
 ) -> None:
     """Recompute a figure of the paper and check its claims.
 
@@ -53,35 +51,34 @@ def command(
       replan figure similarity --quick
       replan figure all --out figures
       replan figure fashion-dynamics --set lr=0.03 --out faster
-      replan figure all --dask tcp://127.0.0.1:8786
     """
     from tqdm import tqdm
 
     from replan._common import check
     from replan.paper import FIGURES, IMAGE_FIGURES, LONG_FIGURES
     from replan.paper._make import make_each
+    from replan.sweeps import SweepError
 
     check.one_of("name", name, [*FIGURES, *IMAGE_FIGURES, *LONG_FIGURES, "all", "images"])
     names = {"all": FIGURES, "images": IMAGE_FIGURES}.get(name, (name,))
     folder = out or Path("figures-quick" if quick else "figures")
     try:
-        with chosen_executor(workers, dask) as executor:
-            for made in make_each(
-                names,
-                folder,
-                quick=quick,
-                seeds=seeds,
-                changes=parse_settings(changes),
-                workers=workers,
-                executor=executor,
-                progress=True,
-            ):
-                tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
-                for claim in made.claims:
-                    tqdm.write(f"  {claim}")
-                if made.unconverged:
-                    tqdm.write(f"  {made.unconverged} plans did not converge")
-    except (KeyboardInterrupt, ChildProcessError):
+        for made in make_each(
+            names,
+            folder,
+            quick=quick,
+            seeds=seeds,
+            changes=parse_settings(changes),
+            workers=workers,
+            executor=None,
+            progress=True,
+        ):
+            tqdm.write(f"{made.name}: wrote {', '.join(map(str, made.files))}")
+            for claim in made.claims:
+                tqdm.write(f"  {claim}")
+            if made.unconverged:
+                tqdm.write(f"  {made.unconverged} plans did not converge")
+    except (KeyboardInterrupt, SweepError):
         kept = f"finished problems are kept in {folder / 'cache'}; the same command continues"
         click.echo(kept, err=True)
         raise

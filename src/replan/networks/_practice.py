@@ -9,7 +9,7 @@ import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from replan.networks._experiment import FILES, Experiment
 from replan.networks._task_data import PAIRS, Samples, TaskData, fashion_pairs, task_folder
 from replan.networks._tuning import DECAYS, Choice, Tuning
 from replan.policies import Policy
-from replan.sweeps import Sweep
+from replan.sweeps import sweep
 
 LOOKS = 10  # at the test set, for each task that arrives
 # What docs/how-much-when.md says, unless something else is given
@@ -464,7 +464,7 @@ def train_tasks(
 
     def losses(wanted: list[tuple[str, Choice]], runs: Sequence[int]) -> Floats:
         cases = [case(name, run, choice) for name, choice in wanted for run in runs]
-        found = [one["loss"] for one in sweep(validate_tasks, cases)]
+        found = [one["loss"] for one in run_cases(validate_tasks, cases)]
         return np.array(found, dtype=np.float64).reshape(len(wanted), -1)
 
     choice = settings.choice
@@ -472,19 +472,21 @@ def train_tasks(
     board = find_spec("tensorboard") is not None
     runs = range(seed, seed + seeds)
     tuning = None
-    with Sweep(folder / "cache", workers=workers, progress=progress) as sweep:
-        if tune:
-            tuning = _tuning.tune(choices, losses, TUNING_SEEDS)
-            choices = tuning.best
-            files.write_frame(folder / "tuning.csv", tuning.to_frame())
-            given["tuned"] = {name: choice._asdict() for name, choice in choices.items()}
-        cases = [
-            case(name, run, choices[name])
-            | {"board": str(folder / "tensorboard" / f"{name}-{run}") if board else None}
-            for name in names
-            for run in runs
-        ]
-        records = iter(sweep(learn_tasks, cases))
+    run_cases = partial(
+        sweep, cache=folder / "cache", workers=workers, progress=progress is not False
+    )
+    if tune:
+        tuning = _tuning.tune(choices, losses, TUNING_SEEDS)
+        choices = tuning.best
+        files.write_frame(folder / "tuning.csv", tuning.to_frame())
+        given["tuned"] = {name: choice._asdict() for name, choice in choices.items()}
+    cases = [
+        case(name, run, choices[name])
+        | {"board": str(folder / "tensorboard" / f"{name}-{run}") if board else None}
+        for name in names
+        for run in runs
+    ]
+    records = iter(run_cases(learn_tasks, cases))
     found = Experiment.gather(
         {name: [next(records) for _ in runs] for name in names},
         runs=list(runs),

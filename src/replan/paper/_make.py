@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from replan._common import check, files
 from replan.paper.claims import Claim, page
-from replan.sweeps import Sweep
+from replan.sweeps import sweep
 
 if TYPE_CHECKING:
     from replan.paper._parts import Tables
@@ -150,24 +149,16 @@ def make_each(
     record = _Record(folder / "claims.json")
     options = [" --quick"] * quick + [f" --seeds {seeds}"] * (seeds is not None)
     options += [f" --set {key}={json.dumps(value)}" for key, value in changes.items()]
-    with (
-        ThreadPoolExecutor(len(modules)) as threads,
-        Sweep(folder / "cache", workers=workers, executor=executor, progress=progress) as run,
-    ):
-        tables: dict[str, Callable[[], Tables]] = {
-            name: partial(module.compute, run, **settings[name]) for name, module in modules.items()
-        }
-        if not run.alone:  # else everything happens in this thread, which hears Ctrl-C
-            # The threads only wait: the cases of all figures share the workers, while pictures are
-            # drawn.
-            tables = {name: threads.submit(compute).result for name, compute in tables.items()}
-        for name, module in modules.items():
-            made = _write(folder, name, module, tables[name]())
-            command = f"replan figure {name}{''.join(options)}"
-            if name not in _ALL:
-                command = f"replan.paper.make([{module.__name__}], …)"
-            record.add(made, command, settings[name])
-            yield made
+    run = partial(
+        sweep, cache=folder / "cache", workers=workers, executor=executor, progress=progress
+    )
+    for name, module in modules.items():
+        made = _write(folder, name, module, module.compute(run, **settings[name]))
+        command = f"replan figure {name}{''.join(options)}"
+        if name not in _ALL:
+            command = f"replan.paper.make([{module.__name__}], …)"
+        record.add(made, command, settings[name])
+        yield made
 
 
 def _find(figure: str | ModuleType) -> tuple[str, ModuleType]:

@@ -189,8 +189,8 @@ def problem_from(
     nothing (`Dynamics.sketch_start`), to find the mistakes.
     """
     check.instance("content", content, Mapping, "the sections of a problem file")
-    if "sweep" in content:
-        raise ValueError("`sweep` makes this a study: `replan sweep FILE` runs it")
+    if "axes" in content:
+        raise ValueError("`axes` makes this a study: `replan study FILE` runs it")
     if model is None and is_ensemble(content):
         make = partial(problem_from, problem, sketch=sketch)
         return ensemble_from(problem.of_members, content, make)

@@ -11,6 +11,7 @@ Examples:
 """
 
 from replan._common.check import Task
+from replan.strategies._arguments import arguments, settings_of
 from replan.strategies._strategies import (
     GridSearch,
     alternating,
@@ -35,6 +36,7 @@ __all__ = [
     "Task",
     "UnfitError",
     "alternating",
+    "arguments",
     "constant_lr",
     "exponential_lr",
     "focus_then_replay",
@@ -45,6 +47,7 @@ __all__ = [
     "power_law_lr",
     "random_order",
     "sequential",
+    "settings_of",
     "shuffled",
     "strategy",
 ]
