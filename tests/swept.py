@@ -90,7 +90,7 @@ class Machine:
 
 def wait(condition):
     """Wait until a condition holds; give up after so many looks that it never will."""
-    for _ in range(60_000):
+    for _ in range(12_000):
         if condition():
             return
         time.sleep(0.01)

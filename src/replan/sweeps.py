@@ -414,4 +414,4 @@ def _write(path: Path, entry: dict[str, Any], result: Any) -> None:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    return " ".join(f"{type(error).__name__}: {str(error) or 'no details'}".split())[:500]
