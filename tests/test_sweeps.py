@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,17 @@ def test_a_dead_worker_fails_the_cases_under_way_and_the_sweep_continues():
     assert "memory" in error.failures[6]
 
 
+def test_workers_that_cannot_even_start_are_not_started_for_ever(tmp_path):
+    (tmp_path / "script.py").write_text(
+        f"import sys; sys.path[:0] = {sys.path!r}\nimport swept\nfrom replan import sweep\n"
+        "sweep(swept.square, [{'x': x} for x in range(50)], workers=2)  # without its guard\n"
+    )
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1
+    assert "50 of 50 cases failed" in done.stderr
+
+
 def test_a_failure_is_short_enough_for_a_pipe_and_says_its_end():
     def deep(x):
         raise ValueError("word " * 10_000) if x == 0 else deep(x - 1)
@@ -129,7 +141,8 @@ def test_what_is_no_json_is_refused(value):
 
 
 def test_bad_input_is_refused(tmp_path):
-    refused("cases", square, [3])
+    with pytest.raises(SweepError):
+        sweep(square, [3, {"z": 1}], workers=1)
     refused("workers", square, cases(1), workers=0)
     refused("workers", square, cases(1), workers=1.5)
     refused("function", "square", cases(1))
@@ -304,7 +317,9 @@ def test_a_bar_is_shown_on_a_terminal(tmp_path):
         " workers=workers, progress=True)\n"
     )
     main, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
     done = subprocess.run([sys.executable, str(script)], stderr=terminal, timeout=600)
+    os.write(terminal, b".")  # else reading nothing would wait
     text = os.read(main, 100_000).decode()
     os.close(terminal)
     os.close(main)

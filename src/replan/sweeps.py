@@ -45,9 +45,15 @@ class SweepError(RuntimeError):
     says what went wrong, followed by the traceback.
     """
 
-    def __init__(self, message: str, results: list[Any], failures: dict[int, str]) -> None:
-        super().__init__(message)
+    def __init__(self, cases: list[Any], results: list[Any], failures: dict[int, str]) -> None:
+        first = min(failures)
+        line, _, trace = failures[first].partition("\n")
+        case = json.dumps(cases[first])
+        super().__init__(
+            f"{len(failures)} of {len(cases)} cases failed; the first, {case:.200}: {line}"
+        )
         self.results, self.failures = results, failures
+        self.add_note(trace)
 
 
 def sweep(
@@ -93,21 +99,22 @@ def sweep(
     workers = (os.cpu_count() or 1) if workers is None else workers
     if type(workers) is not int or workers < 1:
         raise ArgumentError("workers", "an integer of at least 1", repr(workers))
-    if not callable(function):
-        raise ArgumentError("function", "a function", repr(function))
     name = _import_path(function)
-    if not name and (cache is not None or (executor is None and workers > 1)):
+    here = executor is None and workers == 1
+    if not callable(function) or (
+        not name and (cache is not None or (executor is None and not here))
+    ):
         expected = "in a file that can be imported, or use workers=1 without a cache"
         raise ArgumentError("function", expected, repr(function))
     run = _Sweep(function, name, cases, cache, key)
-    work = partial(run.use_processes, min(workers, len(run.todo)))
+    work: Callable[[], None] = partial(run.use_processes, min(workers, len(run.todo)))
     if executor is not None:
         work = partial(run.use, *_unpack(executor))
     threads: list[_Thread] = []
     try:
         if progress and run.todo:
             threads.append(_Thread(run.show))
-        if workers == 1 and executor is None:
+        if here:
             run.compute_here()
         elif run.todo:
             threads.append(_Thread(work))
@@ -118,16 +125,7 @@ def sweep(
             thread.wait()
     results = [run.results.get(i) for i in range(len(run.entries))]
     if run.failures:
-        first = min(run.failures)
-        line, _, trace = run.failures[first].partition("\n")
-        error = SweepError(
-            f"{len(run.failures)} of {len(results)} cases failed; the first, "
-            f"{json.dumps(run.entries[first]['case']):.200}: {line}",
-            results,
-            run.failures,
-        )
-        error.add_note(trace)
-        raise error
+        raise SweepError([entry["case"] for entry in run.entries], results, run.failures)
     return results
 
 
@@ -167,9 +165,6 @@ class _Sweep:
         about = {"function": name, "replan": replan.__version__, "key": key}
         entries = [about | {"case": case} for case in cases]
         self.entries: list[dict[str, Any]] = json.loads(_json("cases", entries))
-        for entry in self.entries:
-            if not isinstance(entry["case"], dict):
-                raise ArgumentError("cases", "dicts of arguments", repr(entry["case"]))
         self.results: dict[int, Any] = {}
         self.failures: dict[int, str] = {}
         self.stopped = False
@@ -231,6 +226,7 @@ class _Sweep:
                         context.kill()
                 if len(self.results) == before:  # the next pool would break, too
                     self._fail(self.todo, broken)
+                    break
 
     def _drive(
         self,
@@ -312,14 +308,12 @@ class _Context(SpawnContext):
 def _begin_worker() -> None:
     """Prepare a worker process: it ignores Ctrl-C, and ends when its parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
 
+    def leave_with_parent() -> None:
+        multiprocessing.parent_process().join()  # type: ignore[union-attr]
+        os._exit(1)
 
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 def _finish(function: Callable[..., Any], entry: dict[str, Any], path: Path) -> tuple[None, str]:
