@@ -363,6 +363,8 @@ def _runs(section: Content) -> dict[str, Content]:
         settings = {} if solve is True else _table("run.solve", solve)
         _check_keys("run.solve", settings, _SOLVE)
         runs["plan"] = {"solve": settings}
+    if not runs:
+        raise ArgumentError("run", "given strategies, or solve = true", "neither")
     return runs
 
 
