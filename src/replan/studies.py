@@ -291,7 +291,8 @@ def draw_study(study: Study, path: FilePath | None, x: str | None) -> Figure:
         axes.set_xticks(places, [_cell(value) for value in values])
     elif values[0] > 0 and values[-1] >= 30 * values[0]:
         axes.set_xscale("log")
-    if all(row["value"] is None or row["value"] > 0 for row in study.rows):
+    shown = np.concatenate([line.get_ydata() for line in axes.get_lines()])
+    if (shown > 0).any() and not any((row["value"] or 1) < 0 for row in study.rows):
         axes.set_yscale("log")
     title = f"median, 10 to 90 %\nover {', '.join(others)}" if others else None
     axes.legend(frameon=False, title=title)
