@@ -1,74 +1,94 @@
-"""sweep(function, cases): many independent computations on all cores, each finished one kept."""
+"""sweep(function, cases): a parallel map that keeps what is finished and can always be stopped.
+
+Ctrl-C interrupts Python's main thread between any two instructions, even while it holds a lock.
+The calling thread therefore takes none: helper threads manage the workers and draw the bar, and
+the caller polls them. They share attributes that one side sets and the other reads.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
-import inspect
 import json
-import math
+import multiprocessing
 import os
-import pickle
+import secrets
 import signal
 import sys
+import tempfile
 import threading
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+import time
+import traceback
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext
 from pathlib import Path
+from pkgutil import resolve_name
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
+import replan
+from replan.errors import ArgumentError
 
-from replan import check, files
-from replan._common import sources
-from replan._common.executors import Borrowed
-from replan._common.processes import Processes
-from replan.models.registry import IMPORTS, model_modules
-from replan.progress import Meter, Watch
+_POLL = 0.1  # seconds between two looks at what another thread does
+_LONGEST = 3000  # characters of a failure: `_finish` says why
 
-Case = dict[str, Any]
-Result = dict[str, Any]
-Entry = dict[str, Any]  # of the cache: a case and what else its result depends on
 
-_LOOK = 0.2  # seconds between two looks at whether anybody is still at work
+class SweepError(RuntimeError):
+    """Some cases failed; raised when all others are finished.
+
+    results: one per case, None where it failed. failures: by the index of the case, a line that
+    says what went wrong, followed by the traceback.
+    """
+
+    def __init__(self, cases: list[Any], results: list[Any], failures: dict[int, str]) -> None:
+        first = min(failures)
+        line, _, trace = failures[first].partition("\n")
+        case = json.dumps(cases[first])
+        super().__init__(
+            f"{len(failures)} of {len(cases)} cases failed; the first, {case:.200}: {line}"
+        )
+        self.results, self.failures = results, failures
+        self.add_note(trace)
 
 
 def sweep(
-    function: Callable[..., Result],
-    cases: Iterable[Case],
+    function: Callable[..., Any],
+    cases: Iterable[dict[str, Any]],
     *,
-    cache: files.FilePath | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    key: Any = None,
     workers: int | None = None,
     executor: Any = None,
-    progress: Watch = False,
-) -> list[Result]:
-    """Return function(**case) for every case, in their order.
+    progress: bool = False,
+) -> list[Any]:
+    """Return function(**case) for every case, in order.
 
     **Main arguments**
 
-    - `function`: defined in a module or script that worker processes import; its result is a dict
-      of JSON types. A script that calls `sweep` needs its `if __name__ == "__main__"`.
-    - `cases`: dicts of JSON types, such as the content of a problem file under the key "problem".
-      In cases and results, numpy's numbers and arrays become Python's numbers and lists.
+    - `function`: defined at the top level of a module or script, so that worker processes can
+      import it. A script that calls `sweep` needs its `if __name__ == "__main__"`.
+    - `cases`: dicts of JSON types. In cases and results, NumPy numbers and arrays become Python
+      numbers and lists.
+    - `cache`: a folder with a file for each finished case, created if missing. A case that is
+      found there is not computed again, even if this process was killed in the meantime.
 
     **Other arguments**
 
-    - `cache`: a folder, made if need be. Finished cases are kept there and not computed again, even
-      if this process is killed. A case is known by its arguments, the sources of replan, those of
-      all your modules that the function imports, directly or not, and the versions of the installed
-      packages that they import. A warning names what cannot be seen of these. Another says that
-      the disk takes no more results; the sweep goes on and returns them.
-    - `workers`: processes, by default one per core; with 1, all happens in this process and,
-      without a cache, `function` may be anything that can be called.
-    - `executor`: instead of `workers`, any `concurrent.futures.Executor`, or a
-      `dask.distributed.Client`. It is not shut down. Its workers need the same replan, and no disk
-      in common with this process, which writes the cache.
-    - `progress`: True for a progress bar; a function is called with a `Progress`.
+    - `key`: any JSON value on which results depend besides the function's name, the case and the
+      version of replan, such as the version of your own code. Change it to compute cases again.
+    - `workers`: the number of processes, one per core by default. With 1, cases are computed in
+      this process, and without a `cache`, `function` can be any callable.
+    - `executor`: a `concurrent.futures.Executor` or a `dask.distributed.Client` to use instead of
+      processes. Its workers need the same version of replan; it is not shut down.
+    - `progress`: show a progress bar.
 
-    An error in a case, or Ctrl-C, ends the sweep; what was finished stays in the cache.
+    A case that fails does not stop the others: a `SweepError` at the end holds all results and
+    failures. Ctrl-C stops at once; finished cases stay in the cache.
 
     Examples:
         >>> def area(width, height):
@@ -76,370 +96,316 @@ def sweep(
         >>> replan.sweep(area, [{"width": 2, "height": 3}, {"width": 4, "height": 5}], workers=1)
         [{'area': 6}, {'area': 20}]
     """
-    with Sweep(cache, workers=workers, executor=executor, progress=progress) as run:
-        return run(function, cases)
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    if type(workers) is not int or workers < 1:
+        raise ArgumentError("workers", "an integer of at least 1", repr(workers))
+    name = _import_path(function)
+    here = executor is None and workers == 1
+    if not callable(function) or (
+        not name and (cache is not None or (executor is None and not here))
+    ):
+        expected = "in a file that can be imported, or use workers=1 without a cache"
+        raise ArgumentError("function", expected, repr(function))
+    run = _Sweep(function, name, cases, cache, key)
+    work: Callable[[], None] = partial(run.use_processes, min(workers, len(run.todo)))
+    if executor is not None:
+        work = partial(run.use, *_unpack(executor))
+    threads: list[_Thread] = []
+    try:
+        if progress and run.todo:
+            threads.append(_Thread(run.show))
+        if here:
+            run.compute_here()
+        elif run.todo:
+            threads.append(_Thread(work))
+            threads[-1].wait()
+    finally:
+        run.stopped = True
+        for thread in threads:
+            thread.wait()
+    results = [run.results.get(i) for i in range(len(run.entries))]
+    if run.failures:
+        raise SweepError([entry["case"] for entry in run.entries], results, run.failures)
+    return results
 
 
-class Sweep:
-    """Sweeps that share workers, a cache and a progress bar; they may run in several threads.
+class _Thread:
+    """A thread that can be started and waited for without taking a lock."""
 
-    The arguments are those of `sweep`. Used as `with Sweep(…) as run: run(function, cases)`.
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._over, self._wake = False, SimpleQueue[None]()
+        self._error: BaseException | None = None
+        start_new_thread(self._run, (work,))
 
-    Examples:
-        >>> def area(width, height):
-        ...     return {"area": width * height}
-        >>> with replan.sweeps.Sweep(workers=1) as run:
-        ...     print(run(area, [{"width": 2, "height": 3}]))
-        ...     print(run(area, [{"width": 4, "height": 5}]))
-        [{'area': 6}]
-        [{'area': 20}]
-    """
-
-    def __init__(
-        self,
-        cache: files.FilePath | None = None,
-        *,
-        workers: int | None = None,
-        executor: Any = None,
-        progress: Watch = False,
-    ) -> None:
-        self.cache = None if cache is None else check.path("cache", cache)
-        self._workers: Processes | Borrowed | None = None  # None: the thread that asks
-        if executor is not None:
-            self._workers = Borrowed(executor)
-            if workers is not None:
-                raise ValueError(
-                    f"`workers` expects None beside `executor`, got {check.show(workers)}"
-                )
-        else:
-            workers = (os.cpu_count() or 1) if workers is None else workers
-            if check.integer("workers", workers, at_least=1) > 1:
-                self._workers = Processes(workers)
-        self._meter = Meter(progress, "cases")
-        self._lock, self._over, self._told, self._known = threading.Lock(), False, False, 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether everything happens in the thread that asks for it."""
-        return self._workers is None
-
-    def __enter__(self) -> Sweep:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error
         self._over = True
-        with self._meter:
-            if self._workers is not None:
-                self._workers.close() if kind is None else self._workers.kill()
+        self._wake.put(None)
 
-    def __call__(self, function: Callable[..., Result], cases: Iterable[Case]) -> list[Result]:
-        """Return function(**case) for every case, in their order."""
-        _check_function(function, self._workers, cached=self.cache is not None)
-        cases = [
-            _plain(case, "`cases` expects JSON types") for case in _checked_cases(function, cases)
-        ]
-        entries = _entries(function, cases, self.cache)
-        found = [None if self.cache is None else _read(self.cache / _name(e)) for e in entries]
-        results = {i: result for i, result in enumerate(found) if result is not None}
-        todo = [i for i in range(len(cases)) if i not in results]
-        if todo and self.cache is not None:  # one that is complete may be read-only
-            files.folder("cache", self.cache)
-        self._advance(len(results), expect=len(cases), known=True)
-        pending = {i: entries[i] for i in todo}
-        with contextlib.closing(self._finished(function, pending)) as finished:
-            for i, result, trouble in finished:
-                results[i] = result
-                self._tell(trouble)
-                self._advance()
-        return [results[i] for i in range(len(cases))]
+    def wait(self) -> None:
+        """Return when the work is over; raise its error."""
+        while not self._over:
+            with suppress(Empty):
+                self._wake.get(timeout=_POLL)
+        if self._error is not None:
+            raise self._error
 
-    def _advance(self, count: int = 1, *, expect: int = 0, known: bool = False) -> None:
-        with self._lock:
-            self._known += count if known else 0
-            note = f"{self._known} from the cache" if self._known else ""
-        self._meter.advance(count, expect=expect, known=known, note=note)
 
-    def _tell(self, trouble: str | None) -> None:
-        """Warn, once, that results cannot be kept: no reason to stop what computes them."""
-        with self._lock:
-            told, self._told = self._told, self._told or trouble is not None
-        if trouble is not None and not told:
-            warnings.warn(f"`cache` cannot keep results from now on: {trouble}", stacklevel=4)
+class _Sweep:
+    """The state of a sweep: the calling thread sets `stopped`, the one that computes the rest.
 
-    def _finished(
-        self, function: Callable[..., Result], entries: dict[int, Entry]
-    ) -> Generator[tuple[int, Result, str | None]]:
-        """Yield the cases as they are finished and kept, each with why it could not be kept."""
-        if self._workers is None:
-            for i, entry in entries.items():
-                self._go_on()
-                result = _compute(function, entry["case"])
-                yield i, result, _keep(entry, self.cache, result)
-            return
-        send = self._sender(function)
+    entries: what each file says besides the result. paths: the files; none without a cache.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, cases: Any, cache: Any, key: Any):
+        self.function = function
+        about = {"function": name, "replan": replan.__version__, "key": key}
+        entries = [about | {"case": case} for case in cases]
+        self.entries: list[dict[str, Any]] = json.loads(_json("cases", entries))
+        self.results: dict[int, Any] = {}
+        self.failures: dict[int, str] = {}
+        self.stopped = False
+        self.paths: list[Path] = []
+        if cache is not None:
+            Path(cache).mkdir(parents=True, exist_ok=True)
+            texts = [json.dumps(entry, sort_keys=True) for entry in self.entries]
+            names = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+            self.paths = [Path(cache) / f"{name}.json" for name in names]
+        for i, path in enumerate(self.paths):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                self.results[i] = _read(path)  # else it is missing or broken
+        self.todo = deque(i for i in range(len(entries)) if i not in self.results)
+
+    def show(self) -> None:
+        """Draw a progress bar, on a terminal or in a notebook, until the sweep is over."""
+        from tqdm.auto import tqdm
+
+        with tqdm(total=len(self.entries), desc="cases", leave=False, disable=None) as bar:
+            while not self.stopped:
+                bar.update(len(self.results) + len(self.failures) - bar.n)
+                time.sleep(_POLL)
+
+    def compute_here(self) -> None:
+        """Compute the cases in the calling thread."""
+        while self.todo:
+            i = self.todo.popleft()
+            self._take(i, *_attempt(self.function, self.entries[i]))
+
+    def use(self, executor: Executor, client: Any) -> None:
+        """Have the cases computed by an executor; its workers may not see our disk."""
+
+        def submit(i: int) -> Future[Any]:
+            return executor.submit(_attempt, self.function, self.entries[i])
+
+        self._fail(self.todo, self._drive(submit, len(self.entries), client=client))
+
+    def use_processes(self, workers: int) -> None:
+        """Have the cases computed by processes, which write the files themselves.
+
+        When a process dies, its pool breaks, and another pool computes the remaining cases.
+        """
+        # Ctrl-C in a terminal reaches all processes but is for the caller alone: workers inherit
+        # the signal mask of this thread, which the tracker would lift if it were started later.
+        resource_tracker.ensure_running()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with tempfile.TemporaryDirectory(prefix="replan-") as folder:
+            files = self.paths or [Path(folder) / f"{i}.json" for i in range(len(self.entries))]
+
+            def submit(i: int) -> Future[Any]:
+                return pool.submit(_finish, self.function, self.entries[i], files[i])
+
+            while self.todo and not self.stopped:
+                context, before = _Context(), len(self.results)
+                with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
+                    broken = self._drive(submit, workers + 1, files)
+                    if self.stopped:
+                        context.kill()
+                if len(self.results) == before:  # the next pool would break, too
+                    self._fail(self.todo, broken)
+                    break
+
+    def _drive(
+        self,
+        submit: Callable[[int], Future[Any]],
+        window: int,
+        files: list[Path] | None = None,
+        client: Any = None,
+    ) -> str:
+        """Compute cases until none is left or the executor breaks; return why it broke, or "".
+
+        window: how many cases may be under way, all of which fail when it breaks. files: where
+        workers write the results. client: of a Dask cluster.
+        """
         done: SimpleQueue[Future[Any]] = SimpleQueue()
-        futures: dict[Future[Any], int] = {}
-        try:
-            for i, entry in entries.items():
-                future = send(entry)
-                futures[future] = i
-                future.add_done_callback(done.put)
-                while not done.empty():  # submitting all of them may take long
-                    yield self._take(done.get(), futures, entries)
-            while futures:
+        running: dict[Future[Any], int] = {}
+        broken = ""
+        while (running or (self.todo and not broken)) and not self.stopped:
+            if client is not None and client.status != "running":
+                broken = "the connection to the Dask scheduler was lost"
+                self._fail(running.values(), broken)
+                break
+            more = bool(self.todo) and not broken and len(running) < window
+            if more:
                 try:
-                    future = done.get(timeout=_LOOK)
-                except Empty:
-                    self._go_on()
-                else:
-                    yield self._take(future, futures, entries)
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            for future in list(futures):  # nothing that was finished is lost
-                if future.done() and not future.cancelled() and not future.exception():
-                    with contextlib.suppress(Exception):
-                        self._take(future, futures, entries)
-            raise
+                    future = submit(self.todo[0])
+                except Exception as error:
+                    broken = _line(error)
+                    continue
+                running[future] = self.todo.popleft()
+                future.add_done_callback(done.put)
+            try:
+                future = done.get(timeout=0 if more else _POLL)
+            except Empty:
+                continue
+            i = running.pop(future)
+            try:
+                result, failure = future.result()
+                self._take(i, result, failure, files)
+            except BrokenExecutor as error:
+                broken = f"{_line(error)} Too little memory, or a script without its guard?"
+                self._fail([i], broken)
+            except BaseException as error:  # of the executor, such as a cancelled future
+                self._fail([i], _line(error))
+        for future in running:
+            future.cancel()
+        return broken
 
-    def _go_on(self) -> None:
-        if self._over:
-            raise RuntimeError("the sweep is over")
+    def _take(self, i: int, result: Any, failure: str, files: list[Path] | None = None) -> None:
+        if failure:
+            self._fail([i], failure)
+            return
+        if files is not None:
+            result = _read(files[i])
+        elif self.paths:
+            _write(self.paths[i], self.entries[i], result)
+        self.results[i] = result
 
-    def _sender(self, function: Callable[..., Result]) -> Callable[[Entry], Future[Any]]:
-        """Return how the case of an entry is given to a worker."""
-        workers, digest = self._workers, sources.package_digest()
-        assert workers is not None
-        if isinstance(workers, Processes):
-            return lambda entry: workers.submit(_finish, digest, function, entry, self.cache)
-        if workers.threads:
-            return lambda entry: workers.submit(_compute, function, entry["case"])
-        return functools.partial(
-            workers.submit, _finish_there, digest, os.environ.get(IMPORTS, ""),
-            workers.pack(function), name=getattr(function, "__qualname__", "case"),
-        )  # fmt: skip
-
-    def _take(
-        self, future: Future[Any], futures: dict[Future[Any], int], entries: dict[int, Entry]
-    ) -> tuple[int, Result, str | None]:
-        """Return a case that is done, its result, and why it could not be kept."""
-        i = futures[future]
-        assert self._workers is not None
-        try:
-            found = self._workers.result(future)
-        except ChildProcessError as error:
-            error.add_note(f"a worker had the case {json.dumps(entries[i]['case']):.200}")
-            raise
-        if isinstance(self._workers, Borrowed):
-            found = found, _keep(entries[i], self.cache, found)
-        del futures[future]
-        return i, *found
+    def _fail(self, cases: Iterable[int], why: str) -> None:
+        if why:
+            self.failures |= dict.fromkeys(cases, why)
 
 
-def _check_function(function: Any, workers: Processes | Borrowed | None, *, cached: bool) -> None:
-    """Refuse what cannot be called, what workers cannot import, and what a cache cannot know."""
-    check.function("function", function)
-    if not cached and not isinstance(workers, Processes):
-        return
-    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
-    for name in getattr(function, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    if found is not function:  # a lambda, a function within a function, a method, a partial
-        raise ValueError(
-            "`function` expects a function defined by name at the top level of a module, got "
-            f"{check.show(function)}: define it there, or use workers=1 without a cache"
-        )
-    if isinstance(workers, Processes) and sources.find_spec(function.__module__) is None:
-        raise ValueError(
-            "`function` expects a function in a file that worker processes can import, got "
-            f"`{function.__qualname__}` of an interactive session: put it in a module, or use "
-            "workers=1"
-        )
+class _Context(SpawnContext):
+    """Starts processes and remembers them, so that they can be killed whatever they are doing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[Any] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        self.processes.append(super().Process(*args, **kwargs))
+        return self.processes[-1]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
 
 
-def _checked_cases(function: Callable[..., Result], cases: Iterable[Case]) -> list[Case]:
-    """Return the cases if the function can be called with each."""
-    listed = check.items("cases", cases, "dicts of arguments")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some compiled functions have none
-        signature = inspect.Signature([inspect.Parameter("_", inspect.Parameter.VAR_KEYWORD)])
-    for case in listed:
-        if not isinstance(case, dict) or not all(isinstance(key, str) for key in case):
-            raise ValueError(f"`cases` expects dicts of arguments, got {check.show(case)}")
-        try:
-            signature.bind(**case)
-        except TypeError as error:
-            raise ValueError(
-                f"`cases` expects dicts of arguments of `function`, got {check.show(case)}: {error}"
-            ) from None
-    return list(listed)
+def _begin_worker() -> None:
+    """Prepare a worker process: it ignores Ctrl-C, and ends when its parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def leave_with_parent() -> None:
+        multiprocessing.parent_process().join()  # type: ignore[union-attr]
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
-def _plain(value: Any, expects: str, where: str = "") -> Any:
-    """Return a value in JSON types, those of numpy converted; `where` is its place, for errors."""
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return str.__str__(value)  # no subclass, such as an enumeration
-        case int():
-            return int(value)
-        case float() if math.isfinite(value):
-            return float(value)
-        case list() | tuple():
-            return [_plain(item, expects, f"{where}[{i}]") for i, item in enumerate(value)]
-        case dict() if all(isinstance(key, str | int | float | np.number) for key in value):
-            keys = [_plain(key, expects, where) for key in value]
-            texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
-            if len(set(texts)) == len(texts):
-                items = zip(texts, value.values(), strict=True)
-                return {key: _plain(x, expects, f"{where}.{key}".lstrip(".")) for key, x in items}
-    raise ValueError(f"{expects}, got {check.show(value)}{where and f' in `{where}`'}")
+def _finish(function: Callable[..., Any], entry: dict[str, Any], path: Path) -> tuple[None, str]:
+    """Compute a case in a worker process and write its file; return None and why it failed.
 
-
-def _entries(
-    function: Callable[..., Result], cases: Sequence[Case], cache: Path | None
-) -> list[Entry]:
-    """Return what the cache knows every case by: the function, its sources and its arguments."""
-    if cache is None:
-        return [{"case": case} for case in cases]
-    found = sources.reachable_sources(function, model_modules())
-    if found.unseen:
-        warnings.warn(
-            f"`cache` cannot see all that the results depend on: {', '.join(found.unseen)}",
-            stacklevel=4,
-        )
-    what = {
-        "function": f"{function.__module__}.{function.__qualname__}",
-        "sources": f"{found.digest} {sources.package_digest()}",
-    }
-    return [what | {"case": case} for case in cases]
-
-
-def _name(entry: Entry) -> str:
-    """Return the name of an entry's file in the cache."""
-    return f"{_digest([entry[key] for key in ('function', 'sources', 'case')])}.json"
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _read(path: Path) -> Result | None:
-    """Return the result in a file of the cache, None if there is none.
-
-    A file under the name of another entry, as by a copy, one whose result was changed and one that
-    cannot be read have none.
+    Results do not go through the pipe of the pool: a worker that is killed in the middle of a long
+    message leaves a half, for whose end ProcessPoolExecutor (and loky) wait for ever. A message of
+    up to PIPE_BUF bytes, mostly 4096, is sent whole or not at all.
     """
-    try:
-        entry = files.read_json(path)
-        if _name(entry) == path.name and _digest(entry["result"]) == entry["digest"]:
-            return entry["result"]
-    except (OSError, ValueError, KeyError, RecursionError):
-        pass
-    return None
+    result, failure = _attempt(function, entry)
+    if not failure:
+        _write(path, entry, result)
+    return None, failure
 
 
-def _finish(
-    digest: str, function: Callable[..., Result], entry: Entry, cache: Path | None
-) -> tuple[Result, str | None]:
-    """Compute a case and keep it; in the worker, so that nothing is lost with the parent.
-
-    digest: of replan's sources as the parent has them.
-    """
-    _check_replan(digest)
-    result = _compute(function, entry["case"])
-    return result, _keep(entry, cache, result)
-
-
-def _finish_there(digest: str, imports: str, packed: bytes, entry: Entry) -> Result:
-    """Compute a case on a worker of an executor, perhaps on another machine; the parent keeps it.
-
-    digest: of replan's sources as the parent has them; imports: its REPLAN_IMPORT.
-    """
-    _check_replan(digest)
-    if os.environ.get(IMPORTS, "") != imports:
-        os.environ[IMPORTS] = imports
-    try:
-        function = pickle.loads(packed)
-    except Exception as error:
-        raise ChildProcessError(
-            f"a worker of the executor cannot import `function` ({type(error).__name__}: {error}): "
-            "put its module where the workers find it"
-        ) from error
-    script = function.__module__ in ("__main__", "__mp_main__")  # which is sent, not imported
-    if "sources" in entry and not script and _sources(function, imports) != entry["sources"]:
-        raise ChildProcessError(
-            f"a worker of the executor has other sources of `{function.__module__}`, or of what it "
-            "imports, than this process: a cache could not tell their results apart; install the "
-            "same there, and start the workers again"
-        )
-    return _compute(function, entry["case"])
-
-
-@functools.cache
-def _sources(function: Callable[..., Result], imports: str) -> str:
-    """Return what a cache knows the sources of a function by here, with REPLAN_IMPORT as given."""
-    found = sources.reachable_sources(function, model_modules())
-    return f"{found.digest} {sources.package_digest()}"
-
-
-def _check_replan(digest: str) -> None:
-    if sources.package_digest() != digest:
-        raise ChildProcessError(
-            "a worker has other sources of replan than this process: install the same version in "
-            "both; if replan was edited after the sweep began, start it again"
-        )
-
-
-def _compute(function: Callable[..., Result], case: Case) -> Result:
-    """Return the result of a case, the same from here as from the cache."""
+def _attempt(function: Callable[..., Any], entry: dict[str, Any]) -> tuple[Any, str]:
+    """Return the result of a case and "", or None and why it failed."""
+    if entry["replan"] != replan.__version__:
+        return None, f"a worker has replan {replan.__version__} instead of {entry['replan']}"
     try:
         with _heeding_ctrl_c():
-            result = function(**case)
-        if not isinstance(result, dict):
-            raise ValueError(f"`function` expects a dict as its result, got {check.show(result)}")
-        plain: Result = _plain(result, "`function` expects a result of JSON types")
+            return json.loads(_json("result", function(**entry["case"]))), ""
     except Exception as error:
-        error.add_note(f"in the case {json.dumps(case):.200}")
-        raise
-    return plain
+        line = _line(error)
+        return None, f"{line}\n{traceback.format_exc()[len(line) - _LONGEST :]}"
 
 
-def _keep(entry: Entry, cache: Path | None, result: Result) -> str | None:
-    """Put a result in the cache, if there is one; return why it cannot be."""
-    if cache is not None:
-        path = cache / _name(entry)
-        try:
-            kept = entry | {"result": result, "digest": _digest(result)}
-            files.replace(path, files.json_bytes(kept))
-        except OSError as error:
-            return f"{path}: {error.strerror}"
-    return None
-
-
-@contextlib.contextmanager
+@contextmanager
 def _heeding_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end if Ctrl-C came, even if what it stopped gave a result.
-
-    `solve` and `simulate` return the best they have by then, which is not a finished case.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Raise KeyboardInterrupt at the end if Ctrl-C came: `solve` returns an unfinished plan."""
     came = []
 
-    def hear(*_: object) -> None:
+    def note(*_: object) -> None:
         came.append(True)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, hear)
+    heeded = threading.current_thread() is threading.main_thread()
+    if heeded := heeded and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
     try:
         yield
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if came:
             raise KeyboardInterrupt
+
+
+def _unpack(executor: Any) -> tuple[Any, Any]:
+    """Return the executor, and the client of the Dask cluster if it has one."""
+    client = getattr(executor, "_client", None)
+    if hasattr(executor, "get_executor"):
+        client, executor = executor, executor.get_executor(pure=False)
+    if not isinstance(executor, Executor) or getattr(client, "asynchronous", False):
+        expected = "a concurrent.futures.Executor or a synchronous dask.distributed.Client"
+        raise ArgumentError("executor", expected, repr(executor))
+    return executor, client
+
+
+def _import_path(function: Any) -> str:
+    """Return "module:name" if other processes can import the function by it, else ""."""
+    module, name = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
+    with suppress(ImportError, AttributeError, ValueError):
+        if resolve_name(f"{module}:{name}") is function:
+            if module == "__main__":  # a script, which has a file, or a session
+                module = Path(sys.modules[module].__file__ or "").stem
+            return f"{module}:{name}"
+    return ""
+
+
+def _json(name: str, value: Any) -> str:
+    """Return JSON text; arrays and numbers of NumPy, which have `tolist`, become Python's."""
+    try:
+        return json.dumps(value, allow_nan=False, default=lambda x: x.tolist())
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        got = f"{value!r:.200} ({error})"
+        raise ArgumentError(name, "JSON types and finite numbers", got) from None
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+def _write(path: Path, entry: dict[str, Any], result: Any) -> None:
+    """Write the file of a case in one go: a reader finds all of it or nothing."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_text(json.dumps(entry | {"result": result}), encoding="utf-8")
+        part.replace(path)
     finally:
-        signal.signal(signal.SIGINT, before)
+        part.unlink(missing_ok=True)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {str(error) or 'no details'}".split())[:500]

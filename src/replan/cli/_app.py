@@ -7,7 +7,7 @@ import warnings
 
 import click
 
-from replan.cli import compare, evaluate, levers, new, simulate, solve, sweep
+from replan.cli import compare, evaluate, levers, new, simulate, solve, study
 from replan.core.interrupt import interrupted
 from replan.errors import ArgumentError, IntegrationError, SolveError
 
@@ -51,7 +51,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         click.echo(context.get_help())
 
 
-for module in (new, evaluate, compare, solve, simulate, levers, sweep):
+for module in (new, evaluate, compare, solve, simulate, levers, study):
     app.add_command(module.command)
 
 

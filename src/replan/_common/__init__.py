@@ -1,1 +1,0 @@
-"""What all parts of replan share; for internal use only."""
