@@ -19,6 +19,8 @@ TESTS = Path(__file__).parent
 # From the bottom to the top: each imports from those before it only. `replan` is the face, the
 # public names; what lies below it must not go through it.
 LAYERS = [
+    "errors",
+    "check",
     "_common",
     "dynamics",
     "protocol",

@@ -22,7 +22,7 @@ from documented import assert_alike
 from replan._common import compiled
 from replan.control import METHODS, Objective
 from replan.dynamics import Dynamics, Pieces, _registry, find, register
-from replan.policies import Policy
+from replan.replay import Policy
 from replan.strategies import STRATEGIES, strategy
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"

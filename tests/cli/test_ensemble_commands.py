@@ -70,23 +70,3 @@ def test_simulate_refuses_an_ensemble(run, file):
     code, _, err = run(f"simulate {file} --strategy interleaved")
     assert code == 2
     assert "expects one problem to simulate, got an ensemble of 4" in err
-
-
-def test_tune_prints_the_policy(run, file, tmp_path):
-    code, out, err = run(f"tune {file} --set until=met --set patience=2 --json rule.json")
-    assert (code, err) == (0, "")
-    assert "in a training loop, told the losses after every 0.25 of it:\nreplan.policies" in out
-    content = json.loads((tmp_path / "rule.json").read_text())
-    assert content["settings"]["set"] == ["until=met", "patience=2"]
-    assert content["settings"]["file"]["ensemble"]["risk"] == 0.5
-    made = eval(content["code"])
-    assert content["rule_settings"] == {
-        "until": "met", "patience": 2, "margin": made.margin, "shares": made.arguments["shares"],
-    }  # fmt: skip
-    assert (made.until, made.patience) == ("met", 2)
-
-
-def test_mistakes_are_one_line(run, file):
-    assert run(f"tune {file} --rule focus")[0] == 2
-    assert run(f"tune {file} --set paitence=2")[0] == 2
-    assert run(f"tune {file} --every 0")[0] == 2

@@ -25,8 +25,8 @@ from replan.networks._driver import (
 from replan.networks._experiment import Experiment
 from replan.networks._realisations import checked_realisations
 from replan.networks._tasks import ImageTasks
-from replan.replay import FixedReplay, FollowProtocol, Policy
 from replan.protocol import Protocol
+from replan.replay import FixedReplay, FollowProtocol, Policy
 
 Singles = NDArray[np.float32]
 
