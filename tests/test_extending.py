@@ -12,16 +12,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import replan
 from documented import assert_alike
-from replan.core import compiled
+from replan._common import compiled
 from replan.control import METHODS, Objective
-from replan.models import Model, Schedule, _registry, find, register
-from replan.policies import Policy
+from replan.dynamics import Dynamics, Pieces, _registry, find, register
+from replan.replay import Policy
 from replan.strategies import STRATEGIES, strategy
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -87,6 +88,7 @@ def test_the_page_from_top_to_bottom(files):
             kept = compiled_files(files / "linear.py")
     compiled_model_is_like_any_other(names, files)
     by_automatic_differentiation_it_is_the_same(names)
+    own_figure_is_recorded_after_those_of_the_paper(files)
     edited_rate_is_compiled_anew(files)
 
 
@@ -115,19 +117,29 @@ def by_automatic_differentiation_it_is_the_same(names):
     one, other, part = names["plan"], names["whole"], names["part"]
     rng = np.random.default_rng(0)
     shares, lr = rng.dirichlet([1, 1], size=3), rng.uniform(0.1, 0.9, size=(3, 2))
-    pieces = Schedule.single_steps(shares, lr, np.array([1.0, 2.0, 0.5]))
+    pieces = Pieces.whole(shares, lr, np.array([1.0, 2.0, 0.5]))
     found = []
     for problem in (one.problem, other.problem):
         model = problem.model
         states = model.roll_out(problem.state, pieces)
         losses = model.losses(states)
-        back = model.roll_out_vjp(states, model.losses_vjp(states, losses), pieces)
+        back = model.pull_back(states, model.pull_losses(states, losses), pieces)
         found.append(np.hstack([losses[1:], back.by_shares, back.by_knobs]))
     np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(part.trajectory.losses, names["found"].trajectory.losses)
     assert part.certificate == other.certificate
     with pytest.raises(ValueError, match=r"loaded without its model, of kind 'auto'"):
         replan.evaluate(part.problem, part.protocol)
+
+
+def own_figure_is_recorded_after_those_of_the_paper(folder):
+    gain = sys.modules["gain"]
+    made = replan.paper.make([gain, "readout"], folder / "out", quick=True, workers=1)
+    assert [figure.name for figure in made] == ["gain", "readout"]
+    content = json.loads((folder / "out" / "claims.json").read_text())["figures"]
+    assert list(content) == ["readout", "gain"]
+    assert content["gain"]["command"] == "replan.paper.make([gain], …)"
+    assert "all but optimal" in (folder / "out" / "claims.md").read_text()
 
 
 def edited_rate_is_compiled_anew(folder):
@@ -213,7 +225,7 @@ def test_two_models_of_the_same_kind(files, write):
     ):
         importlib.import_module("other")
     with pytest.raises(ValueError, match=r"`kind` expects a word for files, got None in Nameless"):
-        register(type("Nameless", (Model,), {}))
+        register(type("Nameless", (Dynamics,), {}))
 
 
 def change(name, old, new):
@@ -249,7 +261,7 @@ MISTAKES = {
     file("linear.py").replace("return Parameters(", "return Parameters(object() if True else "): (
         r"`parameters` expects numbers and arrays, got: .* type of <class 'linear.Parameters'>"
     ),
-    file("linear.py").replace("losses_vjp)", "losses_vjp, compiled(lambda p: p))"): (
+    file("linear.py").replace("pull_losses)", "pull_losses, compiled(lambda p: p))"): (
         r"`make_work` expects an annotation with the NamedTuple class that it returns, got None"
     ),
     file("linear.py").replace("np.array([start.Q, *start.M])", "[[start.Q, *start.M]]"): (
@@ -311,7 +323,7 @@ def test_modules_beside_an_imported_file_are_found(files, write, monkeypatch):
     write("own/helper.py", "KIND = 'beside'\n")
     write(
         "own/beside.py",
-        "from helper import KIND\nfrom linear import Linear\nfrom replan.models import register\n"
+        "from helper import KIND\nfrom linear import Linear\nfrom replan.dynamics import register\n"
         "@register\nclass Beside(Linear):\n    kind = KIND\n",
     )
     path = files / "problem.toml"
@@ -495,3 +507,25 @@ def test_a_policy_goes_on_from_its_state(files):
     again = worst(3)
     again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
     assert again.next_counts(5).tolist() == [0, 5, 0]
+
+
+class _Figure(NamedTuple):
+    name: str
+    without: str
+    message: str
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        _Figure("gain.py", "claims", "FULL, QUICK, compute, draw, claims, got 'gain' without clai"),
+        _Figure("readout.py", "", "`figures` expects modules with names of their own, got 'readou"),
+    ],
+    ids=lambda figure: figure.name,
+)
+def test_a_module_that_is_no_figure(files, write, figure):
+    write(figure.name, file("gain.py").replace(f"def {figure.without}(", "def something("))
+    module = importlib.import_module(figure.name.removesuffix(".py"))
+    with pytest.raises(ValueError, match=re.escape(figure.message)):
+        replan.paper.make([module], files / "out")
+    assert not (files / "out").exists()
