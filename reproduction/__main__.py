@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import pandas as pd
 
 import replan
 from reproduction.base import Claim, page
@@ -72,13 +71,15 @@ def make(
             picture = module.draw(tables)
             for ending in ("png", "pdf"):
                 picture.savefig(out / f"{name}.{ending}")
+    statuses = [status for rows in tables.values() for status in rows.get("status", [])]
+    if poor := len(statuses) - statuses.count("converged"):
+        print(f"{name}: {poor} of {len(statuses)} plans did not converge", file=sys.stderr)
     claims = module.claims(tables) if hasattr(module, "claims") else []
     options = [" --quick"] * quick
     options += [f" --set '{key}={json.dumps(x)}'" for key, x in changes.items() if key in settings]
     entry = {
         "command": f"python -m reproduction {name}{''.join(options)}",
         "settings": settings,
-        "unconverged": unconverged(tables),
         "claims": [asdict(claim) for claim in claims],
     }
     (out / f"{name}-claims.json").write_text(json.dumps(entry, indent=1, ensure_ascii=False))
@@ -91,12 +92,6 @@ def make(
 def load(name: str) -> Any:
     """Return the module of a figure."""
     return import_module(f"reproduction.{FIGURES[name]}")
-
-
-def unconverged(tables: dict[str, pd.DataFrame]) -> int:
-    """Return how many plans in the tables did not converge."""
-    columns = [table["status"] for table in tables.values() if "status" in table]
-    return sum(int((column != "converged").sum()) for column in columns)
 
 
 def setting(text: str) -> tuple[str, Any]:
