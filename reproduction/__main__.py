@@ -128,8 +128,9 @@ def main(arguments: list[str] | None = None) -> int:
     everything = [name for name in FIGURES if name not in LONG]
     names = everything if "all" in chosen.names else chosen.names
     changes = dict(chosen.changes)
-    for key in changes.keys() - {key for name in names for key in load(name).FULL}:
-        parser.error(f"no figure among {', '.join(names)} has the setting {key}")
+    for key in changes:
+        if not any(key in load(name).FULL for name in names):
+            parser.error(f"no figure among {', '.join(names)} has the setting {key}")
     chosen.out.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in names:
