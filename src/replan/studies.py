@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import replan
+from replan.control import solve
 from replan.errors import ArgumentError
-from replan.sweeps import SweepError, sweep
+from replan.problem import Problem
+from replan.strategies import STRATEGIES, arguments, settings_of
+from replan.sweeps import VERSION, SweepError, sweep
+from replan.trajectory import evaluate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +115,7 @@ class Design:
                 or any(values.count(x) > 1 for x in values)
             ):
                 raise ArgumentError(f"axes.{name}", "a list of different values", repr(values))
-        replan.Problem.from_dict(design.problem_at(next(design.points())))  # refuses unknown keys
+        Problem.from_dict(design.problem_at(next(design.points())))  # refuses unknown keys
         _check_keys("run", run, ("strategies", "solve"))
         return replace(design, runs=_runs(run))
 
@@ -167,17 +170,16 @@ def run_case(problem: Content, run: Content, imports: str) -> Content:
     """
     if imports:
         os.environ[_IMPORTS] = imports
-    posed = replan.Problem.from_dict(problem)
+    posed = Problem.from_dict(problem)
     if "solve" in run:
-        plan = replan.solve(posed, **run["solve"])
+        plan = solve(posed, **run["solve"])
         protocol, found = plan.protocol, plan.to_dict()
         found["protocol"] = protocol.to_dict()
     else:
         settings = {key: value for key, value in run.items() if key != "strategy"}
-        recipe = replan.strategies.STRATEGIES[run["strategy"]]
-        arguments = replan.strategies.arguments(recipe, settings, posed.model.tasks)
-        protocol = recipe(posed, **arguments)
-        found = replan.evaluate(posed, protocol, throw=False).to_dict()
+        recipe = STRATEGIES[run["strategy"]]
+        protocol = recipe(posed, **arguments(recipe, settings, posed.model.tasks))
+        found = evaluate(posed, protocol, throw=False).to_dict()
     row = {key: found.get(key) for key in ("value", "losses", "status", "advice", "error")}
     row |= {"shares": protocol.mean_shares}
     return row | {key: found[key] for key in (*_PLAN, "protocol") if key in found}
@@ -220,7 +222,7 @@ class Study:
             Path(folder) / name for name in ("table.csv", "study.json", "picture.png")
         )
         self.to_frame().to_csv(table, index=False)
-        text = json.dumps({"replan": replan.__version__} | vars(self), indent=1)
+        text = json.dumps({"replan": VERSION} | vars(self), indent=1)
         rows.write_text(text, encoding="utf-8")
         if not self.axes or len(self.failed) == len(self.rows):
             picture.unlink(missing_ok=True)  # of an earlier study
@@ -345,23 +347,22 @@ def _flat(axes: Content, above: str = "") -> Iterator[tuple[str, Any]]:
 def _runs(section: Content) -> dict[str, Content]:
     """Return what runs on each problem, by name; `solve` alone if the section is empty."""
     runs: dict[str, Content] = {}
-    known = replan.strategies.STRATEGIES
     for i, entry in enumerate(section.get("strategies", [])):
         where = f"run.strategies[{i}]"
         run = {"strategy": entry} if isinstance(entry, str) else _table(where, entry)
         name = run.pop("name", None)
         word = run.get("strategy")
-        if not isinstance(word, str) or word not in known:
-            raise ArgumentError(where, f"one of {', '.join(known)}", repr(word))
-        _check_keys(where, run, ("strategy", *replan.strategies.settings_of(known[word])))
+        if not isinstance(word, str) or word not in STRATEGIES:
+            raise ArgumentError(where, f"one of {', '.join(STRATEGIES)}", repr(word))
+        _check_keys(where, run, ("strategy", *settings_of(STRATEGIES[word])))
         texts = [f"{key}={_cell(value)}" for key, value in run.items() if key != "strategy"]
         name = name or f"{word} ({', '.join(texts)})".removesuffix(" ()")
         if name in runs:
             raise ArgumentError(f"{where}.name", "a name that no other run has", repr(name))
         runs[name] = run
-    solve = section.get("solve", not runs)
-    if solve is not False:
-        settings = {} if solve is True else _table("run.solve", solve)
+    wanted = section.get("solve", not runs)
+    if wanted is not False:
+        settings = {} if wanted is True else _table("run.solve", wanted)
         _check_keys("run.solve", settings, _SOLVE)
         runs["plan"] = {"solve": settings}
     if not runs:

@@ -17,7 +17,7 @@ HELP = (
     "levers",
     "evaluate",
     "simulate",
-    "sweep",
+    "study",
     "figure",
     "data fetch",
     "train",

@@ -66,14 +66,12 @@ PROTOCOL = {
     "duration": 1.0, "edges": [0.0, 0.5, 1.0], "shares": [[1.0, 0.0], [0.5, 0.5]], "lr": [0.5, 1.0]
 }  # fmt: skip
 STUDY = {
-    "model": {"hidden": 2, "similarity": {"from": 0.1, "to": 0.3, "count": 2}},
-    "start": {"fresh": {"seed": {"from": 0, "to": 1}}},
-    "training": {"duration": 1.0, "steps": 3, "lr": [0.5, 1.0]},
-    "objective": {"weights": {"values": [[0.5, 0.5]]}},
-    "sweep": {"strategies": ["no-replay", {"strategy": "one-task", "task": 2, "name": "x"}],
-              "simulate": {"dimension": 20, "seeds": 1, "seed": 0, "order": "random"},
-              "zip": [["model.similarity", "lr"]]},
-}  # fmt: skip
+    "model": {"hidden": 2, "similarity": 0.3},
+    "start": {"fresh": {"seed": 0}},
+    "training": {"duration": 1.0, "steps": 3, "lr": 1.0},
+    "axes": {"model.similarity": [0.1, 0.3], "training.lr": [0.5, 1.0], "start.fresh.seed": [0]},
+    "run": {"strategies": ["no-replay", {"strategy": "one-task", "task": 2, "name": "x"}]},
+}
 CLAIM = {
     "statement": "s", "criterion": "c", "held": [True, None], "numbers": {"x": [1.0, None]},
     "over": "seed", "always": False, "verdict": "holds",
@@ -281,10 +279,9 @@ commands = st.one_of(
                 lambda pair: ["=".join(pair)])),
     options(st.just(["figure", "readout", "--quick", "--out", "made"]),
             maybe("--seeds", BAD), maybe("--workers", BAD), st.just(["--set", "similarities=2"])),
-    options(st.just(["sweep", "study.toml", "--workers", "1"]),
-            maybe("--x", st.sampled_from(["lr", "seed", "training.lr", ""])),
-            maybe("--y", st.sampled_from(["similarity", "seed", "x"]))),
-    options(st.just(["sweep"]), FILE, maybe("--workers", BAD), st.just(["--out", "pipe"])),
+    options(st.just(["study", "study.toml", "--workers", "1"]),
+            maybe("--x", st.sampled_from(["lr", "start.fresh.seed", "training.lr", ""]))),
+    options(st.just(["study"]), FILE, maybe("--workers", BAD), st.just(["--out", "pipe"])),
     options(st.just(["new"]), words.map(lambda name: [name.replace("/", "")])),
     options(st.just(["data", "fetch"]), words.map(lambda name: [f"x{name}"])),
     options(st.just(["train"]), maybe("--pairs", words), maybe("--data", words),

@@ -9,7 +9,7 @@ from replan import Control, Limits, Overlaps, Problem, TeacherStudent
 from replan.problem import example
 
 EXAMPLE = example()
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!s]*.toml"))  # not the study
 
 MODEL = "[model]\nhidden = 2\nsimilarity = 0.3\n"
 START = "[start]\nfresh = { seed = 3 }\n"
@@ -133,8 +133,8 @@ def test_a_saved_problem_is_loaded_again(tmp_path):
     [
         (MODEL + "hiden = 2\n" + START + TRAINING, "`model.hiden` is not a known key, .* `hidden`"),
         (
-            MODEL + START + TRAINING + "[sweep]\n",
-            "`sweep` makes this a study: `replan sweep FILE` runs it",
+            MODEL + START + TRAINING + "[axes]\n",
+            "`axes` makes this a study: `replan study FILE` runs it",
         ),
         (
             MODEL + START + TRAINING + "[objectiv]\n",
