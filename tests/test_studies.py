@@ -93,7 +93,7 @@ def test_rows_are_what_direct_calls_give(made, similarity, seed):
     frame = made[1].to_frame()
     chosen = (frame["model.similarity"] == similarity) & (frame["start.pretrain.seed"] == seed)
     rows = frame[chosen].set_index("run")
-    plan = replan.solve(problem, starts=1)
+    plan = replan.solve(problem, replan.Relax(starts=1))
     protocols = {
         "no-replay": replan.strategies.no_replay(problem),
         "one to four": replan.strategies.interleaved(problem, shares=[0.2, 0.8]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replan.control import solve
+from replan.control import Relax, solve
 from replan.errors import ArgumentError
 from replan.problem import Problem
 from replan.strategies import STRATEGIES, arguments, settings_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FilePath = str | os.PathLike[str]
 Content = dict[str, Any]
 
-_SOLVE = ("starts", "seed", "tolerance", "max_gradients")  # settings of `solve` in a file
+_SOLVE = ("starts", "seed", "tolerance", "max_gradients")  # settings of `Relax` and `solve`
 _PLAN = ("relaxed_value", "integrality_gap", "pmp_residual", "switches")
 _IMPORTS = "REPLAN_IMPORT"
 _SHOWN = 5  # failures that are printed
@@ -172,7 +172,9 @@ def run_case(problem: Content, run: Content, imports: str) -> Content:
         os.environ[_IMPORTS] = imports
     posed = Problem.from_dict(problem)
     if "solve" in run:
-        plan = solve(posed, **run["solve"])
+        limit = {key: value for key, value in run["solve"].items() if key == "max_gradients"}
+        settings = {key: value for key, value in run["solve"].items() if key not in limit}
+        plan = solve(posed, Relax(**settings), **limit)
         protocol, found = plan.protocol, plan.to_dict()
         found["protocol"] = protocol.to_dict()
     else:
