@@ -486,7 +486,7 @@ def calls():
             replan.sweep,
             {"function": double, "cases": [{"x": 1}], "workers": 1, "cache": None},
             {"function": "function", "cases": "cases", "workers": "integer?", "cache": "folder?",
-             "executor": "object?", "progress": "progress"},
+             "executor": "object?", "progress": "flag"},
         ),
         "readout_timescale": Call(replan.readout_timescale, {"similarity": 0.5, "lr": 1.0},
                                   numbers("similarity", "lr")),
