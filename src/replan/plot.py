@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves, Trajectory
     from replan.protocol import Protocol
     from replan.simulation import Simulation
+    from replan.studies import Study
 
 _LINES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of tasks, in turn
 _ALONE, _ON_TOP = "#0072B2", "#E69F00"  # colours of a lever's savings
@@ -471,3 +472,42 @@ def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
         axes.set_ylim(-0.5, len(rows) - 0.5)
         axes.tick_params(left=False)
         _rule_rows(axes)
+
+
+def study(study: Study, path: files.FilePath | None, x: str | None) -> Figure:
+    """Draw medians and 10-90 % bands over all other axes, such as seeds, against the axis `x`.
+
+    A run that failed counts as worse than any value: leaving it out would flatter learning rates at
+    which only the luckiest seeds do not diverge.
+    """
+    x = next(iter(study.axes), None) if x is None else x
+    if x not in study.axes:
+        raise ArgumentError("x", f"an axis of the study ({', '.join(study.axes)})", repr(x))
+    numeric = all(type(value) in (int, float) for value in study.axes[x])
+    values = sorted(study.axes[x]) if numeric else study.axes[x]
+    places = values if numeric else list(range(len(values)))
+    others = [key for key in study.axes if key != x]
+    with figure(path, width=6.4, height=4.0) as picture:
+        axes = picture.add_subplot(xlabel=x, ylabel="objective")
+        for name in study.runs:
+            rows = [row for row in study.rows if row["run"] == name]
+            spread = [
+                report.quantiles([row["value"] for row in rows if row[x] == v]) for v in values
+            ]
+            low, median, high = np.where(np.isinf(spread), np.nan, spread).T
+            look: dict[str, Any] = {"color": "black", "linestyle": "--"} if name == "plan" else {}
+            [line] = axes.plot(places, median, marker="o", markersize=4, label=name, **look)
+            if others:
+                axes.fill_between(
+                    places, low, high, color=line.get_color(), alpha=0.15, linewidth=0
+                )
+        if not numeric:
+            axes.set_xticks(places, [str(value) for value in values])
+        elif values[0] > 0 and values[-1] >= 30 * values[0]:
+            axes.set_xscale("log")
+        shown = np.concatenate([line.get_ydata() for line in axes.get_lines()])
+        if (shown > 0).any() and not any((row["value"] or 1) < 0 for row in study.rows):
+            axes.set_yscale("log")
+        title = f"median, 10 to 90 %\nover {', '.join(others)}" if others else None
+        axes.legend(frameon=False, title=title)
+    return picture

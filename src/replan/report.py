@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves, Trajectory, Transfer
     from replan.protocol import Protocol
     from replan.simulation import Simulation
+    from replan.studies import Study
 
 # Okabe and Ito's colour-blind safe colours, in the paper's order: task 1 orange, task 2 green. The
 # others lie as far from these and from one another as 20 colours can (in Oklab, none too bright).
@@ -28,6 +29,7 @@ TASK_COLOURS = (
     *("#775555", "#7777FF", "#004400", "#FFBBFF", "#552200", "#003355"),
 )
 _COLUMNS = 300  # most columns of a colour bar: about as many as can be told apart
+_FAILURES = 5  # of a study that are printed
 _PHASES = 8  # of a protocol that are printed
 _LISTED = 3  # equal shares of more tasks are not listed one by one
 _WIDE = 4  # more losses have no columns of their own in print
@@ -389,6 +391,33 @@ def percent(parts: Floats) -> str:
 
 
 # HTML for notebooks: small, self-contained, readable on light and dark pages
+
+
+def study_text(study: Study) -> str:
+    """Return the spread of every run's values over all problems, and the failures."""
+    rows = []
+    for name in study.runs:
+        values = [row["value"] for row in study.rows if row["run"] == name]
+        count = sum(value is not None for value in values)
+        low, median, high = quantiles(values)
+        rows.append([name, f"{count}", f"{median:.3g}", f"{low:.3g}", f"{high:.3g}"])
+    lines = text_table(["run", "values", "median", "10 %", "90 %"], rows, "l")
+    for row in study.failed[:_FAILURES]:
+        where = ", ".join(f"{key} = {row[key]}" for key in study.axes)
+        lines.append(f"{row['status']}: {row['run']} at {where}: {row['advice']}")
+    if len(study.failed) > _FAILURES:
+        lines.append(f"{len(study.failed)} of {len(study.rows)} rows have no value")
+    loose = [row["status"] for row in study.rows if row["status"] not in ("ok", "converged")]
+    if len(loose) > len(study.failed):
+        lines.append(f"{len(loose) - len(study.failed)} plans did not converge: see `status`")
+    return "\n".join(lines)
+
+
+def quantiles(values: list[float | None]) -> list[float]:
+    """Return the 10 %, 50 % and 90 % quantiles; None counts as larger than any number."""
+    numbers = [np.inf if value is None else value for value in values]
+    finite = bool(np.isfinite(numbers).all())
+    return list(np.quantile(numbers, (0.1, 0.5, 0.9), method="linear" if finite else "higher"))
 
 
 class Html(str):

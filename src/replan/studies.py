@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import replan
-from replan.errors import ArgumentError
+from replan import check, files, report
+from replan.control import Relax, solve
+from replan.curves import evaluate
+from replan.errors import ArgumentError, in_file
+from replan.models.registry import IMPORTS
+from replan.problem import Problem
+from replan.problem.axes import flatten, span
+from replan.problem.file import read_sections
+from replan.schema import check_keys
+from replan.strategies import STRATEGIES, arguments, settings_of
 from replan.sweeps import SweepError, sweep
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-FilePath = str | os.PathLike[str]
 Content = dict[str, Any]
 
-_SOLVE = ("starts", "seed", "tolerance", "max_gradients")  # settings of `solve` in a file
+_SOLVE = ("starts", "seed", "tolerance")  # settings of `Relax` in a file
 _PLAN = ("relaxed_value", "integrality_gap", "pmp_residual", "switches")
-_IMPORTS = "REPLAN_IMPORT"
-_SHOWN = 5  # failures that are printed
 
 
 def study(
-    study: FilePath | Mapping[str, Any],
-    out: FilePath | None = None,
+    study: files.FilePath | Mapping[str, Any],
+    out: files.FilePath | None = None,
     *,
     workers: int | None = None,
     executor: Any = None,
@@ -91,59 +91,37 @@ class Design:
     key: Any = None
 
     @classmethod
-    def read(cls, study: FilePath | Mapping[str, Any]) -> Design:
+    def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
         """Return the design in a file, or in its content; refuse one with a mistake."""
-        folder = Path()
-        if not isinstance(study, Mapping):
-            folder, study = Path(study).parent, _load(Path(study))
-        content = _plain(study)
-        axes, run = (_table(key, content.pop(key, {})) for key in ("axes", "run"))
+        if isinstance(study, Mapping):
+            return cls._from(study, Path())
+        with in_file(study):
+            return cls._from(read_sections(study), Path(study).parent)
+
+    @classmethod
+    def _from(cls, study: Mapping[str, Any], folder: Path) -> Design:
+        content = dict(study)
+        axes, run = content.pop("axes", {}), content.pop("run", {})
         base = content.pop("problem", None)
         if base is not None:
             if content or not isinstance(base, str):
                 expected = "the name of a problem file, without sections of a problem beside it"
                 raise ArgumentError("problem", expected, ", ".join([repr(base), *content]))
-            content = _plain(_load(folder / base))
-        design = cls(content, dict(_flat(axes)), {}, run.pop("key", None))
-        for name, values in design.axes.items():
-            if (
-                not isinstance(values, list)
-                or not values
-                or any(values.count(x) > 1 for x in values)
-            ):
-                raise ArgumentError(f"axes.{name}", "a list of different values", repr(values))
-        replan.Problem.from_dict(design.problem_at(next(design.points())))  # refuses unknown keys
-        _check_keys("run", run, ("strategies", "solve"))
-        return replace(design, runs=_runs(run))
-
-    def points(self) -> Iterator[Content]:
-        """Yield the values of all axes by key for every problem, the last axis varying fastest."""
-        for values in product(*self.axes.values()):
-            yield dict(zip(self.axes, values, strict=True))
-
-    def problem_at(self, point: Content) -> Content:
-        """Return the sections of the problem at a point."""
-        problem = deepcopy(self.problem)
-        for key, value in point.items():
-            *tables, last = key.split(".")
-            table = problem
-            for name in tables:
-                table = table.setdefault(name, {})
-                if not isinstance(table, dict):
-                    raise ArgumentError(
-                        f"axes.{key}", "a key of the problem file", f"no table {name}"
-                    )
-            table[last] = value
-        return problem
+            content = read_sections(folder / base)
+        check.instance("run", run, Mapping, "a table")
+        check_keys(run, ("strategies", "solve", "key"), "run")
+        design = cls(content, flatten(axes), _runs(run), run.get("key"))
+        Problem.from_dict(span(content, design.axes)[0].content)  # refuses unknown keys
+        return design
 
     def compute(
         self, cache: Path | None, workers: int | None, executor: Any, progress: bool
     ) -> Study:
         """Return the results of all runs at all points."""
-        names = [(point, name) for point in self.points() for name in self.runs]
-        imports = os.environ.get(_IMPORTS, "")
+        names = [(point, name) for point in span(self.problem, self.axes) for name in self.runs]
+        imports = os.environ.get(IMPORTS, "")
         cases = [
-            {"problem": self.problem_at(point), "run": self.runs[name], "imports": imports}
+            {"problem": point.content, "run": self.runs[name], "imports": imports}
             for point, name in names
         ]
         options: Content = {"workers": workers, "executor": executor, "progress": progress}
@@ -154,7 +132,7 @@ class Design:
             for i, failure in error.failures.items():
                 results[i] = {"value": None, "status": "failed", "advice": failure.split("\n")[0]}
         rows = [
-            {**point, "run": name, **result}
+            {**point.values, "run": name, **result}
             for (point, name), result in zip(names, results, strict=True)
         ]
         return Study(self.problem, self.axes, self.runs, rows)
@@ -166,18 +144,17 @@ def run_case(problem: Content, run: Content, imports: str) -> Content:
     imports: the modules with models and strategies of the user, for workers on other machines.
     """
     if imports:
-        os.environ[_IMPORTS] = imports
-    posed = replan.Problem.from_dict(problem)
+        os.environ[IMPORTS] = imports
+    posed = Problem.from_dict(problem)
     if "solve" in run:
-        plan = replan.solve(posed, **run["solve"])
+        plan = solve(posed, Relax(**run["solve"]))
         protocol, found = plan.protocol, plan.to_dict()
         found["protocol"] = protocol.to_dict()
     else:
         settings = {key: value for key, value in run.items() if key != "strategy"}
-        recipe = replan.strategies.STRATEGIES[run["strategy"]]
-        arguments = replan.strategies.arguments(recipe, settings, posed.model.tasks)
-        protocol = recipe(posed, **arguments)
-        found = replan.evaluate(posed, protocol, throw=False).to_dict()
+        recipe = STRATEGIES[run["strategy"]]
+        protocol = recipe(posed, **arguments(recipe, settings, posed.model.tasks))
+        found = evaluate(posed, protocol, throw=False).to_dict()
     row = {key: found.get(key) for key in ("value", "losses", "status", "advice", "error")}
     row |= {"shares": protocol.mean_shares}
     return row | {key: found[key] for key in (*_PLAN, "protocol") if key in found}
@@ -214,26 +191,27 @@ class Study:
             table.append(cells | {key: row[key] for key in _PLAN if key in row})
         return pd.DataFrame(table)
 
-    def save(self, folder: FilePath) -> list[Path]:
+    def save(self, folder: files.FilePath) -> list[Path]:
         """Write table.csv, study.json and picture.png to a folder; return their paths."""
         table, rows, picture = (
             Path(folder) / name for name in ("table.csv", "study.json", "picture.png")
         )
         self.to_frame().to_csv(table, index=False)
-        text = json.dumps({"replan": replan.__version__} | vars(self), indent=1)
-        rows.write_text(text, encoding="utf-8")
+        files.write_json(rows, vars(self))
         if not self.axes or len(self.failed) == len(self.rows):
             picture.unlink(missing_ok=True)  # of an earlier study
             return [table, rows]
         self.plot(picture)
         return [table, rows, picture]
 
-    def plot(self, path: FilePath | None = None, *, x: str | None = None) -> Figure:
+    def plot(self, path: files.FilePath | None = None, *, x: str | None = None) -> Figure:
         """Draw the value of every run against an axis; return the figure.
 
         `x`: the key of the axis, by default the first one. `path`: a file to write.
         """
-        return draw_study(self, path, x)
+        from replan import plot
+
+        return plot.study(self, path, x)
 
     @property
     def failed(self) -> list[Content]:
@@ -244,69 +222,7 @@ class Study:
         return f"Study({len(self.rows)} rows over {', '.join(self.axes)})"
 
     def __str__(self) -> str:
-        width = max(len(name) for name in self.runs)
-        lines = [f"{'':{width}} {'values':>7} {'median':>9} {'10 %':>9} {'90 %':>9}"]
-        for name in self.runs:
-            values = [row["value"] for row in self.rows if row["run"] == name]
-            low, median, high = _quantiles(values)
-            count = sum(value is not None for value in values)
-            lines.append(f"{name:{width}} {count:>7} {median:9.3g} {low:9.3g} {high:9.3g}")
-        for row in self.failed[:_SHOWN]:
-            where = ", ".join(f"{key} = {row[key]}" for key in self.axes)
-            lines.append(f"{row['status']}: {row['run']} at {where}: {row['advice']}")
-        if len(self.failed) > _SHOWN:
-            lines.append(f"{len(self.failed)} of {len(self.rows)} rows have no value")
-        loose = [row["status"] for row in self.rows if row["status"] not in ("ok", "converged")]
-        if len(loose) > len(self.failed):
-            lines.append(f"{len(loose) - len(self.failed)} plans did not converge: see `status`")
-        return "\n".join(lines)
-
-
-def draw_study(study: Study, path: FilePath | None, x: str | None) -> Figure:
-    """Draw medians and 10-90 % bands over all other axes, such as seeds, against the axis `x`.
-
-    A run that failed counts as worse than any value: leaving it out would flatter learning rates at
-    which only the luckiest seeds do not diverge.
-    """
-    from matplotlib.figure import Figure
-
-    x = next(iter(study.axes), None) if x is None else x
-    if x not in study.axes:
-        raise ArgumentError("x", f"an axis of the study ({', '.join(study.axes)})", repr(x))
-    numeric = all(type(value) in (int, float) for value in study.axes[x])
-    values = sorted(study.axes[x]) if numeric else study.axes[x]
-    places = values if numeric else list(range(len(values)))
-    others = [key for key in study.axes if key != x]
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axes = figure.add_subplot(xlabel=x, ylabel="objective")
-    for name in study.runs:
-        rows = [row for row in study.rows if row["run"] == name]
-        spread = [_quantiles([row["value"] for row in rows if row[x] == v]) for v in values]
-        low, median, high = np.where(np.isinf(spread), np.nan, spread).T
-        look: Content = {"color": "black", "linestyle": "--"} if name == "plan" else {}
-        [line] = axes.plot(places, median, marker="o", markersize=4, label=name, **look)
-        if others:
-            axes.fill_between(places, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    if not numeric:
-        axes.set_xticks(places, [_cell(value) for value in values])
-    elif values[0] > 0 and values[-1] >= 30 * values[0]:
-        axes.set_xscale("log")
-    shown = np.concatenate([line.get_ydata() for line in axes.get_lines()])
-    if (shown > 0).any() and not any((row["value"] or 1) < 0 for row in study.rows):
-        axes.set_yscale("log")
-    title = f"median, 10 to 90 %\nover {', '.join(others)}" if others else None
-    axes.legend(frameon=False, title=title)
-    if path is not None:
-        figure.savefig(path, dpi=200)
-    return figure
-
-
-def _quantiles(values: list[float | None]) -> list[float]:
-    """Return the 10 %, 50 % and 90 % quantiles; None counts as larger than any number."""
-    numbers = [np.inf if value is None else value for value in values]
-    finite = bool(np.isfinite(numbers).all())
-    found = np.quantile(numbers, (0.1, 0.5, 0.9), method="linear" if finite else "higher")
-    return found.tolist()
+        return report.study_text(self)
 
 
 def _cell(value: Any) -> Any:
@@ -314,46 +230,22 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | bool) else value
 
 
-# The file
-
-
-def _load(path: Path) -> Content:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also bytes that are no text
-        raise ArgumentError(str(path), "a TOML file", f"a mistake: {error}") from None
-
-
-def _plain(content: Any) -> Content:
-    """Return sections in JSON types, with infinite times as "inf"."""
-    try:
-        text = json.dumps(content, default=lambda x: x.tolist())
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError("study", "numbers, words, lists and tables", str(error)) from None
-    return json.loads(text, parse_constant={"Infinity": "inf"}.get)
-
-
-def _flat(axes: Content, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield axes by their full keys: TOML reads `model.similarity = […]` as a table in a table."""
-    for key, value in axes.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
 def _runs(section: Content) -> dict[str, Content]:
     """Return what runs on each problem, by name; `solve` alone if the section is empty."""
     runs: dict[str, Content] = {}
-    known = replan.strategies.STRATEGIES
     for i, entry in enumerate(section.get("strategies", [])):
         where = f"run.strategies[{i}]"
-        run = {"strategy": entry} if isinstance(entry, str) else _table(where, entry)
+        run = (
+            {"strategy": entry}
+            if isinstance(entry, str)
+            else dict(
+                check.instance(where, entry, Mapping, "a strategy, or a table with its settings")
+            )
+        )
         name = run.pop("name", None)
         word = run.get("strategy")
-        if not isinstance(word, str) or word not in known:
-            raise ArgumentError(where, f"one of {', '.join(known)}", repr(word))
-        _check_keys(where, run, ("strategy", *replan.strategies.settings_of(known[word])))
+        recipe = STRATEGIES[check.one_of(where, word, STRATEGIES)]
+        check_keys(run, ("strategy", *settings_of(recipe)), where)
         texts = [f"{key}={_cell(value)}" for key, value in run.items() if key != "strategy"]
         name = name or f"{word} ({', '.join(texts)})".removesuffix(" ()")
         if name in runs:
@@ -361,21 +253,9 @@ def _runs(section: Content) -> dict[str, Content]:
         runs[name] = run
     solve = section.get("solve", not runs)
     if solve is not False:
-        settings = {} if solve is True else _table("run.solve", solve)
-        _check_keys("run.solve", settings, _SOLVE)
-        runs["plan"] = {"solve": settings}
+        settings = {} if solve is True else check.instance("run.solve", solve, Mapping, "a table")
+        check_keys(settings, _SOLVE, "run.solve")
+        runs["plan"] = {"solve": dict(settings)}
     if not runs:
         raise ArgumentError("run", "given strategies, or solve = true", "neither")
     return runs
-
-
-def _table(name: str, value: Any) -> Content:
-    if not isinstance(value, dict):
-        raise ArgumentError(name, "a table", repr(value))
-    return dict(value)
-
-
-def _check_keys(name: str, table: Content, known: Iterable[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise ArgumentError(f"{name}.{key}", f"one of {', '.join(known)}", "an unknown key")

@@ -34,7 +34,7 @@ def most_work(problem, name):
         return 0, 100 + sum(tasks**i for i in range(1, steps + 1)) + 4 * tasks**4
     many = problem.step_limits.on_stays or problem.step_limits.on_replay or not problem.smooth
     if many:  # moves of whole stays or of pairs too, from many starts
-        return {"relax": (700, 4500), "flips": (150, 4500), "more flips": (600, 6500)}[name]
+        return {"relax": (800, 5500), "flips": (150, 4500), "more flips": (600, 6500)}[name]
     few = steps <= 32  # then the polish has many starts
     return {"relax": (210, 1000 if few else 400), "tight": (400, 500), "flips": (150, 4500)}[name]
 

@@ -18,13 +18,23 @@ class Point(NamedTuple):
     content: dict[str, Any]
 
 
+def flatten(axes: Any, name: str = "axes") -> dict[str, Any]:
+    """Return axes by dotted key: TOML reads `model.similarity = […]` as a table in a table."""
+    check.instance(name, axes, Mapping, "a table of lists by key, such as model.similarity")
+    flat: dict[str, Any] = {}
+    for key, value in axes.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{rest}": x for rest, x in flatten(value, f"{name}.{key}").items()}
+        else:
+            flat[key] = value
+    return flat
+
+
 def span(content: Mapping[str, Any], axes: Mapping[str, Any], name: str = "axes") -> list[Point]:
     """Return a point for each combination of values, the last axis varying fastest.
 
-    axes: lists of values by dotted key, such as {"model.similarity": [0.1, 0.3]}. name: of the
-    section that holds them, for messages.
+    axes: as `flatten` returns them. name: of the section that holds them, for messages.
     """
-    check.instance(name, axes, Mapping, "a table of lists by key, such as model.similarity")
     lists = {key: _values(f"{name}.{key}", values) for key, values in axes.items()}
     points = []
     for chosen in product(*lists.values()):

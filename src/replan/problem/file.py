@@ -11,7 +11,7 @@ from replan import check, files
 from replan.errors import ArgumentError, in_file, renamed
 from replan.models import Model
 from replan.models.registry import DEFAULT, find, import_named
-from replan.problem.axes import span
+from replan.problem.axes import flatten, span
 from replan.problem.control import Control, Range
 from replan.problem.limits import Limits
 from replan.problem.objective import Objective
@@ -182,7 +182,7 @@ def _ensemble_from(content: Mapping[str, Any], model: Model | None) -> Problem:
         raise ArgumentError("ensemble", "a table with either `axes` or `members`", got)
     shared = {key: x for key, x in content.items() if key != "ensemble"}
     if "axes" in section:
-        points = span(shared, section["axes"], "ensemble.axes")
+        points = span(shared, flatten(section["axes"], "ensemble.axes"), "ensemble.axes")
         members = {
             ", ".join(f"{key} {toml(x)}" for key, x in point.values.items()): point.content
             for point in points
