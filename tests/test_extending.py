@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from replan._common import compiled
+from replan.dynamics import Dynamics, Pieces, _registry, find, register
 
 import replan
 from documented import assert_alike
-from replan._common import compiled
 from replan.control import METHODS, Objective
-from replan.dynamics import Dynamics, Pieces, _registry, find, register
 from replan.replay import Policy
 from replan.strategies import STRATEGIES, strategy
 

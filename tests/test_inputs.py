@@ -23,8 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import replan
-from replan import networks, paper, policies, strategies
-from replan import check
+from replan import check, networks, paper, policies, strategies
 from replan.control import Relax
 from replan.models import find, register
 from replan.problem import example
