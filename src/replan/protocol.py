@@ -378,7 +378,7 @@ class Protocol:
         if np.any(np.abs(start[1:] - end[:-1]) > _SAME * end[-1]):
             raise ArgumentError("start", "where the previous step ends", "a gap")
         knobs = {re.sub(r"_\d+$", "", name): bool(re.search(r"_\d+$", name)) for name in names}
-        values = {
+        values: dict[str, Any] = {
             name: by_task(name) if several else column(name)
             for name, several in knobs.items()
             if name not in ("start", "end", "share")

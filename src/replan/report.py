@@ -276,7 +276,8 @@ def comparison_text(comparison: Comparison) -> str:
     header = ["strategy", "loss"]
     header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
     header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
-    rows, headings = [], {}
+    rows: list[list[str]] = []
+    headings: dict[int, str] = {}
     for heading, runs in comparison.groups.items():
         headings[len(rows)] = heading
         for name, run in runs.items():
