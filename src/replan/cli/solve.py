@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -72,7 +73,7 @@ def command(
     protocol = None if start is None else problem.accept(load_protocol(start), "start")
     methods = replan.control.METHODS
     solver = methods[check.one_of("method", method, methods)]
-    settings = {"starts": starts, "seed": seed, "tolerance": tolerance}
+    settings: dict[str, Any] = {"starts": starts, "seed": seed, "tolerance": tolerance}
     given = {name: value for name, value in settings.items() if value is not None}
     for name, value in given.items():
         if name not in signature(solver).parameters:
@@ -85,5 +86,5 @@ def command(
         workers=workers,
         progress=True,
     )
-    options = {"method": method, "max_gradients": max_gradients, "protocol": start}
+    options: dict[str, Any] = {"method": method, "max_gradients": max_gradients, "protocol": start}
     show(plan, sections, paths, **options, **settings)
