@@ -251,7 +251,7 @@ class Protocol:
 
     def select(self, steps: Ints, edges: Floats) -> Protocol:
         """Return the protocol of the chosen steps (n,), in this order, between new edges."""
-        knobs = {name: values[steps] for name, values in self.knobs.items()}
+        knobs: dict[str, Any] = {name: values[steps] for name, values in self.knobs.items()}
         return Protocol(self.shares[steps], edges=edges, **knobs)
 
     def with_knobs(self, **knobs: Any) -> Protocol:
