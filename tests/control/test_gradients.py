@@ -11,8 +11,8 @@ from replan.control.grids import on_grid
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
 from replan.core.projection import Domain, project
-from replan.problem.limits import replay_on
 from replan.problem.risk import Risk
+from replan.problem.step_limits import replay_on
 from replan.strategies import interleaved
 
 RATES = Control(lr=(0.2, 3.0))
