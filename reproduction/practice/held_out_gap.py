@@ -51,14 +51,14 @@ def case(
             tasks, memory=200, samples=samples, realisations=realisations, images=images
         )
         return replan.Problem(
-            model, model.pretrained(first, 0.1), duration=float(samples), steps=10, lr=0.2,
+            model, model.pretrained(first, 0.1), float(samples), steps=10, lr=0.2,
             control=replan.Control(tasks=True, lr=(0.0, 2.0)),
         )  # fmt: skip
 
     problem, others = make(range(count), "held_out"), make(range(count, count + unseen), "test")
     mixed = replan.strategies.interleaved(problem)
     constant = min(
-        (mixed.with_knobs(lr=lr) for lr in _RATES),
+        (mixed.with_knobs(lr=float(lr)) for lr in _RATES),
         key=lambda protocol: losses_each(problem, protocol).mean(),
     )
     plan = replan.solve(problem, Mixed(), start=constant, max_gradients=gradients)
