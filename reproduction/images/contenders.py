@@ -78,13 +78,12 @@ def case(
         data, similarity=similarity, upstream=labels[:2], auxiliary=labels[2:],
         normalise=search["normalise"], test_samples=search["test_samples"],
     )  # fmt: skip
-    old, new = (min(map(len, pools)) for pools in tasks.pools)
     ends = np.cumsum([0, search["planned"], search["validated"], search["tested"]]).tolist()
     problems = []
     for i, images in enumerate(("held_out", "held_out", "test")):
         model = ImageNetwork(
-            tasks, hidden=search["hidden"], samples=min(samples, new), images=images,
-            memory=None if memory == "all" else min(int(memory), old),
+            tasks, hidden=search["hidden"], samples=samples, images=images,
+            memory=None if memory == "all" else int(memory),
             realisations=range(ends[i], ends[i + 1]),
         )  # fmt: skip
         start = model.pretrained(search["first"], search["first_lr"])

