@@ -8,6 +8,7 @@ a batch of both tasks, with their shares as weights, or a single sample of one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,7 +21,6 @@ from replan.models import Schedule
 import replan
 from replan.control import Search, Solver
 from replan.strategies import focus_then_replay, interleaved, no_replay, power_law_lr
-from reproduction.base import mean_interval
 from reproduction.images.network import Floats, ImageNetwork
 from reproduction.images.tasks import make_tasks
 
@@ -67,17 +67,16 @@ def case(
     theory: dict[str, list[Any]],
     search: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the rows of a cell's contenders, of their losses, and of the plans.
+    """Return the rows of a cell's contenders and of their losses.
 
     classes: four labels, such as "0 5 2 7". memory: images kept of the old task, or "all".
     contenders: their keys. theory: by similarity, shares (steps, 2) for each of its plans. Losses
     are None where training diverged.
     """
-    labels = tuple(map(int, classes.split()))
-    tasks = make_tasks(
-        data, similarity=similarity, upstream=labels[:2], auxiliary=labels[2:],
-        normalise=search["normalise"], test_samples=search["test_samples"],
-    )  # fmt: skip
+    labels = [int(label) for label in classes.split()]
+    settings = {key: search[key] for key in ("normalise", "test_samples")}
+    settings |= {"similarity": similarity, "upstream": labels[:2], "auxiliary": labels[2:]}
+    tasks = make_tasks(data, json.dumps(settings))
     ends = np.cumsum([0, search["planned"], search["validated"], search["tested"]]).tolist()
     problems = []
     for i, images in enumerate(("held_out", "held_out", "test")):
@@ -87,67 +86,43 @@ def case(
             realisations=range(ends[i], ends[i + 1]),
         )  # fmt: skip
         start = model.pretrained(search["first"], search["first_lr"])
-        problems.append(
-            replan.Problem(
-                model, start, float(samples), steps=search["steps"], lr=search["min_lr"],
-                control=replan.Control(tasks=False),
-            )
-        )  # fmt: skip
+        problems.append(replan.Problem(model, start, float(samples), steps=search["steps"]))
     planned, validated, tested = problems
     keys: list[Key] = [(name, schedule, step) for name, schedule, step in contenders]
-    found = {
-        key: _tuned(planned, key, search, theory.get(str(similarity), []))
-        for key in keys
-        if key[0] not in PLANS
-    }
-    plans = _plans(planned, found, search) if any(key[0] in PLANS for key in keys) else {}
-    found |= {
-        key: _of_plan(planned, plans[key[0]], key[2], search) for key in keys if key[0] in plans
-    }
-    rows: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": [], "plans": []}
+    plans: dict[str, replan.Plan] = {}
+    found: dict[Key, Tuned] = {}
+    for key in keys:  # plans come after what they begin from
+        if key[0] in PLANS:
+            plans = plans or _plans(planned, found, search)
+            found[key] = _of_plan(planned, plans[key[0]], key[2], search)
+        else:
+            found[key] = _tuned(planned, key, search, theory.get(str(similarity), []))
+    rows: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": []}
     for key in keys:
         who = dict(zip(WHO, key, strict=True))
         factor = _best_factor(validated, found[key].protocol)
         protocol = _times(found[key].protocol, factor)
         losses = losses_each(tested, protocol)
         rows["contenders"].append(
-            who | _row(found[key], factor, protocol, losses, planned, validated, search)
+            who
+            | {
+                "lr": factor * found[key].lr,
+                "at_end": not search["min_lr"] < 0.999 * found[key].lr < 0.998 * search["max_lr"],
+                "share_1": float(protocol.mean_shares[0]),
+                "alone": float(protocol.focus_length(1) / protocol.duration),
+                "trials": found[key].trials,
+                "planned": _finite(_loss(planned, found[key].protocol)),
+                "factor": factor,
+                "validated": _finite(_loss(validated, protocol)),
+                "loss": _finite(losses.mean()),
+                "diverged": int(np.isinf(losses).sum()),
+            }
         )
         rows["runs"] += [
             who | {"realisation": number, "loss": _finite(loss)}
             for number, loss in zip(tested.model.realisations, losses, strict=True)
         ]
-    for name, plan in plans.items():
-        residual, gradients = plan.certificate.pmp_residual, plan.statistics["gradients"]
-        row = {"contender": name, "loss": plan.loss, "residual": residual}
-        rows["plans"].append(row | {"gradients": gradients, "status": plan.status})
-    return {name: table for name, table in rows.items() if table}
-
-
-def _row(
-    found: Tuned,
-    factor: float,
-    protocol: replan.Protocol,
-    losses: Floats,
-    planned: replan.Problem,
-    validated: replan.Problem,
-    search: dict[str, Any],
-) -> dict[str, Any]:
-    mean, low, high = mean_interval(losses)
-    inside = search["min_lr"] * 1.001 < found.lr < search["max_lr"] * 0.999
-    return {
-        "lr": factor * found.lr,
-        "at_end": not inside,  # of the rates that were tried
-        "share_1": float(protocol.mean_shares[0]),
-        "alone": float(protocol.focus_length(1) / protocol.duration),
-        "trials": found.trials,
-        "planned": _finite(_loss(planned, found.protocol)),
-        "factor": factor,
-        "validated": _finite(_loss(validated, protocol)),
-        "loss": _finite(mean),
-        "half_width": _finite((high - low) / 2),
-        "diverged": int(np.isinf(losses).sum()),
-    }
+    return rows
 
 
 def losses_each(problem: replan.Problem, protocol: replan.Protocol) -> Floats:

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 import replan
-from reproduction.base import Claim, Interval, Run, Tables, below, collect, grid, mean_interval
-from reproduction.drawing import LOOKS, figure, legend_above
+from reproduction.base import Claim, Run, Tables, below, collect, grid, mean_interval
+from reproduction.drawing import figure, legend_above
 from reproduction.images.contenders import (
     BATCH,
     BOTH,
@@ -76,27 +76,18 @@ _WORTH = 0.02  # of the loss: what a lever must bring to be worth a plan; set be
 _BROKEN = 3.0  # times the median loss of all realisations: one that ends above it broke
 _LEAST = 8  # cells, or pairs of cells, without which no claim is decided
 # "same": at the schedule at which the fixed share is best, so that nothing but shares differ
-_LINES: dict[tuple[str, str], dict[str, Any]] = {
-    (FIXED, "constant"): {
-        "label": "fixed share, constant rate", "color": "0.25", "marker": "x", "linestyle": ":",
-    },
-    (HALF, "same"): LOOKS["interleaved 1:1"] | {"label": "50 %, best rate"},
-    (FOCUS, "same"): {
-        "label": "focus-then-replay, best rate", "color": "#EE7733", "marker": "^",
-        "linestyle": "--",
-    },
-    (THEORY, "same"): {
-        "label": "theory's plan, best rate", "color": "#33BBEE", "marker": "D", "linestyle": "--",
-    },
-    (TIMING, "constant"): LOOKS["optimal"] | {"label": "timing: shares over time, constant rate"},
-    (RATE, "planned"): {
-        "label": "rate: constant shares, a curve of the rate", "color": "#009988", "marker": "v",
-        "linestyle": "-.",
-    },
-    (BOTH, "planned"): {
-        "label": "both over time", "color": "#663333", "marker": "P", "linestyle": "-",
-    },
-}  # fmt: skip
+_LINES = {
+    (name, schedule): {"label": label, "color": color, "marker": marker, "linestyle": line}
+    for name, schedule, label, color, marker, line in (
+        (FIXED, "constant", "fixed share, constant rate", "0.25", "x", ":"),
+        (HALF, "same", "50 %, best rate", "#0072B2", "s", "-"),
+        (FOCUS, "same", "focus-then-replay, best rate", "#EE7733", "^", "--"),
+        (THEORY, "same", "theory's plan, best rate", "#33BBEE", "D", "--"),
+        (TIMING, "constant", "timing: shares over time, constant rate", "#CC3311", "o", "-"),
+        (RATE, "planned", "rate: constant shares, a curve of the rate", "#009988", "v", "-."),
+        (BOTH, "planned", "both over time", "#663333", "P", "-"),
+    )
+}
 _STEPS = {BATCH: "batches", SINGLE: "single samples"}
 
 
@@ -116,7 +107,7 @@ def compute(
     memories: list[str],
     **search: Any,
 ) -> Tables:
-    """Return the tables `contenders`, `runs` and `plans`."""
+    """Return the tables `contenders` and `runs`."""
     for name in data:
         fetch(name)
     points = grid(similarity=similarities, seed=range(len(search["shares"])))
@@ -177,60 +168,48 @@ def _schedule(rows: pd.DataFrame) -> str:
 
 
 def draw(tables: Tables) -> Any:
-    """Draw how far each contender is below the fixed share at its best, against the samples."""
+    """Draw how far each contender is below the fixed share at its best, against the samples.
+
+    With 95 % intervals; points are hollow where a realisation broke.
+    """
     table = tables["contenders"]
     rows = list(table[[*CELL[:3], "step"]].drop_duplicates().itertuples(index=False, name=None))
-    memories = sorted(table["memory"].unique(), key=_images)
+    memories = sorted(table["memory"].unique(), key=lambda x: np.inf if x == "all" else float(x))
     sizes = sorted(table["samples"].unique())
     picture = figure(1.6 + 2.0 * max(3, len(memories)), 1.2 + 1.9 * len(rows))
     axes = picture.subplots(len(rows), len(memories), squeeze=False, sharex=True, sharey="row")
-    for (i, row), (j, memory) in product(enumerate(rows), enumerate(memories)):
-        panel = axes[i, j]
-        for key, look in _LINES.items():
-            _draw_line(panel, tables, row, memory, key, look)
-        panel.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(sizes, [f"{x / 1000:g}k" if x >= 1000 else f"{x}" for x in sizes])
-        panel.minorticks_off()
-        panel.set_title(f"memory {memory}" if i == 0 else "", fontsize=9)
-    for i, (data, classes, similarity, step) in enumerate(rows):
-        several = f", {classes}" * (table["classes"].nunique() > 1)
-        axes[i, 0].set_ylabel(f"{data}{several}\nγ = {similarity:g}, {_STEPS[step]}", fontsize=8)
+    for (i, (*first, step)), (j, memory) in product(enumerate(rows), enumerate(memories)):
+        cells = [_rows(tables, (*first, size, memory), step) for size in sizes]
+        for (name, schedule), look in _LINES.items():
+            parts = [
+                here[
+                    (here["contender"] == name)
+                    & (here["schedule"] == (_schedule(here) if schedule == "same" else schedule))
+                ]
+                for here in cells
+                if len(here)  # a recorded map may lack cells
+            ]
+            line = pd.concat(parts)
+            gain, low, high = (
+                -100 * line[x] / line["reference"] for x in ("difference", "to", "from")
+            )
+            axes[i, j].plot(line["samples"], gain, markersize=4, **look)
+            axes[i, j].vlines(line["samples"], low, high, color=look["color"], linewidth=1.0)
+            hollow = {"linestyle": "", "marker": look["marker"], "color": "white", "markersize": 2}
+            broken = line["broken"] > 0
+            axes[i, j].plot(line["samples"][broken], gain[broken], zorder=5, **hollow)
+        axes[i, j].axhline(0, color="0.6", linewidth=0.8, zorder=0)
+        axes[i, j].set_xscale("log", base=2)
+        axes[i, j].set_xticks(sizes, [f"{x / 1000:g}k" if x >= 1000 else f"{x}" for x in sizes])
+        axes[i, j].minorticks_off()
+        axes[0, j].set_title(f"memory {memory}", fontsize=9)
+        data, classes, similarity = first
+        words = f"{data}, {classes}\nγ = {similarity:g}, {_STEPS[step]}"
+        axes[i, 0].set_ylabel(words, fontsize=8)
     picture.supxlabel("samples of the new task", fontsize=9)
     picture.supylabel("loss below the best fixed share's, %", fontsize=9)
     legend_above(picture, axes[0, 0], ncols=2)
     return picture
-
-
-def _draw_line(
-    panel: Any,
-    tables: Tables,
-    row: tuple[Any, ...],
-    memory: str,
-    key: tuple[str, str],
-    look: dict[str, Any],
-) -> None:
-    """Draw one contender's gains with 95 % intervals; hollow where a realisation broke with it."""
-    *first, step = row
-    points = []  # samples, gain, its interval, whether it is hollow
-    for size in sorted(tables["contenders"]["samples"].unique()):
-        here = _rows(tables, (*first, size, memory), step)
-        if len(here):  # a recorded map may lack cells
-            schedule = _schedule(here) if key[1] == "same" else key[1]
-            found = here[(here["contender"] == key[0]) & (here["schedule"] == schedule)]
-            for _, one in found.iterrows():
-                gains = [-100 * one[x] / one["reference"] for x in ("difference", "to", "from")]
-                points.append([size, *gains, one["broken"] > 0])
-    if points:
-        places, middles, lows, highs, hollow = np.array(points, float).T
-        panel.plot(places, middles, markersize=4, **look)
-        panel.vlines(places, lows, highs, color=look["color"], linewidth=1.0)
-        inner = {"linestyle": "", "marker": look["marker"], "color": "white", "markersize": 2}
-        panel.plot(places[hollow > 0], middles[hollow > 0], zorder=5, **inner)
-
-
-def _images(memory: Any) -> float:
-    return np.inf if memory == "all" else float(memory)
 
 
 # Claims: a statement, its criterion, the two keys that are compared, by which part they differ
@@ -263,68 +242,17 @@ _CLAIMS: list[tuple[str, str, tuple[str, str], tuple[str, str], str, float]] = [
 
 def claims(tables: Tables) -> list[Claim]:
     """Check which levers are worth a plan, on unseen realisations, cell by cell."""
-    cells = dict(_cells(tables))
     judged = []
     for statement, criterion, one, other, step, part in _CLAIMS:
-        pairs = [(runs[(*one, step)], runs[(*other, step)]) for runs in cells.values()]
+        pairs = [(runs[(*one, step)], runs[(*other, step)]) for _, runs in _cells(tables)]
         criterion += ", 95 % interval of paired differences on unseen realisations"
         held = [_below(own, (1 - part) * others) for own, others in pairs]
         numbers = {
-            f"{one[0]} below {other[0]}": [float(_gain(*pair).mean) for pair in pairs],
+            f"{one[0]} below {other[0]}": [_gain(*pair) for pair in pairs],
             "realisations that broke": [int((~_whole(*pair)).sum()) for pair in pairs],
         }
         judged.append(Claim(statement, criterion, held, numbers, "cell", least=_LEAST))
-    falls = [
-        _falls("samples of the new task", "samples", cells),
-        _falls("memory of the old task", "memory", cells),
-    ]
-    return [*judged, _focus(list(cells.values())), *falls]
-
-
-def _focus(cells: list[pd.DataFrame]) -> Claim:
-    """Return the claim about focus-then-replay, where timing is better than a fixed share."""
-    held, parts = [], []
-    for runs in cells:
-        timing, fixed, focus = (runs[name, "constant", BATCH] for name in (TIMING, FIXED, FOCUS))
-        if _below(timing, fixed):
-            held.append(_below(focus, (timing + fixed) / 2))
-            parts.append(float((fixed.mean() - focus.mean()) / (fixed.mean() - timing.mean())))
-    return Claim(
-        "Focus-then-replay gets at least half of what timing is worth.",
-        "at its best constant rate, where timing beats the fixed share at all; 95 % interval of "
-        "paired differences on unseen realisations",
-        held,
-        {"part of timing's gain": parts},
-        "cell",
-        least=_LEAST,
-    )
-
-
-def _falls(words: str, column: str, cells: dict[tuple[Any, ...], pd.DataFrame]) -> Claim:
-    """Return the claim that timing pays less from each value of a column to the next larger."""
-    at = CELL.index(column)
-    order = sorted({cell[at] for cell in cells}, key=_images)
-    gains = {
-        cell: _gain(runs[TIMING, "constant", BATCH], runs[FIXED, "constant", BATCH])
-        for cell, runs in cells.items()
-    }
-    held: list[bool | None] = []
-    falls = []
-    for cell, gain in gains.items():
-        if cell[at] != order[-1]:
-            after = gains[(*cell[:at], order[order.index(cell[at]) + 1], *cell[at + 1 :])]
-            fall = float(gain.mean - after.mean)
-            width = float(np.hypot(gain.high - gain.low, after.high - after.low)) / 2
-            held.append(True if fall > width else False if fall < -width else None)
-            falls.append(fall)
-    return Claim(
-        f"Timing pays less with more {words}.",
-        f"from each number of {column} to the next, 95 % intervals of what timing saves",
-        held,
-        {"what timing saves falls by": falls},
-        "cell",
-        least=_LEAST,
-    )
+    return judged
 
 
 def _below(one: Any, other: Any) -> bool | None:
@@ -346,7 +274,7 @@ def _whole(one: Any, other: Any) -> Any:
     return ~(_broken(one) | _broken(other))
 
 
-def _gain(one: Any, other: Any) -> Interval:
-    """Return how far losses are below others, in parts of these, where neither broke."""
+def _gain(one: Any, other: Any) -> float:
+    """Return how far losses are below others on average, in parts of these, where neither broke."""
     whole = _whole(one, other)
-    return mean_interval(((other - one) / other[whole].mean())[whole])
+    return float((other - one)[whole].mean() / other[whole].mean())

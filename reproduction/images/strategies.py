@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from copy import copy, deepcopy
 from typing import Any
@@ -33,14 +34,9 @@ _BLOCK = 10  # realisations in a case
 
 
 def learn(
-    run: Run,
-    name: str,
-    points: list[dict[str, Any]],
-    looks: list[int],
-    seeds: int,
-    tasks: dict[str, Any],
-    settings: dict[str, Any],
-) -> pd.DataFrame:
+    run: Run, name: str, points: list[dict[str, Any]], looks: list[int], seeds: int,
+    tasks: dict[str, Any], settings: dict[str, Any],
+) -> pd.DataFrame:  # fmt: skip
     """Return a row for every point (settings of the tasks), realisation, strategy and test."""
     data.fetch(name)  # once, before there are several processes
     training = {key: settings[key] for key in TRAINING}
@@ -50,24 +46,15 @@ def learn(
 
 
 def case(
-    data: str,
-    block: int,
-    tasks: dict[str, Any],
-    training: dict[str, Any],
-    looks: list[int],
-    seeds: int,
+    data: str, block: int, tasks: dict[str, Any], training: Any, looks: list[int], seeds: int,
     **point: Any,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the test losses of a block of realisations, and when replay began (−1: never)."""
-    made = make_tasks(data, **{key: _hashable(value) for key, value in (tasks | point).items()})
-    rows = []
-    for seed in range(_BLOCK * block, min(_BLOCK * (block + 1), seeds)):
-        rows += _realisation(made, training, looks, seed)
-    return {"losses": rows}
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    made = make_tasks(data, json.dumps(tasks | point))
+    numbers = range(_BLOCK * block, min(_BLOCK * (block + 1), seeds))
+    return {
+        "losses": [row for seed in numbers for row in _realisation(made, training, looks, seed)]
+    }
 
 
 class Network:

@@ -15,9 +15,9 @@ import numpy as np
 import replan
 from reproduction.base import Run, Tables, collect, grid, mean_interval
 from reproduction.images.contenders import Mixed, losses_each
-from reproduction.images.data import fetch
+from reproduction.images.data import fetch, load
 from reproduction.images.network import ImageNetwork
-from reproduction.images.tasks import make_tasks
+from reproduction.images.tasks import mixed_tasks
 
 FULL: dict[str, Any] = {
     "counts": [1, 2, 5, 10, 20, 50],
@@ -44,7 +44,7 @@ def case(
     count: int, unseen: int, first: int, samples: int, gradients: int, test_samples: int
 ) -> dict[str, Any]:
     """Return a row: plan and constant protocol on `count` realisations, and on unseen ones."""
-    tasks = make_tasks("fashion-mnist", similarity=0.5, test_samples=test_samples)
+    tasks = mixed_tasks(load("fashion-mnist"), 0.5, test_samples=test_samples)
 
     def make(realisations: range, images: str) -> replan.Problem:
         model = ImageNetwork(
