@@ -145,8 +145,7 @@ def learn(
             optimizer.step()
             due = probed and sampler.losses_due(settings.every)
             sampler.step(tell(_measure(model, held_out), starts) if due else None)
-            steps = [settings.batches * i // LOOKS for i in range(1, LOOKS + 1)]
-            if sampler.steps in (steps if tested == "test" else steps[-1:]):
+            if sampler.steps in {settings.batches * i // LOOKS for i in range(1, LOOKS + 1)}:
                 looks.append(look(model, test[: task + 1], trained + sampler.samples))
         trained += sampler.samples
     return summary(looks, policy, settings.batches * settings.batch_size)
@@ -157,7 +156,7 @@ def _measure(model: torch.nn.Module, parts: list[Batch]) -> Losses:
         return {t: mean_loss(model, part).item() for t, part in enumerate(parts)}
 
 
-def look(model: torch.nn.Module, test: list[Batch], trained: Any) -> dict[str, Any]:
+def look(model: Callable[..., Any], test: list[Batch], trained: Any) -> dict[str, Any]:
     """Return loss and accuracy of the tasks so far, and the samples trained on of each."""
     found: dict[str, Any] = {"loss": [], "accuracy": [], "trained": trained.tolist()}
     for x, y, task in test:

@@ -34,36 +34,33 @@ def make(name, **settings):
 # The search
 
 
-def searched(budget):
+def searched(budget, share):
     """Search for the minimum of a smooth function of the choices; it diverges at high rates."""
     asked = []
 
-    def losses(wanted, seeds):
-        asked.append((len(wanted), len(seeds)))
-        found = []
-        for _, choice in wanted:
-            share = 0.0 if choice.share is None else math.log(choice.share / 0.75) ** 2
-            loss = 1 + math.log(choice.lr / 0.8) ** 2 + share + 0.1 * (choice.decay == "constant")
-            found.append(math.inf if choice.lr > 1.0 else loss)
-        return found
+    def losses(choices, seeds):
+        asked.append((len(choices), len(seeds)))
+        return [
+            math.inf
+            if choice.lr > 1.0
+            else 1
+            + math.log(choice.lr / 0.8) ** 2
+            + (math.log(choice.share / 0.75) ** 2 if choice.share else 0.0)
+            + 0.1 * (choice.decay == "constant")
+            for choice in choices
+        ]
 
-    best, tried = tune(["no-replay", "fixed-replay"], 0.1, losses, range(8), budget)
-    return best, tried, asked
+    return *tune(Choice(0.1, "constant", share), losses, range(8), budget), asked
 
 
-def test_the_search_finds_the_best_choice_around():
-    best, tried, asked = searched(100)
-    assert best == {
-        "no-replay": Choice(0.8, "cosine", None), "fixed-replay": Choice(0.8, "cosine", 0.75)
-    }  # fmt: skip
-    assert max(tried["fixed-replay"], key=tried["fixed-replay"].get).lr == 1.6
+@pytest.mark.parametrize("share, best", [(None, None), (0.25, 0.75)])
+def test_the_search_finds_the_best_choice_around(share, best):
+    choice, tried, asked = searched(100, share)
+    assert choice == Choice(0.8, "cosine", best)
+    assert max(tried, key=tried.get).lr == 1.6
     assert {seeds for _, seeds in asked[:-1]} == {3}
-    assert asked[-1] == (8, 8)  # four finalists of each, with all seeds
-
-
-def test_no_strategy_tries_more_than_its_budget():
-    _, tried, _ = searched(9)
-    assert [len(choices) for choices in tried.values()] == [9, 9]
+    assert asked[-1] == (4, 8)  # the finalists, with all seeds
+    assert len(searched(9, share)[1]) == 9  # never more than the budget
 
 
 # What is measured
