@@ -1,12 +1,20 @@
 """Made-up images in the files of the data sets, so that no test downloads anything."""
 
+import importlib
+import json
+
 import numpy as np
+import pytest
 
 from reproduction.images import data
+from reproduction.images.tasks import make_tasks
 
 
-def write(folder):
-    """Write ten classes: a random template each, with noise; 40 to train, 20 to test."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Data sets of ten classes, a random template each with noise, where `fetch` looks for them."""
+    monkeypatch.setenv("REPLAN_DATA", str(tmp_path))
+    make_tasks.cache_clear()
     rng = np.random.default_rng(0)
     for name, pixels in (("fashion-mnist", 784), ("cifar10", 3072)):
         templates = rng.integers(0, 200, (10, pixels))
@@ -24,7 +32,18 @@ def write(folder):
             rows = np.column_stack([train_labels, train])
             contents = [part.tobytes() for part in np.array_split(rows, 5)]
             contents.append(np.column_stack([test_labels, test]).tobytes())
-        place = folder / data.FOLDERS[name]
+        place = tmp_path / data.FOLDERS[name]
         place.mkdir()
         for file, content in zip(data.FILES[name], contents, strict=True):
             (place / file).write_bytes(content)
+    return tmp_path
+
+
+def compute(name, **settings):
+    """Return the module and the tables of a figure, computed in this process."""
+    module = importlib.import_module(f"reproduction.{name}")
+
+    def run(function, cases):
+        return json.loads(json.dumps([function(**case) for case in cases]))
+
+    return module, module.compute(run, **(module.QUICK | settings))

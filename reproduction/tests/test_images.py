@@ -11,31 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import made_images
-from reproduction.images import data, networks, strategies
+from made_images import compute, folder  # noqa: F401
+from reproduction.images import data, networks
 from reproduction.images.network import ImageNetwork
-from reproduction.images.tasks import make_tasks, mixed_tasks, parity_tasks
+from reproduction.images.tasks import make_tasks, mixed_tasks
 from reproduction.images.trainer import Weights
 
 TINY = {"seeds": 2, "first": 60, "interval": 10, "sample": 10, "test_samples": 20, "lr": 0.1}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Made-up data sets where `fetch` looks for them."""
-    made_images.write(tmp_path)
-    monkeypatch.setenv("REPLAN_DATA", str(tmp_path))
-    make_tasks.cache_clear()
-    return tmp_path
-
-
 def make(name, **settings):
-    """Compute, draw and judge a figure in this process."""
-    module = importlib.import_module(f"reproduction.images.{name}")
-    tables = module.compute(
-        lambda function, cases: json.loads(json.dumps([function(**case) for case in cases])),
-        **(module.QUICK | settings),
-    )
+    """Compute, draw and judge a figure."""
+    module, tables = compute(f"images.{name}", **settings)
     module.draw(tables).canvas.draw()
     return tables, module.claims(tables)
 
@@ -43,13 +30,13 @@ def make(name, **settings):
 # Data sets
 
 
-def test_files_of_both_data_sets_are_read():
-    fashion, cifar = data.load("fashion-mnist"), data.load("cifar10")
-    assert fashion.train_images.shape == (400, 28, 28)
-    assert cifar.test_images.shape == (200, 3, 32, 32)
-    for images in (fashion, cifar):
-        assert np.bincount(images.train_labels).tolist() == [40] * 10
-        assert np.bincount(images.test_labels).tolist() == [20] * 10
+@pytest.mark.parametrize("name, shape", [("fashion-mnist", (28, 28)), ("cifar10", (3, 32, 32))])
+def test_files_of_both_data_sets_are_read(name, shape):
+    images = data.load(name)
+    assert images.train_images.shape == (400, *shape)
+    assert images.test_images.shape == (200, *shape)
+    assert np.bincount(images.train_labels).tolist() == [40] * 10
+    assert np.bincount(images.test_labels).tolist() == [20] * 10
 
 
 def archive(files):
@@ -63,8 +50,8 @@ def archive(files):
     return content.getvalue()
 
 
-def test_debians_package_is_read(folder, monkeypatch):
-    place = folder / "fashion-mnist"
+def test_debians_package_is_read(tmp_path, monkeypatch):
+    place = tmp_path / "fashion-mnist"
     files = {
         f"./usr/share/datasets/fashion-mnist/{file}.gz": gzip.compress((place / file).read_bytes())
         for file in data.FILES["fashion-mnist"]
@@ -74,10 +61,10 @@ def test_debians_package_is_read(folder, monkeypatch):
     assert contents == {file: (place / file).read_bytes() for file in data.FILES["fashion-mnist"]}
 
 
-def test_npms_package_is_read(folder, monkeypatch):
+def test_npms_package_is_read(tmp_path, monkeypatch):
     from PIL import Image
 
-    place, files, labels = folder / "cifar-10-batches-bin", {}, []
+    place, files, labels = tmp_path / "cifar-10-batches-bin", {}, []
     for file in data.FILES["cifar10"]:
         rows = np.frombuffer((place / file).read_bytes(), np.uint8).reshape(-1, 3073)
         png = io.BytesIO()
@@ -93,8 +80,8 @@ def test_npms_package_is_read(folder, monkeypatch):
     assert contents == {file: (place / file).read_bytes() for file in data.FILES["cifar10"]}
 
 
-def test_a_wrong_checksum_is_refused_and_the_next_source_tried(folder, monkeypatch):
-    place = folder / "fashion-mnist"
+def test_a_wrong_checksum_is_refused_and_the_next_source_tried(tmp_path, monkeypatch):
+    place = tmp_path / "fashion-mnist"
     good = {file: (place / file).read_bytes() for file in data.FILES["fashion-mnist"]}
     known = {file: hashlib.sha256(content).hexdigest() for file, content in good.items()}
     monkeypatch.setitem(data.FILES, "fashion-mnist", known)
@@ -127,14 +114,6 @@ def test_mixed_tasks_mix_images_and_labels():
     assert sorted(np.unique(labels[tasks.pools[1][0]])) == [0, 5]
     assert sorted(np.unique(labels[tasks.pools[1][1]])) == [2, 7]
     assert all(len(pool) == 72 for pair in tasks.pools for pool in pair)  # one in ten is held out
-
-
-def test_standard_inputs_have_mean_zero_and_variance_one():
-    tasks = parity_tasks(data.load("cifar10"), normalise="standard")
-    inputs = tasks.scale * tasks.pixels + tasks.shift
-    assert abs(inputs.mean()) < 1e-12
-    assert abs(inputs.std() - 1) < 1e-12
-    assert np.all(tasks.targets.sum(axis=1) == -3)  # one of five outputs is +1
 
 
 # The trainer
@@ -178,20 +157,6 @@ def test_training_against_plain_numpy(name, settings, single):
     for t, (x, y) in enumerate(tasks.test):
         loss = np.mean(np.sum((np.maximum(x @ W.T, 0) @ V[t].T - y) ** 2, axis=1)) / 2
         np.testing.assert_allclose(weights.loss(t, x, y), loss, rtol=1e-5)
-
-
-def test_samples_of_a_task_come_in_the_same_order_whatever_the_chunks():
-    tasks = make_tasks("fashion-mnist", '{"similarity": 0.5}')
-    ends = []
-    for cuts in ([40], [7, 8, 25]):
-        network = strategies.Network(tasks, strategies.TRAINING | TINY, 40, seed=3)
-        order, at = np.arange(40) % 3 % 2, 0
-        for cut in cuts:
-            network.train(order[at : at + cut])
-            at += cut
-        ends.append(network.weights.features)
-        assert network.taken.tolist() == [27, 13]
-    np.testing.assert_array_equal(*ends)
 
 
 # Gradients through training

@@ -1,35 +1,15 @@
 """The search for the best settings, what is measured, rules of focus, and each comparison."""
 
 import importlib
-import json
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import made_images
-from reproduction.images.tasks import make_tasks
+from made_images import compute, folder  # noqa: F401
 from reproduction.practice import focus_end, tuned_replay
 from reproduction.practice.tuned_replay import Choice, tune
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Made-up data sets where `fetch` looks for them."""
-    made_images.write(tmp_path)
-    monkeypatch.setenv("REPLAN_DATA", str(tmp_path))
-    make_tasks.cache_clear()
-
-
-def run(function, cases):
-    return json.loads(json.dumps([function(**case) for case in cases]))
-
-
-def make(name, **settings):
-    module = importlib.import_module(f"reproduction.practice.{name}")
-    return module.compute(run, **(module.QUICK | settings))
-
 
 # The search
 
@@ -114,9 +94,9 @@ def test_rules_that_end_the_focus():
 
 
 def test_late_replay():
-    tables = make(
-        "late_replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4, first=60,
-        test_samples=20, hidden=3, cifar=["0 5 2 7"], max_lr=0.5,
+    _, tables = compute(
+        "practice.late_replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
+        first=60, test_samples=20, hidden=3, cifar=["0 5 2 7"], max_lr=0.5,
     )  # fmt: skip
     table = tables["gains"]
     assert len(table) == 2 * 6
@@ -129,8 +109,14 @@ def test_late_replay():
 
 def test_held_out_gap():
     pytest.importorskip("jax")
-    tables = make(
-        "held_out_gap", counts=[2], unseen=3, first=60, samples=20, gradients=2, test_samples=20
+    _, tables = compute(
+        "practice.held_out_gap",
+        counts=[2],
+        unseen=3,
+        first=60,
+        samples=20,
+        gradients=2,
+        test_samples=20,
     )
     row = tables["plans"].iloc[0]
     assert row["plan, planned on"] <= row["constant, planned on"] + 1e-9
@@ -141,7 +127,7 @@ def test_tuned_replay(monkeypatch):
     pytest.importorskip("torch")
     small = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "probe": 6, "hidden": 8}
     monkeypatch.setitem(tuned_replay.SIZES, "few", small)
-    tables = make("tuned_replay", budget=2, tuning_seeds=1)
+    _, tables = compute("practice.tuned_replay", budget=2, tuning_seeds=1)
     tuned = tables["tuned"].set_index("strategy")
     assert list(tuned.index) == tuned_replay.strategies("few", "task")
     assert len(tables["tried"]) == 2 * 4
@@ -157,12 +143,3 @@ def test_a_fixed_share_is_what_is_trained_on():
     assert found["replayed"] == pytest.approx(1 / 3)  # half of two of three turns
     assert found["accuracy"] > 0.75  # chance is 0.5
     assert tuned_replay.pytorch_case("fixed-replay", **case) == found
-
-
-def test_focus_end(monkeypatch):
-    pytest.importorskip("torch")
-    rules = {name: focus_end.RULES[name] for name in ("no focus", "half", "met")}
-    monkeypatch.setattr(focus_end, "RULES", rules)
-    table = make("focus_end")["rules"].set_index("rule")
-    assert table.loc["half", "focus"] == 0.5
-    assert table.loc["no focus", "loss − no focus"] == 0
