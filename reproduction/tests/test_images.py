@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from made_images import compute, folder  # noqa: F401
 from reproduction.images import data, networks
 from reproduction.images.network import ImageNetwork
 from reproduction.images.tasks import make_tasks, mixed_tasks
 from reproduction.images.trainer import Weights
+from reproduction.tests.made_images import compute, folder  # noqa: F401
 
 TINY = {"seeds": 2, "first": 60, "interval": 10, "sample": 10, "test_samples": 20, "lr": 0.1}
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from made_images import compute, folder  # noqa: F401
 from reproduction.practice import focus_end, tuned_replay
 from reproduction.practice.tuned_replay import Choice, tune
+from reproduction.tests.made_images import compute, folder  # noqa: F401
 
 # The search
 
