@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from replan.models import DifferentiableModel, Gradients, Schedule
 
 from reproduction.images.tasks import ImageTasks, Ints
-from reproduction.images.trainer import Weights
+from reproduction.images.trainer import Weights, mean_losses, random_weights, train
 
 Floats = NDArray[np.float64]
 
@@ -52,31 +52,19 @@ class ImageNetwork(DifferentiableModel):
         self.tasks = len(tasks.pools)
         self.distinct = [memory] * (self.tasks - 1) + [samples]
         self.images = [tuple(x.astype(real) for x in part) for part in getattr(tasks, images)]
-        self._orders: dict[int, Ints] = {}
+        self._orders = np.zeros((len(realisations), self.tasks, 2, 0), np.int64)
 
     # States
 
     def pretrained(self, steps: int, lr: float) -> Floats:
         """Return the state after SGD on all images of task 1, from random weights."""
-        networks = []
-        for number in self.realisations:
-            rng = np.random.default_rng([0, number, _WEIGHTS])
-            weights = Weights.random(self.data, self.hidden, 1.0, 0.5, rng)
-            order = self._order(number, _PRETRAINING, steps)
-            self._train(weights, order, 0, np.tile(lr * np.eye(1, self.tasks), (steps, 1)))
-            networks.append(weights)
-        return self._state(networks, 0.0)
+        rngs = [np.random.default_rng([0, number, _WEIGHTS]) for number in self.realisations]
+        weights = random_weights(self.data, self.hidden, 1.0, 0.5, rngs)
+        orders = np.stack([self._order(n, _PRETRAINING, steps) for n in self.realisations])
+        self._train(weights, orders, 0, np.tile(lr * np.eye(1, self.tasks), (steps, 1)))
+        return np.append(self._joined(*weights), 0.0)
 
-    def _state(self, networks: list[Weights], time: float) -> Floats:
-        parts = [x.ravel() for w in networks for x in (w.features, w.heads)]
-        return np.concatenate([*parts, [time]]).astype(np.float64)
-
-    def weights(self, state: Floats) -> list[Weights]:
-        """Return the weights of every realisation in a state."""
-        features, heads = (x.astype(self.real) for x in self._split(state))
-        return [Weights(*pair) for pair in zip(features, heads, strict=True)]
-
-    def _split(self, state: Floats) -> tuple[Floats, Floats]:
+    def _split(self, state: Floats) -> Weights:
         """Return features (R, K, D) and heads (R, T, C, K) of a state."""
         K, D, C = self.hidden, self.data.pixels.shape[1], self.data.targets.shape[1]
         rows = state[:-1].reshape(len(self.realisations), -1)
@@ -85,7 +73,12 @@ class ImageNetwork(DifferentiableModel):
 
     def _joined(self, features: Any, heads: Any) -> Floats:
         rows = [np.reshape(x, (len(self.realisations), -1)) for x in (features, heads)]
-        return np.concatenate(rows, axis=1).ravel()
+        return np.concatenate(rows, axis=1).ravel().astype(np.float64)
+
+    def weights(self, state: Floats) -> Weights:
+        """Return the weights of all realisations in a state, to be trained."""
+        features, heads = (np.array(x, self.real) for x in self._split(state))
+        return features, heads
 
     def _order(self, number: int, use: int, length: int) -> Ints:
         """Return the two images (T, 2, length) of the samples of every task of a realisation."""
@@ -100,44 +93,37 @@ class ImageNetwork(DifferentiableModel):
             streams.append(pairs[:, np.concatenate(passes)[:length]])
         return np.stack(streams)
 
-    def orders(self, length: int) -> list[Ints]:
-        """Return the images of at least `length` samples of each realisation's tasks."""
-        for number in self.realisations:
-            if number not in self._orders or self._orders[number].shape[2] < length:
-                self._orders[number] = self._order(number, _TRAINING, length)
-        return [self._orders[number] for number in self.realisations]
+    def orders(self, length: int) -> Ints:
+        """Return the images (R, T, 2, …) of at least `length` samples of every task."""
+        if self._orders.shape[3] < length:
+            self._orders = np.stack([self._order(n, _TRAINING, length) for n in self.realisations])
+        return self._orders
 
     # The model
 
     def roll_out(self, start: Floats, schedule: Schedule) -> Floats:
         """Return the states (pieces + 1, n) of SGD, up to the last that is finite."""
         edges, times = _edges(start, schedule.lengths)
-        networks, states = self.weights(start), [start]
+        weights, states = self.weights(start), [start]
         for i, rates in enumerate(schedule.shares * schedule.knobs):
-            self._train_all(networks, edges[i], np.tile(rates, (edges[i + 1] - edges[i], 1)))
-            state = self._state(networks, times[i + 1])
+            count = edges[i + 1] - edges[i]
+            self._train(weights, self.orders(edges[-1]), edges[i], np.tile(rates, (count, 1)))
+            state = np.append(self._joined(*weights), times[i + 1])
             if not np.all(np.isfinite(state)):
                 break
             states.append(state)
         return np.stack(states)
 
-    def _train_all(self, networks: list[Weights], first: int, rates: Floats) -> None:
-        for weights, order in zip(networks, self.orders(first + len(rates)), strict=True):
-            self._train(weights, order, first, rates)
-
-    def _train(self, weights: Weights, order: Ints, first: int, rates: Floats) -> None:
-        """Train on the samples from `first` on, with rates (m, T)."""
+    def _train(self, weights: Weights, orders: Ints, first: int, rates: Floats) -> None:
+        """Train on the samples from `first` on, with rates (m, T), in place."""
         samples = np.arange(first, first + len(rates))
-        weights.train(self.data, order, np.tile(samples[:, None], self.tasks), rates)
+        train(weights, self.data, orders, np.tile(samples[:, None], self.tasks), rates)
 
     def losses(self, states: Floats) -> Floats:
         """Return the losses (…, T) at states (…, n): means over realisations and images."""
         rows = states.reshape(-1, states.shape[-1])
-        means = [np.mean(self._losses(self.weights(row)), axis=0) for row in rows]
+        means = [mean_losses(self.weights(row), self.images).mean(axis=0) for row in rows]
         return np.reshape(means, (*states.shape[:-1], self.tasks))
-
-    def _losses(self, networks: list[Weights]) -> Floats:
-        return np.stack([weights.losses(self.images) for weights in networks])
 
     def final_losses(self, start: Floats, rates: Floats, lengths: Floats) -> Floats:
         """Return the losses (R, T) after training with rates (pieces, T); infinite if it diverged.
@@ -145,11 +131,11 @@ class ImageNetwork(DifferentiableModel):
         That is where a loss is not finite, or more than ten times that of outputs of 0 and that at
         the start.
         """
-        edges, _ = _edges(start, lengths)
-        networks = self.weights(start)
-        first = self._losses(networks)
-        self._train_all(networks, edges[0], np.repeat(rates, np.diff(edges), axis=0))
-        losses = self._losses(networks)
+        (edges, _), weights = _edges(start, lengths), self.weights(start)
+        first = mean_losses(weights, self.images)
+        all_rates = np.repeat(rates, np.diff(edges), axis=0)
+        self._train(weights, self.orders(edges[-1]), edges[0], all_rates)
+        losses = mean_losses(weights, self.images)
         nothing = np.array([np.mean(np.sum(y**2, axis=1)) / 2 for _, y in self.images])
         good = np.all(losses <= _LOST * np.maximum(nothing, first), axis=1, keepdims=True)
         return np.where(good, losses, np.inf)
@@ -175,7 +161,7 @@ class ImageNetwork(DifferentiableModel):
     ) -> Gradients:
         """Return the gradients of a roll-out; each piece is trained again, segment by segment."""
         (edges, _), rates = _edges(states[0], schedule.lengths), schedule.shares * schedule.knobs
-        orders = np.stack(self.orders(edges[-1]))
+        orders = self.orders(edges[-1])
         adjoints, by_rates = cotangents.copy(), np.zeros_like(rates)
         for i in range(len(rates) - 1, -1, -1):
             weights, segments = self._split(states[i]), []
