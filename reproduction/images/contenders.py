@@ -16,10 +16,10 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from replan.models import Schedule
 
 import replan
 from replan.control import Search, Solver
+from replan.models import Schedule
 from replan.strategies import focus_then_replay, interleaved, no_replay, power_law_lr
 from reproduction.images.network import Floats, ImageNetwork
 from reproduction.images.tasks import make_tasks
@@ -232,7 +232,7 @@ def _plans(
     def plan(tasks: bool | str, constant: bool, starts: list[replan.Protocol]) -> replan.Plan:
         rate = replan.Range(0.0, search["max_lr"], constant=constant, shared=True)
         return replan.solve(
-            problem.changed(control=replan.Control(tasks, lr=rate)), Mixed(), start=starts,
+            problem.changed(control=replan.Control(tasks, lr=rate)), Mixed(), initial=starts,
             max_gradients=search["gradients"],
         )  # fmt: skip
 

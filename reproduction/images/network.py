@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from replan.models import DifferentiableModel, Gradients, Schedule
 
+from replan.models import DifferentiableModel, Gradients, Schedule
 from reproduction.images.tasks import ImageTasks, Ints
 from reproduction.images.trainer import Weights, mean_losses, random_weights, train
 

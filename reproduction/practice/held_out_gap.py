@@ -61,7 +61,7 @@ def case(
         (mixed.with_knobs(lr=float(lr)) for lr in _RATES),
         key=lambda protocol: losses_each(problem, protocol).mean(),
     )
-    plan = replan.solve(problem, Mixed(), start=constant, max_gradients=gradients)
+    plan = replan.solve(problem, Mixed(), initial=constant, max_gradients=gradients)
     seen, unseen_ = (
         [losses_each(where, protocol) for protocol in (constant, plan.protocol)]
         for where in (problem, others)
