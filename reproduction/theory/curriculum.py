@@ -71,7 +71,7 @@ def case(
         return at(parts.minimiser(lambda x: value(at(x)), low, high, 9))
 
     def with_rates(order: replan.Protocol) -> replan.Plan:
-        return replan.solve(pose(lr, tasks=False, lr=rates), start=order, starts=0)
+        return replan.solve(pose(lr, tasks=False, lr=rates), replan.Relax(0), start=order)
 
     problem = pose(lr)
     errors: dict[str, dict[str, float]] = {"fixed": {}, "constant": {}}

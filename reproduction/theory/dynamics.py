@@ -60,7 +60,7 @@ def draw(tables: Tables) -> Figure:
     axes = picture.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
     for i, name in enumerate(NAMES):
         protocol = parts.protocol_of(pick(tables["protocols"], strategy=name, seed=seed))
-        whole = replan.Protocol([[1.0, 0.0]], CHANGE).then(protocol)
+        whole = replan.Protocol([[1.0, 0.0]], CHANGE, lr=1.0).then(protocol)
         everyone = curves[curves["strategy"].isin(["first phase", name])]
         for j, limits in enumerate((FIRST, SECOND)):
             bar, panel = axes[:, 2 * i + j]
