@@ -83,7 +83,7 @@ def _with_free_rate(
     def steady(value: float) -> replan.Plan:
         training, control = content["training"] | {knob: value}, {"tasks": False, "lr": lr}
         problem = replan.Problem.from_dict(content | {"training": training, "control": control})
-        return replan.solve(problem, replan.Relax(0), start=strategies.interleaved(problem))
+        return replan.solve(problem, replan.Relax(0), initial=strategies.interleaved(problem))
 
     plans = {name: steady(value) for name, value in fixed.items()}
     limits = content["control"][knob]
@@ -93,7 +93,7 @@ def _with_free_rate(
     best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
     both = replan.Problem.from_dict(content | {"control": content["control"] | {"lr": lr}})
     starts = (best.protocol, optimum)
-    joint = [replan.solve(both, replan.Relax(0), start=start) for start in starts]
+    joint = [replan.solve(both, replan.Relax(0), initial=start) for start in starts]
     return plans | {CONSTANT: best, OPTIMAL: min(joint, key=lambda plan: plan.loss)}
 
 
