@@ -12,6 +12,7 @@ import pytest
 import replan
 from replan import studies
 from replan.errors import ArgumentError
+from replan.problem.axes import span
 from replan.studies import Design, Study
 
 FILE = """
@@ -136,7 +137,7 @@ def test_the_files_hold_it_all(made):
 
 def test_it_is_shown_in_short(made):
     lines = str(made[1]).splitlines()
-    assert lines[0].split() == ["values", "median", "10", "%", "90", "%"]
+    assert lines[0].split() == ["run", "values", "median", "10", "%", "90", "%"]
     assert [line[:18].strip() for line in lines[1:]] == NAMES
     assert repr(made[1]) == "Study(16 rows over model.similarity, start.pretrain.seed)"
 
@@ -167,8 +168,9 @@ def test_any_key_of_a_problem_file_can_be_an_axis(key, values):
 
 
 def test_an_ensemble(tmp_path):
-    start = {"pretrain": {"duration": 20.0, "seeds": [1, 2]}}
-    sections = content(start=start)
+    start = {"pretrain": {"duration": 20.0}}
+    ensemble = {"axes": {"start.pretrain.seed": [1, 2]}}
+    sections = content(start=start, ensemble=ensemble)
     frame = study(sections).to_frame()
     assert frame["status"].eq("ok").all()
     posed = replan.Problem.from_dict(
@@ -176,6 +178,7 @@ def test_an_ensemble(tmp_path):
             "model": {"hidden": 2, "similarity": 0.6},
             "start": start,
             "training": sections["training"],
+            "ensemble": ensemble,
         }
     )
     run = replan.evaluate(posed, replan.strategies.interleaved(posed))
@@ -292,7 +295,7 @@ def test_failures_are_listed_and_the_study_continues(tmp_path):
         ({"run": {"solve": 3}}, "run.solve"),
         ({"run": {"strategies": [], "solve": False}}, "run"),
         ({"problem": "fig2.toml"}, "problem"),
-        ({"model": {"hidden": object()}}, "study"),
+        ({"model": {"hidden": object(), "similarity": 0.3}}, "model.hidden"),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path, changes, name):
@@ -310,7 +313,7 @@ def test_axes_that_the_problem_does_not_know(axes):
 
 def test_a_file_that_is_no_toml(tmp_path):
     (tmp_path / "study.toml").write_text("[model")
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ValueError, match="not a TOML file"):
         study(tmp_path / "study.toml")
     with pytest.raises(FileNotFoundError):
         study(tmp_path / "gone.toml")
@@ -325,8 +328,8 @@ def drawn(value, axes, x=None, runs=("interleaved", "plan")):
     """The picture of a study whose values follow a formula of the point and the run."""
     design = Design({}, axes, {name: {} for name in runs})
     rows = [
-        {**point, "run": name, "value": value(point, k), "status": "ok", "advice": ""}
-        for point in design.points()
+        {**values, "run": name, "value": value(values, k), "status": "ok", "advice": ""}
+        for values, _ in span(design.problem, design.axes)
         for k, name in enumerate(runs)
     ]
     [found] = Study({}, axes, design.runs, rows).plot(x=x).axes

@@ -13,10 +13,10 @@ from replan import check, files, report
 from replan.control import Relax, solve
 from replan.curves import evaluate
 from replan.errors import ArgumentError, in_file
-from replan.models.registry import IMPORTS
+from replan.models.registry import IMPORTS, import_named
 from replan.problem import Problem
 from replan.problem.axes import flatten, span
-from replan.problem.file import read_sections
+from replan.problem.file import read_sections, with_never
 from replan.schema import check_keys
 from replan.strategies import STRATEGIES, arguments, settings_of
 from replan.sweeps import SweepError, sweep
@@ -93,8 +93,9 @@ class Design:
     @classmethod
     def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
         """Return the design in a file, or in its content; refuse one with a mistake."""
+        import_named()  # the user's own strategies may be among the runs
         if isinstance(study, Mapping):
-            return cls._from(study, Path())
+            return cls._from(with_never(study), Path())
         with in_file(study):
             return cls._from(read_sections(study), Path(study).parent)
 

@@ -11,7 +11,7 @@ from replan import ArgumentError, Overlaps, Problem, TeacherStudent
 from replan.models import Curriculum, Denoising, Dropout, Schedule
 from replan.models.gallery import denoising
 from replan.models.integrator import integrate
-from replan.problem import example
+from replan.problem.template import problem_template
 
 START = {
     "curriculum": [1.2, 0.8, 0.5],
@@ -187,7 +187,7 @@ def test_denoising_from_the_covariance_of_its_fields():
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_files_describe_models_and_starts(kind):
-    problem = Problem.from_dict(tomllib.loads(example(kind)))
+    problem = Problem.from_dict(tomllib.loads(problem_template(kind)))
     again = Problem.from_dict(problem.to_dict())
     assert again.to_dict() == problem.to_dict()
     model = MAKE[kind]()

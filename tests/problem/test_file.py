@@ -9,9 +9,13 @@ import pytest
 
 import replan
 from replan import ArgumentError, Control, Limits, Objective, Problem, Range, TeacherStudent
-from replan.problem.example import example
+from replan.problem.template import problem_template
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+    if path.stem != "study"
+]
 MODEL = "[model]\nhidden = 2\nsimilarity = 0.3\n"
 START = "[start]\nfresh = { seed = 3 }\n"
 TRAINING = "[training]\nduration = 25.0\n"
@@ -24,7 +28,7 @@ def load(tmp_path, text):
 
 
 def test_the_commented_example_is_the_papers_problem(tmp_path):
-    problem = load(tmp_path, example())
+    problem = load(tmp_path, problem_template())
     start = TeacherStudent.similar(0.3, tasks=2, hidden=2).pretrain(task=0, seed=1)
     assert problem.start.Q.tolist() == start.Q.tolist()
     assert (problem.duration, problem.steps, problem.knobs["lr"]) == (25.0, 250, 1.0)
@@ -211,9 +215,9 @@ def test_hints_name_the_nearest_key(tmp_path):
 
 
 def test_the_example_mentions_every_key():
-    lines = [line.removeprefix("# ") for line in example().splitlines() if "=" in line]
+    lines = [line.removeprefix("# ") for line in problem_template().splitlines() if "=" in line]
     keys = {line.split("=")[0].strip() for line in lines}
-    tomllib.loads(example())
+    tomllib.loads(problem_template())
     assert {"hidden", "similarity", "tasks", "teacher_overlaps", "teacher_heads", "noise"} <= keys
     assert {"train_heads", "head_lr", "activation", "pretrain", "fresh", "Q", "M", "V"} <= keys
     assert {"duration", "steps", "lr", "weights", "arrivals", "max_replay", "goal"} <= keys

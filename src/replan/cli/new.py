@@ -24,11 +24,11 @@ def command(file: Path, kind: str | None) -> None:
       replan --import linear.py new linear.toml --kind linear
     """
     from replan import files
-    from replan.problem.example import example
+    from replan.problem.template import problem_template
 
     if file.exists():
         raise ArgumentError("FILE", "a new file", f"'{file}', which exists")
-    text = example() if kind is None else example(kind)
+    text = problem_template() if kind is None else problem_template(kind)
     files.write(files.output("FILE", file), text.encode())
     name = click.format_filename(file)
     click.echo(f"wrote {name}; next: replan compare {name}")

@@ -58,8 +58,6 @@ def _values(name: str, values: Any) -> list[Any]:
 def _put(content: dict[str, Any], key: str, value: Any, name: str) -> None:
     """Set a dotted key in nested tables."""
     *tables, last = key.split(".")
-    if not tables:
-        raise ArgumentError(name, "a key with its section, such as model.similarity", repr(key))
     place = content
     for table in tables:
         place = place.setdefault(table, {})

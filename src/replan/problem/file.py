@@ -44,18 +44,17 @@ def read_sections(path: files.FilePath) -> dict[str, Any]:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     except RecursionError:
         raise ValueError(f"{path}: brackets are nested too deeply") from None
-    training = content.get("training")
-    if isinstance(training, dict):
-        times = {"arrivals", "departures"} & training.keys()
-        content["training"] = training | {name: _with_never(training[name]) for name in times}
-    return content
+    finite: dict[str, Any] = with_never(content)
+    return finite
 
 
-def _with_never(value: Any) -> Any:
-    """Return times, or lists of them, with the word for infinite ones."""
+def with_never(value: Any) -> Any:
+    """Return content of a file with the word "inf" for infinite numbers, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {key: with_never(x) for key, x in value.items()}
     if isinstance(value, list):
-        return [_with_never(x) for x in value]
-    return _NEVER if value == math.inf else value
+        return [with_never(x) for x in value]
+    return _NEVER if isinstance(value, float) and value == math.inf else value
 
 
 def problem_from(content: Mapping[str, Any], model: Model | None = None) -> Problem:

@@ -51,7 +51,7 @@ class FixedReplay(Policy):
 
 @final
 class FollowProtocol(Policy):
-    """Follows a protocol and its learning rates, stretched over a number of steps.
+    """Follows a protocol and its learning rates (1 if it sets none), stretched over some steps.
 
     After these, the last piece of the protocol continues. Losses and arrivals change nothing.
 
@@ -64,7 +64,8 @@ class FollowProtocol(Policy):
     def __init__(self, protocol: Protocol, steps: int) -> None:
         self.protocol = check.instance("protocol", protocol, Protocol, "a Protocol")
         self.steps = check.integer("steps", steps, at_least=1)
-        self._rates = protocol.by_task("lr")
+        sets_rate = "lr" in protocol.knobs
+        self._rates = protocol.by_task("lr") if sets_rate else np.ones_like(protocol.shares)
         # A digest: the protocol itself may be long, and states are saved often.
         parts = (protocol.edges, protocol.shares, self._rates)
         digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()

@@ -1,4 +1,4 @@
-"""example(kind): a commented problem file to start from."""
+"""problem_template(kind): a commented problem file to start from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EXAMPLE = """\
 duration = 25.0
 steps = 250                       # steps of the protocol
 lr = 1.0
-# arrivals = [0.0, 5.0]           # when each task is there to be trained on: edges of steps
+# arrivals = [0.0, 5.0]           # when each task becomes available: edges of steps
 # departures = [20.0, inf]
 
 [control]
@@ -32,14 +32,11 @@ lr = false                        # or { min = 0.0, max = 5.0 }
 """
 
 
-def example(kind: str = DEFAULT) -> str:
+def problem_template(kind: str = DEFAULT) -> str:
     """Return a commented problem file for a kind of model.
 
     Where the model has no example, its own keys are left to fill in.
 
-    Examples:
-        >>> print(replan.problem.example("dropout").splitlines()[0])
-        # A training problem for replan. Times are in samples per input dimension.
     """
     own = find(kind).example or f'[model]\nkind = "{kind}"\n\n[start]'
     rest = "" if "[training]" in own else f"\n{_EXAMPLE}"
