@@ -14,10 +14,10 @@ import tracemalloc
 from functools import cache
 
 import numpy as np
+from replan.control.objective import Controls, Objective
 
 import replan
 from common import best_times, save
-from replan.control.objective import Controls, Objective
 from replan.models import _members
 from streams import together, with_exponents
 

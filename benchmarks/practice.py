@@ -5,13 +5,13 @@ inputs, batches of 64, one core.
 """
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, RandomSampler
 
 from common import best_times, save
-from replan.integrations.torch import LossProbe, ReplayBatchSampler
-from replan.policies import Fixed, FocusThenReplay, Policy
+from replan.replay import FixedReplay, FocusThenReplay, Policy
+from replan.replay.torch import ReplayBatchSampler
 
-SAMPLES, BATCH, EVERY = 60_000, 64, 50
+SAMPLES, BATCH = 60_000, 64
 BATCHES = -(-SAMPLES // BATCH)
 
 
@@ -26,47 +26,31 @@ def ours(policy: Policy) -> None:
         sampler.step()
 
 
-def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-    x, y = batch
-    return torch.nn.functional.cross_entropy(model(x), y)
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model = torch.nn.Sequential(
         torch.nn.Linear(784, 200), torch.nn.ReLU(), torch.nn.Linear(200, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, y = torch.rand(512, 784), torch.randint(10, (512,))
-    held_out = [TensorDataset(x, y)] * 2
-    probe = LossProbe(held_out, loss, batch_size=256)
-    idle = LossProbe(held_out, loss, FocusThenReplay(1, [0], max_focus=0), every=1)
+    x, y = torch.rand(BATCH, 784), torch.randint(10, (BATCH,))
 
     def steps() -> None:
         for _ in range(100):
             optimizer.zero_grad()
-            loss(model, [x[:BATCH], y[:BATCH]]).backward()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-    def after_the_switch() -> None:
-        for _ in range(100):
-            idle.step(model)
-
-    peer, fixed, focus, step, measure, nothing = best_times(
+    peer, fixed, focus, step = best_times(
         theirs,
-        lambda: ours(Fixed([0.5, 0.5])),
-        lambda: ours(FocusThenReplay(1, [0], max_focus=0)),
+        lambda: ours(FixedReplay(2, share=0.5)),
+        lambda: ours(FocusThenReplay(2, max_focus=0)),
         steps,
-        lambda: probe.measure(model),
-        after_the_switch,
         repeats=15,
     )
     row = {
         "PyTorch's sampler µs": 1e6 * peer / BATCHES,
-        "Fixed µs": 1e6 * fixed / BATCHES,
+        "FixedReplay µs": 1e6 * fixed / BATCHES,
         "FocusThenReplay µs": 1e6 * focus / BATCHES,
-        f"probe of 2 × 256 every {EVERY}, µs per step": 1e6 * measure / EVERY,
-        "probe after the switch, µs per step": 1e4 * nothing,
         "training step µs": 1e4 * step,
     }
     save("practice", {"a batch of 64, one core": [row]})

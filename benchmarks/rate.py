@@ -19,8 +19,8 @@ from numba import njit
 
 import replan
 from common import best_times, compile_peer, pointers, save
-from replan.models import Schedule
 from replan.core.teacher_student.activations import KERNELS
+from replan.models import Schedule
 
 
 def repeater(activation: str):
@@ -94,7 +94,9 @@ def roll_out_by_steps(steps: int) -> dict:
     """Microseconds per step of the roll-out (one RK4 step each), K = T = 2, equal shares."""
     model, start = instance(2)
     x, lengths = model.pack(start), np.full(steps, 0.1)
-    pieces = Schedule.single_steps(np.full((steps, 2), 0.5), np.ones((steps, model.layout.size)), lengths)
+    pieces = Schedule.single_steps(
+        np.full((steps, 2), 0.5), np.ones((steps, model.layout.size)), lengths
+    )
     [best] = best_times(lambda: model.roll_out(x, pieces), clock=time.process_time)
     return {"steps": steps, "ms": 1e3 * best, "µs per step": 1e6 * best / steps}
 

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from replan.control.objective import Controls, Objective
 
 import casadi_peer
 import replan
 import sweep_peer
 from common import HERE, best_times, compile_peer, pointers, save
-from replan.control.objective import Controls, Objective
 
 REPEATS = 3  # of what is slow
 

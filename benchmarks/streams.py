@@ -14,14 +14,14 @@ import time
 import tracemalloc
 
 import numpy as np
+from replan.control.objective import Controls, Objective
 
 import replan
 from common import best_times, save
-from replan.progress import Meter
-from replan.control.objective import Controls, Objective
-from replan.control.search import Search
 from replan.control.multistart import descend_from
 from replan.control.relax import TOLERANCE, Relax
+from replan.control.search import Search
+from replan.progress import Meter
 
 RANDOM = 8  # starts
 

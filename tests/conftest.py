@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import replan
-from replan.models import registry
+from replan.models.registry import _KINDS
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ def write(tmp_path, monkeypatch):
 @pytest.fixture
 def decay(write, tmp_path, monkeypatch):
     """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
-    registries = [STRATEGIES, registry._KINDS]
+    registries = [STRATEGIES, _KINDS]
     before = [dict(registry) for registry in registries]
     write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
     monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))

@@ -28,8 +28,8 @@ def public_names():
     for path in sorted((SOURCE / "replan").rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        if any(part.startswith("_") for part in parts) or parts[-1] == "moments":
-            continue  # kernels for compiled models, each with its equation
+        if any(part.startswith("_") for part in parts):
+            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 yield from (".".join([*parts, name]) for name in ast.literal_eval(node.value))

@@ -93,7 +93,7 @@ def test_rows_are_what_direct_calls_give(made, similarity, seed):
     frame = made[1].to_frame()
     chosen = (frame["model.similarity"] == similarity) & (frame["start.pretrain.seed"] == seed)
     rows = frame[chosen].set_index("run")
-    plan = replan.solve(problem, starts=1)
+    plan = replan.solve(problem, replan.Relax(starts=1))
     protocols = {
         "no-replay": replan.strategies.no_replay(problem),
         "one to four": replan.strategies.interleaved(problem, shares=[0.2, 0.8]),
@@ -230,7 +230,7 @@ def test_only_what_is_new_is_computed(tmp_path, counted):
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path, counted, monkeypatch):
-    solve = replan.solve
+    solve = studies.solve
 
     def stop(*args, **settings):
         plan = solve(*args, **settings)
@@ -238,7 +238,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, counted, monkeypatch):
         return plan
 
     with monkeypatch.context() as patch:
-        patch.setattr(replan, "solve", stop)
+        patch.setattr(studies, "solve", stop)
         with pytest.raises(KeyboardInterrupt):
             study(tomllib.loads(FILE), tmp_path)
     assert len(counted) == 4  # three strategies were finished

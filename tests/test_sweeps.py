@@ -197,7 +197,7 @@ def test_finished_cases_are_read_and_new_ones_computed(tmp_path):
 def test_another_version_or_function_computes_again(tmp_path, monkeypatch):
     sweep(square, cases(5), cache=tmp_path, workers=1)
     sweep(Machine.turn, cases(5), cache=tmp_path, workers=1)
-    monkeypatch.setattr(replan, "__version__", "99")
+    monkeypatch.setattr("replan.sweeps.VERSION", "99")
     sweep(square, cases(5), cache=tmp_path, workers=1)
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -293,7 +293,7 @@ def test_workers_with_another_version_are_refused(monkeypatch):
     class Elsewhere(Executor):
         def submit(self, function, *args):
             with monkeypatch.context() as patch:
-                patch.setattr(replan, "__version__", "99")
+                patch.setattr("replan.sweeps.VERSION", "99")
                 future = Future()
                 future.set_result(function(*args))
                 return future

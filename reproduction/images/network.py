@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replan.models import DifferentiableModel, Schedule, Gradients
+from replan.models import DifferentiableModel, Gradients, Schedule
 from reproduction.images.tasks import ImageTasks, Ints
 from reproduction.images.trainer import Weights
 
@@ -167,7 +167,9 @@ class ImageNetwork(DifferentiableModel):
                 pulled[i][:-1] = self._joined(*by) / len(self.realisations)
         return pulled
 
-    def roll_out_vjp(self, states: Floats, cotangents: Floats, pieces: Schedule, *_: Any) -> Gradients:
+    def roll_out_vjp(
+        self, states: Floats, cotangents: Floats, pieces: Schedule, *_: Any
+    ) -> Gradients:
         """Return the gradients of a roll-out; each piece is trained again, segment by segment."""
         edges, rates = _edges(states[0], pieces), pieces.shares * pieces.knobs
         orders = np.stack(self.orders(edges[-1]))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from replan.replay import FixedReplay, FocusThenReplay, Policy
 
+from replan.replay import FixedReplay, FocusThenReplay, Policy
 from reproduction.base import Run, collect, grid
 from reproduction.drawing import LOOKS, draw_interval, draw_median, plain_ticks, task_colour
 from reproduction.images import data

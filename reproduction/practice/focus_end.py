@@ -12,8 +12,8 @@ import math
 from typing import Any
 
 import pandas as pd
-from replan.replay import FocusThenReplay
 
+from replan.replay import FocusThenReplay
 from reproduction.base import Run, Tables, grid, mean_interval
 from reproduction.images.data import fetch
 

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from avalanche.models import MTSimpleMLP, SimpleMLP
     from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
     from avalanche.training.supervised import Naive
+
     from replan.replay.avalanche import PolicyReplayPlugin
 
 from reproduction.practice.split import LOOKS, Batch, Split, look, mean_loss, summary, tensors

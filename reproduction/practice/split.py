@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from replan.replay import Policy
 from replan.replay.torch import ReplayBatchSampler
-
 from reproduction.images import data
 
 LOOKS = 10  # at the test set, for each task that arrives

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from replan.replay import FixedReplay, FocusThenReplay, Policy
 
+from replan.replay import FixedReplay, FocusThenReplay, Policy
 from reproduction.base import Run, Tables, mean_interval
 from reproduction.images.data import fetch
 

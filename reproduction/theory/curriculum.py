@@ -13,7 +13,7 @@ from reproduction import drawing
 from reproduction.base import Claim, Figure, Tables, over, pick
 from reproduction.theory import parts
 from reproduction.theory.learning_rate import trained_rate
-from reproduction.theory.schedules import by_rate, three_of
+from reproduction.theory.schedules import by_rate, three_of, wide
 
 FULL = {
     "difficulties": [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0],
@@ -32,11 +32,7 @@ LINES: dict[str, dict[str, Any]] = {
     EASY_HARD_EASY: {"color": "#009E73", "marker": "v", "linestyle": "-."},
     OPTIMAL: drawing.LOOKS["optimal"],
 }
-TITLES = {
-    "fixed": "learning rate fixed",
-    "constant": "each at its best constant rate",
-    "free": "each with its best schedule",
-}
+RATES = {"fixed": "rate fixed", "constant": "best constant rates", "free": "best schedules"}
 
 
 def _problem(
@@ -137,14 +133,14 @@ def draw(tables: Tables) -> Figure:
     picture = drawing.figure(7.2, 5.6)
     above, below = picture.subfigures(2, 1, squeeze=False)[:, 0]
     panels = above.subplots(1, 3, sharey=True)
-    for axes, (rate, title) in zip(panels, TITLES.items(), strict=True):
-        losses = _errors(tables, rate)
+    for axes, (rate, title) in zip(panels, RATES.items(), strict=True):
+        losses = wide(tables, "difficulty", rate)
         for name, look in LINES.items():
             axes.plot(losses.index, 100 * (losses[name] / losses[OPTIMAL] - 1), label=name, **look)
         axes.set(title=title, xlabel="variance Δ of hard inputs")
     panels[0].set(ylabel="error above the optimum, %")
     drawing.legend_above(above, panels[0])
-    fixed, free = (_errors(tables, rate)[OPTIMAL] for rate in ("fixed", "free"))
+    fixed, free = (wide(tables, "difficulty", rate)[OPTIMAL] for rate in ("fixed", "free"))
     shown = three_of(fixed.index)
     axes = below.subplots(
         3, len(shown), sharex=True, sharey="row", height_ratios=[1, 1, 5], squeeze=False
@@ -154,21 +150,14 @@ def draw(tables: Tables) -> Figure:
         both = parts.protocol_of(pick(rows, rate="free"))
         drawing.draw_protocol(first, parts.protocol_of(pick(rows, rate="fixed")))
         drawing.draw_protocol(second, both)
-        first.set_title(f"Δ = {at:g}, errors {fixed[at]:.3f} and {free[at]:.3f}")
+        first.set_title(f"Δ = {at:g}: rate fixed, error {fixed[at]:.3f}")
+        second.set_title(f"rate free, error {free[at]:.3f}")
         drawing.draw_knob(curve, both, "lr")
         curve.set(xlabel="training time α")
-    axes[2, 0].set_ylim(0, 1.05 * trained_rate(pick(tables["protocols"], rate="free")).max())
-    for panel, label in zip(axes[:, 0], ("rate fixed", "rate free", ""), strict=True):
-        panel.set_ylabel(label, rotation=0, ha="right", va="center")
-    axes[2, 0].set_ylabel("learning rate", rotation=90, ha="center")
+    highest = trained_rate(pick(tables["protocols"], rate="free")).max()
+    axes[2, 0].set(ylim=(0, 1.05 * highest), ylabel="learning rate, if free")
     drawing.legend_of_tasks(below, ["easy", "hard"])
     return picture
-
-
-def _errors(tables: Tables, rate: str) -> pd.DataFrame:
-    """Return final errors with a learning rate of one kind: rows by difficulty, a column each."""
-    chosen = pick(tables["losses"], rate=rate)
-    return chosen.pivot(index="difficulty", columns="strategy", values="loss")
 
 
 def _hard_shares(tables: Tables, rate: str, parts: int) -> pd.DataFrame:
@@ -187,7 +176,7 @@ def _drop_at_first_hard(steps: pd.DataFrame) -> float:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what is said about curricula, over variances of the hard inputs."""
-    kinds = {rate: _errors(tables, rate) for rate in TITLES}
+    kinds = {rate: wide(tables, "difficulty", rate) for rate in RATES}
     fixed, constant, free = kinds.values()
     thirds, halves = _hard_shares(tables, "fixed", 3), _hard_shares(tables, "free", 2)
     plans = pick(tables["protocols"], rate="free").groupby("difficulty")

@@ -158,56 +158,35 @@ def three_of(values: Any) -> Any:
 def draw(
     tables: Tables, *, x: str, knob: str, value: str, loss: str, looks: dict[str, dict[str, Any]]
 ) -> Figure:
-    """Draw final losses against `x`, how far they lie above the optimum, and the optimal schedules.
+    """Draw final losses against `x`, and the schedules of the knob and the rate at three of them.
 
     `value`, `loss`: the column of the losses and its label. `looks`: of the constant contenders.
     """
     looks, label = looks | STYLES, x.replace("_", " ")
     picture = drawing.figure(7.2, 7.0)
     above, below = picture.subfigures(2, 1, squeeze=False, height_ratios=[4, 5])[:, 0]
-    left, right = above.subplots(1, 2)
-    for rate, form in (("fixed", {}), ("free", {"linewidth": 0.8, "markerfacecolor": "white"})):
-        losses = wide(tables, x, rate, value).drop(columns=[LINEAR, STEP], errors="ignore")
+    left, right = above.subplots(1, 2, sharey=True)
+    for axes, rate in ((left, "fixed"), (right, "free")):
+        losses = wide(tables, x, rate, value)
         for name in losses:
-            left.plot(losses.index, losses[name], **looks[name] | form)
-        left.plot([], [], "ko-", label=f"learning rate {rate}", **form)
-    left.set(yscale="log", xlabel=label, ylabel=loss)
-    drawing.plain_ticks(left)
-    left.legend()
-    losses = wide(tables, x, "fixed", value)
-    for name, look in looks.items():
-        right.plot(losses.index, 100 * (losses[name] / losses[OPTIMAL] - 1), label=name, **look)
-    right.set_yscale("symlog", linthresh=1.0)
-    right.set(title="learning rate fixed", xlabel=label, ylabel="above the optimum, %")
-    right.set_ylim(bottom=-0.2)
-    right.yaxis.set_major_formatter("{x:g}")
-    drawing.legend_above(above, right, ncols=len(looks))
-    _draw_schedules(below, tables["protocols"], x, knob)
-    return picture
-
-
-def _draw_schedules(part: Any, protocols: pd.DataFrame, x: str, knob: str) -> None:
-    """Draw schedules at three values of x: at a fixed learning rate, then with a free one."""
-    shown = three_of(np.unique(protocols[x]))
-    rows = {
-        f"{knob}\n(rate fixed)": ("fixed", knob),
-        f"{knob}\n(rate free)": ("free", knob),
-        "learning rate": ("free", "lr"),
-    }
-    axes = part.subplots(3, len(shown), sharex=True, sharey="row", squeeze=False)
-    for panels, (label, (rate, name)) in zip(axes, rows.items(), strict=True):
-        some = pick(protocols, rate=rate)
+            axes.plot(losses.index, losses[name], label=name, **looks[name])
+        axes.set(yscale="log", xlabel=label, title=f"learning rate {rate}")
+    left.set_ylabel(loss)
+    drawing.legend_above(above, left)
+    shown = three_of(np.unique(tables["protocols"][x]))
+    rows = (("fixed", knob), ("free", knob), ("free", "lr"))
+    for (rate, name), panels in zip(
+        rows, below.subplots(3, len(shown), sharex=True, sharey="row", squeeze=False), strict=True
+    ):
+        some = pick(tables["protocols"], rate=rate)
         for panel, at in zip(panels, shown, strict=True):
-            steady = pick(some, strategy=CONSTANT, **{x: at})
-            middle = (steady["start"] + steady["end"]) / 2
-            colour = STYLES[CONSTANT]["color"]
-            panel.plot(middle, steady[f"{name}_1"], color=colour, linewidth=1.0, label=CONSTANT)
-            optimum = pick(some, strategy=OPTIMAL, **{x: at})
-            drawing.draw_knob(panel, parts.protocol_of(optimum, (knob, "lr")), name)
-        panels[0].plot([], [], color="black", linewidth=2.2, label=OPTIMAL)
-        panels[0].set(ylabel=label, ylim=(0, 1.1 * some[f"{name}_1"].max() or 1.0))
-    for panel, at in zip(axes[0], shown, strict=True):
-        panel.set_title(f"{x.replace('_', ' ')} {at:g}")
-    for panel in axes[-1]:
-        panel.set_xlabel("training time α")
-    drawing.legend_above(part, axes[0, 0])
+            steady, optimum = (
+                parts.protocol_of(pick(some, strategy=strategy, **{x: at}), (knob, "lr"))
+                for strategy in (CONSTANT, OPTIMAL)
+            )
+            panel.stairs(steady.knobs[name][:, 0], steady.edges, baseline=None, color="0.6")
+            drawing.draw_knob(panel, optimum, name)
+            panel.set_title(f"{label} {at:g}, rate {rate}")
+        panels[0].set(ylabel=name, ylim=(0, 1.1 * some[f"{name}_1"].max() or 1.0))
+    below.supxlabel("training time α (grey: best constant)", fontsize=9)
+    return picture

@@ -159,16 +159,14 @@ def _geometric(values: pd.DataFrame | pd.Series) -> Interval:
 
 
 def draw(tables: Tables) -> Figure:
-    """Draw the curves of a typical stream, final losses and forgetting, and gains by tasks."""
+    """Draw the curves of a typical stream, and the gains by the number of tasks."""
     losses = tables["losses"]
-    most = pick(losses, tasks=losses["tasks"].max())
-    seed = parts.typical(pick(most, strategy=PLAN).set_index("seed")["loss"])
-    picture = drawing.figure(7.6, 8.8)
-    upper, lower = picture.subfigures(2, 1, squeeze=False, height_ratios=[5, 3])[:, 0]
-    _draw_streams(upper, *(pick(tables[name], seed=seed) for name in ("curves", "protocols")))
-    left, right = lower.subfigures(1, 2, width_ratios=[4, 3])
-    _draw_ends(left, most)
-    _draw_gains(right.subplots(), losses)
+    plans = pick(losses, strategy=PLAN, tasks=losses["tasks"].max()).set_index("seed")["loss"]
+    picture = drawing.figure(7.6, 8.0)
+    upper, lower = picture.subfigures(2, 1, squeeze=False, height_ratios=[5, 2])[:, 0]
+    shown = (pick(tables[name], seed=parts.typical(plans)) for name in ("curves", "protocols"))
+    _draw_streams(upper, *shown)
+    _draw_gains(lower.subplots(), losses)
     return picture
 
 
@@ -197,24 +195,6 @@ def _draw_streams(part: Any, curves: pd.DataFrame, protocols: pd.DataFrame) -> N
     part.legend(handles=patches, title=title, ncols=len(labels), loc="outside upper center")
 
 
-def _draw_ends(part: Any, losses: pd.DataFrame) -> None:
-    """Draw final losses and forgetting by contender; lines join initialisations."""
-    axes = part.subplots(1, 2, sharey=True)
-    heights = range(len(LOOKS))
-    words = {"loss": "final mean loss", "forgetting": "mean forgetting"}
-    for panel, (value, label) in zip(axes, words.items(), strict=True):
-        ends = losses.pivot(index="strategy", columns="seed", values=value).astype(float)
-        ends = ends.loc[list(LOOKS)].where(ends > 0)  # on a logarithmic axis
-        panel.plot(ends, heights, color="0.75", linewidth=0.8, marker=".")
-        for height, (name, values) in zip(heights, ends.iterrows(), strict=True):
-            look = LOOKS[name] | {"markeredgecolor": "black", "markersize": 6.5}
-            panel.plot(_geometric(values).mean, height, zorder=4, **look)
-        panel.set(xscale="log", xlabel=label)
-    axes[0].set_yticks(heights, LOOKS)
-    axes[0].invert_yaxis()
-    axes[0].set_title(f"{losses['tasks'].max()} tasks", loc="left")
-
-
 def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
     """Draw the gains over three opponents, against the number of tasks."""
     for i, name in enumerate(_OPPONENTS):
@@ -228,7 +208,7 @@ def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
     axes.set(yscale="log", xlabel="number of tasks", ylabel="loss / the plan's loss")
     axes.set_xticks(np.unique(losses["tasks"]))
     drawing.plain_ticks(axes)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def claims(tables: Tables) -> list[Claim]:

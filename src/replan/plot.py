@@ -299,7 +299,7 @@ def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Fi
 def _draw_runs(axes: Axes, curves: Curves) -> None:
     for t in range(curves.tasks):
         _draw_band(axes, curves, t)
-        look = {"color": task_colour(t), "linestyle": _LINES[t % len(_LINES)]}
+        look: dict[str, Any] = {"color": task_colour(t), "linestyle": _LINES[t % len(_LINES)]}
         axes.plot(curves.times, curves.mean[:, t], label=curves.names[t], **look)
     axes.set(yscale="log", ylabel="loss")
 
@@ -326,7 +326,7 @@ def _draw_crosses(axes: Axes, simulation: Simulation) -> None:
     curves, theory = simulation.curves, simulation.theory
     some = np.unique(np.linspace(0, len(curves.times) - 1, 26).astype(int))
     for t in range(curves.tasks):
-        look = {"color": task_colour(t)}
+        look: dict[str, Any] = {"color": task_colour(t)}
         _draw_band(axes, curves, t)
         if theory.status == "ok":
             times, losses = theory.sampled
@@ -381,9 +381,9 @@ def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
     bars.set_yticks(list(rows.values()), list(rows))
     bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
     bars.tick_params(left=False)
-    runs = [comparison.runs[name] for name in rows]
-    losses = np.array([run.final_losses for run in runs])
-    values = np.array([run.loss for run in runs])
+    shown = [comparison.runs[name] for name in rows]
+    losses = np.array([run.final_losses for run in shown])
+    values = np.array([run.loss for run in shown])
     _draw_final_losses(
         points, np.array(list(rows.values())), losses, values, problem.model.loss_names
     )
@@ -435,7 +435,8 @@ def levers(
 ) -> Figure | None:
     """Draw the loss of every lever, and what it saves alone and on top of all others."""
     if axes is not None:
-        _draw_levers(*_panels(path, axes, ("losses", "savings")).values(), levers)
+        panels = _panels(path, axes, ("losses", "savings"))
+        _draw_levers(panels["losses"], panels["savings"], levers)
         return None
     with figure(path, width=7.8, height=1.1 + 0.42 * len(levers.names)) as picture:
         losses, savings = picture.subplots(1, 2, width_ratios=[2, 3])

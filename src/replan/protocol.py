@@ -54,7 +54,7 @@ class Protocol:
         duration: float | None = None,
         *,
         edges: ArrayLike | None = None,
-        **knobs: ArrayLike,
+        **knobs: Any,
     ) -> None:
         self.shares = check.simplex_rows("shares", shares, ("steps", "T"))
         steps, tasks = self.shares.shape
@@ -74,7 +74,7 @@ class Protocol:
             if self.edges[0] != 0.0 or np.any(np.diff(self.edges) <= 0):
                 raise ArgumentError("edges", "increasing times from 0", check.show(edges))
             check.number("edges", self.duration)
-        self.knobs = _knobs(knobs, steps, tasks)
+        self.knobs: dict[str, Any] = _knobs(knobs, steps, tasks)  # arrays, passed on by name
 
     @classmethod
     def from_sequence(
@@ -82,7 +82,7 @@ class Protocol:
         sequence: Sequence[int] | Ints,
         tasks: int,
         duration: float,
-        **knobs: ArrayLike,
+        **knobs: Any,
     ) -> Protocol:
         """Return the protocol that trains on one task (from 0) per step, in equal steps."""
         tasks = check.integer("tasks", tasks, at_least=1)
@@ -96,7 +96,7 @@ class Protocol:
         cls,
         segments: Sequence[tuple[float, int | Sequence[float]]],
         tasks: int,
-        **knobs: ArrayLike,
+        **knobs: Any,
     ) -> Protocol:
         """Return the protocol made of (length, task or shares) segments.
 
@@ -212,7 +212,7 @@ class Protocol:
             raise ArgumentError(
                 "other", f"the knobs {', '.join(self.knobs)}", f"{', '.join(other.knobs)}"
             )
-        knobs = {}
+        knobs: dict[str, Any] = {}
         for name, mine in self.knobs.items():
             both_plain = mine.ndim == other.knobs[name].ndim == 1
             pair = (mine, other.knobs[name])
@@ -251,10 +251,10 @@ class Protocol:
 
     def select(self, steps: Ints, edges: Floats) -> Protocol:
         """Return the protocol of the chosen steps (n,), in this order, between new edges."""
-        knobs = {name: values[steps] for name, values in self.knobs.items()}
+        knobs: dict[str, Any] = {name: values[steps] for name, values in self.knobs.items()}
         return Protocol(self.shares[steps], edges=edges, **knobs)
 
-    def with_knobs(self, **knobs: ArrayLike) -> Protocol:
+    def with_knobs(self, **knobs: Any) -> Protocol:
         """Return the same protocol with other values of some knobs."""
         return Protocol(self.shares, edges=self.edges, **(self.knobs | knobs))
 
@@ -378,7 +378,7 @@ class Protocol:
         if np.any(np.abs(start[1:] - end[:-1]) > _SAME * end[-1]):
             raise ArgumentError("start", "where the previous step ends", "a gap")
         knobs = {re.sub(r"_\d+$", "", name): bool(re.search(r"_\d+$", name)) for name in names}
-        values = {
+        values: dict[str, Any] = {
             name: by_task(name) if several else column(name)
             for name, several in knobs.items()
             if name not in ("start", "end", "share")

@@ -276,7 +276,8 @@ def comparison_text(comparison: Comparison) -> str:
     header = ["strategy", "loss"]
     header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
     header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
-    rows, headings = [], {}
+    rows: list[list[str]] = []
+    headings: dict[int, str] = {}
     for heading, runs in comparison.groups.items():
         headings[len(rows)] = heading
         for name, run in runs.items():
@@ -293,7 +294,7 @@ def comparison_text(comparison: Comparison) -> str:
     if not several:
         rows = [[row[0].strip(), *row[1:]] for row in rows]
     lines = text_table(header, rows, "l".ljust(len(header) - 1) + "l")
-    for i in reversed(headings if several else []):
+    for i in sorted(headings, reverse=True) if several else []:
         lines.insert(i + 1, headings[i])
     notes = [f"{name}: {plan.advice}" for name, plan in comparison.plans.items() if plan.advice]
     for runs in comparison.groups.values():

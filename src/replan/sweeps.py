@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext
 from pathlib import Path
@@ -31,9 +32,9 @@ from pkgutil import resolve_name
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import replan
 from replan.errors import ArgumentError
 
+VERSION = version("replan")
 _POLL = 0.1  # seconds between two looks at what another thread does
 _LONGEST = 3000  # characters of a failure: `_finish` says why
 
@@ -162,7 +163,7 @@ class _Sweep:
 
     def __init__(self, function: Callable[..., Any], name: str, cases: Any, cache: Any, key: Any):
         self.function = function
-        about = {"function": name, "replan": replan.__version__, "key": key}
+        about = {"function": name, "replan": VERSION, "key": key}
         entries = [about | {"case": case} for case in cases]
         self.entries: list[dict[str, Any]] = json.loads(_json("cases", entries))
         self.results: dict[int, Any] = {}
@@ -331,8 +332,8 @@ def _finish(function: Callable[..., Any], entry: dict[str, Any], path: Path) -> 
 
 def _attempt(function: Callable[..., Any], entry: dict[str, Any]) -> tuple[Any, str]:
     """Return the result of a case and "", or None and why it failed."""
-    if entry["replan"] != replan.__version__:
-        return None, f"a worker has replan {replan.__version__} instead of {entry['replan']}"
+    if entry["replan"] != VERSION:
+        return None, f"a worker has replan {VERSION} instead of {entry['replan']}"
     try:
         with _heeding_ctrl_c():
             return json.loads(_json("result", function(**entry["case"]))), ""

@@ -106,12 +106,12 @@ def test_where_nothing_has_a_value_it_says_so(run, study, tmp_path):
 
 STOPPED = """
 import signal
-import replan
+from replan import studies
 
 def evaluate(*args, **settings):
     signal.raise_signal(signal.SIGINT)
 
-replan.evaluate = evaluate
+studies.evaluate = evaluate
 from replan.cli import main
 main()
 """

@@ -63,7 +63,10 @@ def test_copies_and_the_order_of_members_change_nothing(risk):
     assert copies.loss == pytest.approx(alone.loss, rel=1e-4)
     assert copies.trajectory.member_losses == pytest.approx(np.full(3, copies.loss), rel=1e-9)
     assert plan_of((0, 1, 0, 1), risk).loss == pytest.approx(plan_of((0, 1), risk).loss, rel=2e-4)
-    one, other = plan_of((0, 1, 2), risk, (0.5, 0.3, 0.2)), plan_of((2, 1, 0), risk, (0.2, 0.3, 0.5))
+    one, other = (
+        plan_of((0, 1, 2), risk, (0.5, 0.3, 0.2)),
+        plan_of((2, 1, 0), risk, (0.2, 0.3, 0.5)),
+    )
     assert one.loss == pytest.approx(other.loss, rel=2e-4)
 
 

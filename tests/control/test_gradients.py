@@ -11,8 +11,8 @@ from replan.control.grids import on_grid
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
 from replan.core.projection import Domain, project
-from replan.problem.limits import replay_on
 from replan.problem.risk import Risk
+from replan.problem.step_limits import replay_on
 from replan.strategies import interleaved
 
 RATES = Control(lr=(0.2, 3.0))
@@ -110,7 +110,9 @@ def test_gradients_against_finite_differences(name):
         assert slopes @ direction == pytest.approx((ahead - behind) / 2e-5, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("objective", [{}, {"goal": "worst"}, {"goal": "seen"}, {"running": [1, 0]}])
+@pytest.mark.parametrize(
+    "objective", [{}, {"goal": "worst"}, {"goal": "seen"}, {"running": [1, 0]}]
+)
 @pytest.mark.parametrize("risk", ["mean", 0.5, "worst"])
 def test_the_members_of_an_ensemble_are_as_if_alone(risk, objective):
     problem = both(risk, **objective)

@@ -27,7 +27,7 @@ from replan import (
 )
 from replan.control.grids import on_grid
 from replan.problem.discrete import allows, cheapest, nearest
-from replan.problem.limits import replay_on
+from replan.problem.step_limits import replay_on
 
 # The discrete programme
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from replan import strategies
-from replan.models import Model, from_keys, register
+from replan import ArgumentError, strategies
+from replan.models import Model, register
 
 
 @register
@@ -14,7 +14,7 @@ class Decay(Model):
 
     def __init__(self, speed, tasks=2, mode="slow"):
         if not isinstance(speed, float):
-            raise ValueError(f"`speed` expects a number, got {speed!r}")
+            raise ArgumentError("speed", "a number", repr(speed))
         self.speed, self.tasks, self.mode = speed, tasks, mode
 
     def losses(self, states):
@@ -23,10 +23,6 @@ class Decay(Model):
     def roll_out(self, start, pieces):
         factors = np.exp(-self.speed * pieces.lengths[:, None] * pieces.shares * pieces.knobs)
         return np.vstack([start, start * np.cumprod(factors, axis=0)])
-
-    @classmethod
-    def from_dict(cls, content):
-        return from_keys(cls, content, "model")
 
     def to_dict(self):
         return {"speed": self.speed, "tasks": self.tasks, "mode": self.mode}

@@ -283,7 +283,9 @@ def fishing(steps: int, **settings) -> Problem:
 
 def averaging(start: list[float], steps: int, **settings) -> Problem:
     """Return noisy quadratics, to be averaged for four units of time."""
-    return Problem(averaging_model(len(start)), np.array(start), duration=4.0, lr=0.5, steps=steps, **settings)
+    return Problem(
+        averaging_model(len(start)), np.array(start), duration=4.0, lr=0.5, steps=steps, **settings
+    )
 
 
 def limited(limits: dict) -> Problem:

@@ -72,6 +72,13 @@ def test_it_switches_exactly_when_it_should(rule, step):
     assert [d.step for d in policy.decisions] == [step]
 
 
+def test_losses_are_smoothed():
+    policy = met(smoothing=0.75)
+    for loss in (2.0, 0.0, 1.0):
+        policy.observe({1: loss})
+    assert policy.losses == {1: 0.75 * 1.5 + 0.25}
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_whether_a_loss_has_halved_depends_on_no_other_task_and_no_scale(scale):
     """By the paper's rule a new task ten times as hard would never be left."""

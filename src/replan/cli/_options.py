@@ -24,7 +24,7 @@ class Command(click.Command):
     """A command whose errors name its options instead of the library's arguments.
 
     For that, an option bears the name of the library's argument: `--max-gradients` that of
-    `max_gradients`, and `--protocol` of `start` where it stands for that.
+    `max_gradients`, and `--protocol` of `initial` where it stands for that.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,10 +37,9 @@ from replan.errors import ArgumentError
     "(relax, flips).  [default: 1e-4, flips 5e-7]",
 )
 @click.option("--max-gradients", default=5000, show_default=True, help="Most gradients to compute.")
-@click.option("--workers", type=int, help="Starts searched at a time; by default one per core.")
 @click.option(
     "--protocol",
-    "start",
+    "initial",
     type=click.Path(),
     help="A protocol file to begin from, averaged over the problem's steps where its own differ; "
     "where only the learning rate is free, it sets the tasks.",
@@ -52,8 +52,7 @@ def command(
     seed: int | None,
     tolerance: float | None,
     max_gradients: int,
-    workers: int | None,
-    start: str | None,
+    initial: str | None,
     **paths: Path | None,
 ) -> None:
     """Find the best protocol for a problem, and say how good it is.
@@ -69,10 +68,10 @@ def command(
     from replan import check
 
     problem, sections = load_problem(file)
-    protocol = None if start is None else problem.accept(load_protocol(start), "start")
+    protocol = None if initial is None else load_protocol(initial)
     methods = replan.control.METHODS
     solver = methods[check.one_of("method", method, methods)]
-    settings = {"starts": starts, "seed": seed, "tolerance": tolerance}
+    settings: dict[str, Any] = {"starts": starts, "seed": seed, "tolerance": tolerance}
     given = {name: value for name, value in settings.items() if value is not None}
     for name, value in given.items():
         if name not in signature(solver).parameters:
@@ -80,10 +79,9 @@ def command(
     plan = replan.solve(
         problem,
         solver(**given),
-        start=protocol,
+        initial=protocol,
         max_gradients=max_gradients,
-        workers=workers,
         progress=True,
     )
-    options = {"method": method, "max_gradients": max_gradients, "protocol": start}
-    show(plan, sections, paths, **options, **settings)
+    options: dict[str, Any] = {"method": method, "max_gradients": max_gradients}
+    show(plan, sections, paths, protocol=initial, **options, **settings)

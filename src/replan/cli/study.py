@@ -28,7 +28,7 @@ _ANSWER = 10  # seconds in which a scheduler must answer
 def command(
     file: Path, out: Path | None, workers: int | None, dask: str | None, x: str | None
 ) -> None:
-    """Run strategies and the solver on every problem that the axes of FILE span.
+    """Run strategies and solve on many problems.
 
     \b
       problem = "fig2.toml"      # or the sections of a problem file

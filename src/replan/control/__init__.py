@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from replan.control.solver import Solver
 
 __all__ = [
-    "METHODS",
     "Certificate",
     "Exhaustive",
     "Flips",

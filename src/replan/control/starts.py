@@ -34,7 +34,7 @@ def accepted(problem: Problem, protocol: Protocol) -> Protocol:
             raise ArgumentError(
                 "initial",
                 f"a protocol with {knob_label(name)} from {allowed.low:g} to {allowed.high:g}",
-                protocol.knob_text(name),
+                f"{values.min():g} to {values.max():g}",
             )
     return protocol
 

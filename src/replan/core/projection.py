@@ -20,10 +20,10 @@ _FAR = 1e18  # a price at which a task has all or nothing, to rounding
 class Domain(NamedTuple):
     """Vectors that hold `rows` rows of shares (T each) and then m numbers between 0 and 1.
 
-    available: (rows, T) whether a task can have a share in a row; (0, T) where all always can. The mean
-    share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the mean
-    weights[g] · x of each of G groups, which have none in common, lies between least[g] and
-    most[g]; weights are (G, m), positive on the group.
+    available: (rows, T) whether a task can have a share in a row; (0, T) where all always can. The
+    mean share of task t over all rows lies between low[t] and high[t]. Of the numbers x, the mean
+    weights[g] · x of each of G disjoint groups lies between least[g] and most[g]; weights are
+    (G, m), positive on the group.
 
     old: (rows, T) whether a task counts as replay in a row; the mean of their shares over the rows
     from spans[i, 0] to spans[i, 1], which have none in common, is at most caps[i].

@@ -100,13 +100,10 @@ class Model(ABC):
     def from_dict(cls, content: Mapping[str, Any]) -> Model:
         """Return the model that a problem file's `[model]` section, without `kind`, describes.
 
-        Unless a subclass overrides this, files cannot describe the model.
+        By default its keys are the arguments of the constructor.
         """
-        raise ArgumentError(
-            "model.kind",
-            "a kind that files can describe, whose class has `from_dict`",
-            f"{check.show(cls.kind)}: pass the model itself",
-        )
+        model: Model = from_keys(cls, content, "model")
+        return model
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings of this model as the `[model]` section, without `kind`."""

@@ -38,9 +38,10 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
             f"simple enough for a table of {_MOST:.1g} entries",
             f"{entries:.1g} on {steps} steps: use fewer `steps`, or limit fewer tasks",
         )
+    reachable = np.where(limits.available, costs, 0.0)
     return cheapest_path(
-        np.where(limits.available, costs, 0.0), limits.available, limits.low, limits.high, limits.old,
-        limits.begins, limits.replays, limits.dwell, most, sizes,
+        reachable, limits.available, limits.low, limits.high, limits.old, limits.begins,
+        limits.replays, limits.dwell, most, sizes,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ class Problem:
         limits: Limits | None = None,
         arrivals: ArrayLike | None = None,
         departures: ArrayLike | None = None,
-        **knobs: float,
+        **knobs: Any,
     ) -> None:
         self.model = check.instance("model", model, Model, "a model such as TeacherStudent")
         for name in ("kind", "tasks"):

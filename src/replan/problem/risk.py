@@ -71,7 +71,7 @@ class Risk:
         return float(x[order[np.argmax(reached)]])
 
     def mixture(self, x: Floats) -> Floats:
-        """Return the mixture (M, …) that attains the risk: worst members first, up to their caps."""
+        """Return the mixture (M, …) that attains the risk: worst first, up to their caps."""
         x = np.asarray(x)
         if self.linear:
             return np.broadcast_to(self.weights.reshape(-1, *[1] * (x.ndim - 1)), x.shape)

@@ -194,6 +194,7 @@ def test_the_iterator_gives_what_is_left_and_set_epoch_begins():
     sampler = one_task()
     for _, _batch in zip(range(3), sampler, strict=False):
         sampler.step()
+    assert len(list(one_task(batches=1))) == 1
     assert (sampler.epoch, len(list(sampler))) == (0, 1)
     sampler.set_epoch(0)
     assert len(list(sampler)) == 1
