@@ -155,7 +155,9 @@ def test_bad_input_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: {"y": x}, functools.partial(square), Machine().run], ids=repr
+    "function",
+    [lambda x: {"y": x}, functools.partial(square), Machine().run],
+    ids=["lambda", "partial", "method"],
 )
 def test_functions_that_cannot_be_imported_run_here_without_a_cache(function, tmp_path):
     assert sweep(function, cases(1), workers=1) == [{"y": 1}]

@@ -8,8 +8,9 @@ a batch of both tasks, with their shares as weights, or a single sample of one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -18,23 +19,22 @@ import numpy as np
 
 import replan
 from replan.control import Search, Solver
-from replan.strategies import focus_then_replay, interleaved, power_law_lr
-from reproduction.base import mean_interval
+from replan.models import Schedule
+from replan.strategies import focus_then_replay, interleaved, no_replay, power_law_lr
 from reproduction.images.network import Floats, ImageNetwork
-from reproduction.images.tasks import ImageTasks, make_tasks
+from reproduction.images.tasks import make_tasks
 
 HALF, FIXED, FOCUS, THEORY = "50 %", "fixed share", "focus-then-replay", "theory's plan"
-TIMING, RATE, BOTH = "timing", "rate", "both"
+LATE = "late replay"
+TIMING, RATE, BOTH = PLANS = "timing", "rate", "both"
 SCHEDULES = {"constant": 0.0, "decayed": 1.0}  # rate × (1 − time / duration)^exponent
 BATCH, SINGLE = "batch", "single"  # what a step of SGD takes
-BROKEN = 3.0  # times the median loss of all realisations: one that ends above it broke
+CELL = ["data", "classes", "similarity", "samples", "memory"]
+WHO = ["contender", "schedule", "step"]
 _HALVINGS = 2  # of the distances between the points of the grid, around the best one
 _FACTORS = (1.0, 0.8, 0.64, 0.5)  # of the rates, tried on validated realisations
 
-Key = tuple[str, str, str]  # a contender, the schedule of its rate, and what a step takes
-
-# Makes a protocol, given a variant (a share of the old task, or which theory's plan) and a rate
-Family = Callable[[float, float], replan.Protocol]
+Key = tuple[str, str, str]  # the values of WHO
 
 
 class Mixed(Solver):
@@ -57,177 +57,133 @@ class Tuned:
     trials: int
 
 
-def cell_tasks(
-    data: str, classes: str, similarity: float, normalise: str, test_samples: int
-) -> ImageTasks:
-    """Return the tasks of a cell; classes: four labels, such as "0 5 2 7"."""
-    labels = tuple(map(int, classes.split()))
-    return make_tasks(
-        data, similarity=similarity, upstream=labels[:2], auxiliary=labels[2:],
-        normalise=normalise, test_samples=test_samples,
-    )  # fmt: skip
-
-
 def case(
     data: str,
     classes: str,
     similarity: float,
     samples: int,
     memory: str,
+    contenders: list[list[str]],
     theory: dict[str, list[Any]],
     search: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the rows of a cell's contenders, their losses, protocols and plans.
+    """Return the rows of a cell's contenders and of their losses.
 
-    memory: images kept of the old task, or "all". theory: by similarity, shares (steps, 2) for each
-    of its plans. Losses are None where training diverged.
+    classes: four labels, such as "0 5 2 7". memory: images kept of the old task, or "all".
+    contenders: their keys. theory: by similarity, shares (steps, 2) for each of its plans. Losses
+    are None where training diverged.
     """
-    tasks = cell_tasks(data, classes, similarity, search["normalise"], search["test_samples"])
-    ends = np.cumsum([0, search["planned"], search["validated"], search["tested"]])
-    planned, validated, tested = (
-        make_problem(tasks, samples, memory, search, range(ends[i], ends[i + 1]), images)
-        for i, images in enumerate(("held_out", "held_out", "test"))
-    )
-    plans_of_theory = theory[str(similarity)]
-    tuned: dict[Key, Tuned] = {
-        (name, schedule, BATCH): found
-        for schedule in SCHEDULES
-        for name, found in _tuned(planned, schedule, search, plans_of_theory).items()
-    }
-    plans = _planned(planned, tuned, search)
-    for key, plan in plans.items():
-        trials = plan.statistics["roll_outs"] + plan.statistics["gradients"]
-        tuned[key] = Tuned(plan.protocol, float(plan.protocol.by_task("lr").max()), trials)
-    tuned |= _singles(planned, plans, search, plans_of_theory)
-    tables: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": [], "protocols": []}
-    for key, found in tuned.items():
-        who = dict(zip(("contender", "schedule", "step"), key, strict=True))
-        factor = best_factor(validated, found.protocol)
-        protocol = times(found.protocol, factor)
+    labels = [int(label) for label in classes.split()]
+    settings = {key: search[key] for key in ("normalise", "test_samples")}
+    settings |= {"similarity": similarity, "upstream": labels[:2], "auxiliary": labels[2:]}
+    tasks = make_tasks(data, json.dumps(settings))
+    ends = np.cumsum([0, search["planned"], search["validated"], search["tested"]]).tolist()
+    problems = []
+    for i, images in enumerate(("held_out", "held_out", "test")):
+        model = ImageNetwork(
+            tasks, hidden=search["hidden"], samples=samples, images=images,
+            memory=None if memory == "all" else int(memory),
+            realisations=range(ends[i], ends[i + 1]),
+        )  # fmt: skip
+        start = model.pretrained(search["first"], search["first_lr"])
+        problems.append(replan.Problem(model, start, float(samples), steps=search["steps"]))
+    planned, validated, tested = problems
+    keys: list[Key] = [(name, schedule, step) for name, schedule, step in contenders]
+    plans: dict[str, replan.Plan] = {}
+    found: dict[Key, Tuned] = {}
+    for key in keys:  # plans come after what they begin from
+        if key[0] in PLANS:
+            plans = plans or _plans(planned, found, search)
+            found[key] = _of_plan(planned, plans[key[0]], key[2], search)
+        else:
+            found[key] = _tuned(planned, key, search, theory.get(str(similarity), []))
+    rows: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": []}
+    for key in keys:
+        who = dict(zip(WHO, key, strict=True))
+        factor = _best_factor(validated, found[key].protocol)
+        protocol = _times(found[key].protocol, factor)
         losses = losses_each(tested, protocol)
-        numbers = tested.model.realisations
-        tables["runs"] += [
-            who | {"realisation": number, "loss": _finite(loss)}
-            for number, loss in zip(numbers, losses.tolist(), strict=True)
-        ]
-        if key[2] == BATCH:  # else it has a row for every sample
-            columns = protocol.shares[:, 0], protocol.by_task("lr").max(axis=1)
-            tables["protocols"] += [
-                who | {"time": time, "share_1": share, "lr": lr}
-                for time, share, lr in zip(protocol.edges.tolist(), *columns, strict=False)
-            ]
-        inside = search["min_lr"] * 1.001 < found.lr < search["max_lr"] * 0.999
-        broken = ~(losses <= BROKEN * np.median(losses))
-        mean = mean_interval(losses)
-        tables["contenders"].append(
+        rows["contenders"].append(
             who
             | {
-                "lr": factor * found.lr,
-                "at_end": not inside,  # of the rates that were tried
+                "lr": factor * found[key].lr,
+                "at_end": not search["min_lr"] < 0.999 * found[key].lr < 0.998 * search["max_lr"],
                 "share_1": float(protocol.mean_shares[0]),
-                "trials": found.trials,
-                "planned": _finite(loss_of(planned, found.protocol)),
+                "alone": float(protocol.focus_length(1) / protocol.duration),
+                "trials": found[key].trials,
+                "planned": _finite(_loss(planned, found[key].protocol)),
                 "factor": factor,
-                "validated": _finite(loss_of(validated, protocol)),
-                "loss": _finite(mean.mean),
-                "half_width": _finite((mean.high - mean.low) / 2),
+                "validated": _finite(_loss(validated, protocol)),
+                "loss": _finite(losses.mean()),
                 "diverged": int(np.isinf(losses).sum()),
-                "broken": int(broken.sum()),
-                "which": " ".join(str(number) for number in np.array(numbers)[broken]),
             }
         )
-    return tables | {"plans": [_plan_row(key[0], plan) for key, plan in plans.items()]}
-
-
-def make_problem(
-    tasks: ImageTasks,
-    samples: int,
-    memory: str,
-    search: dict[str, Any],
-    realisations: range,
-    images: str,
-) -> replan.Problem:
-    """Return the training on one pass over the new task's samples, the old task well trained.
-
-    Where there are fewer different samples, or images to remember, than asked for, all are used.
-    """
-    old, new = (min(map(len, pools)) for pools in tasks.pools)
-    model = ImageNetwork(
-        tasks, hidden=search["hidden"], samples=min(samples, new),
-        memory=None if memory == "all" else min(int(memory), old), realisations=realisations,
-        images=images,
-    )  # fmt: skip
-    start = model.pretrained(search["first"], search["first_lr"])
-    return replan.Problem(
-        model, start, duration=float(samples), steps=search["steps"], lr=search["min_lr"],
-        control=replan.Control(tasks=False),
-    )  # fmt: skip
+        rows["runs"] += [
+            who | {"realisation": number, "loss": _finite(loss)}
+            for number, loss in zip(tested.model.realisations, losses, strict=True)
+        ]
+    return rows
 
 
 def losses_each(problem: replan.Problem, protocol: replan.Protocol) -> Floats:
     """Return the objective (R,) of each realisation, infinite where it diverged."""
     rates = protocol.shares * protocol.by_task("lr")
-    return problem.model.final_losses(problem.state, rates, protocol.lengths) @ problem.weights
+    losses = problem.model.final_losses(problem.state, rates, protocol.lengths)
+    return np.asarray(losses @ problem.objective.weights)
 
 
-def loss_of(problem: replan.Problem, protocol: replan.Protocol) -> float:
-    """Return the mean objective of the problem's realisations, infinite if one diverges."""
+def _loss(problem: replan.Problem, protocol: replan.Protocol) -> float:
     return float(losses_each(problem, protocol).mean())
 
 
 # Families with few numbers to choose
 
 
-def _tuned(
-    problem: replan.Problem,
-    schedule: str,
-    search: dict[str, Any],
-    theory: list[Any],
-    step: str = BATCH,
-) -> dict[str, Tuned]:
-    """Return the contenders that have a share and a rate to choose, each at its best.
+def _tuned(problem: replan.Problem, key: Key, search: dict[str, Any], theory: list[Any]) -> Tuned:
+    """Return a contender with a share (or the like) and a rate to choose, at its best.
 
     All have the same rates to try and as many variants, but 50 %, which is one of the fixed shares.
     """
+    name, schedule, step = key
     exponent = SCHEDULES[schedule]
-    meeting = cache(partial(meeting_time, problem, exponent))
+    meeting = cache(partial(_meeting_time, problem, exponent))
+    variants = {HALF: [0.5], THEORY: list(range(len(theory))), LATE: search.get("parts")}
 
-    def protocol(shares: replan.Protocol, lr: float) -> replan.Protocol:
+    def family(variant: float, lr: float) -> replan.Protocol:
+        mixed = [variant, 1 - variant]
+        if name == THEORY:
+            shares = replan.Protocol(theory[int(variant)], problem.duration)
+        elif name == LATE:
+            focus = variant * problem.duration
+            shares = focus_then_replay(problem, focus=focus, shares=[0.5, 0.5])
+        elif name == FOCUS:
+            shares = focus_then_replay(problem, focus=meeting(lr), shares=mixed)
+        else:
+            shares = interleaved(problem, shares=mixed)
         made = power_law_lr(problem, initial=lr, exponent=exponent, protocol=shares)
-        return made if step == BATCH else single(made)
+        return made if step == BATCH else _single(made)
 
-    def fixed(share: float, lr: float) -> replan.Protocol:
-        return protocol(interleaved(problem, shares=[share, 1 - share]), lr)
-
-    def focus(share: float, lr: float) -> replan.Protocol:
-        mixed = [share, 1 - share]
-        return protocol(focus_then_replay(problem, focus=meeting(lr), shares=mixed), lr)
-
-    def transferred(which: float, lr: float) -> replan.Protocol:
-        return protocol(
-            replan.Protocol(theory[int(which)], problem.duration, knobs=problem.settings), lr
-        )
-
-    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
-    shares, seeds = search["shares"], [float(i) for i in range(len(theory))]
-    return {
-        HALF: tune(problem, fixed, [0.5], rates, near=False),
-        FIXED: tune(problem, fixed, shares, rates, near=True),
-        FOCUS: tune(problem, focus, shares, rates, near=True),
-        THEORY: tune(problem, transferred, seeds, rates, near=False),
-    }
+    near = name not in (HALF, THEORY)
+    return _tune(problem, family, variants.get(name) or search["shares"], search, near=near)
 
 
-def tune(
-    problem: replan.Problem, family: Family, variants: list[float], rates: Floats, *, near: bool
+def _tune(
+    problem: replan.Problem,
+    family: Callable[[float, float], replan.Protocol],
+    variants: list[float],
+    search: dict[str, Any],
+    *,
+    near: bool,
 ) -> Tuned:
     """Return the best of a grid of variants and rates, and of points ever closer to the best one.
 
-    near: whether there are variants between those of the grid, too.
+    family: makes a protocol of a variant and a rate. near: whether there are variants between those
+    of the grid, too.
     """
-    tried = {point: loss_of(problem, family(*point)) for point in product(variants, rates.tolist())}
+    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"]).tolist()
+    tried = {point: _loss(problem, family(*point)) for point in product(variants, rates)}
     width = float(np.mean(np.diff(sorted(variants)))) if near and len(variants) > 1 else 0.0
-    factor = float(rates[1] / rates[0])
+    factor = rates[1] / rates[0]
     for _ in range(_HALVINGS):
         width, factor = width / 2, float(np.sqrt(factor))
         for change, ratio in ((0.0, factor), (width, 1.0)):
@@ -235,26 +191,24 @@ def tune(
             for point in ((variant + change, lr * ratio), (variant - change, lr / ratio)):
                 fits = 0 <= point[0] <= max(1, *variants) and point[1] <= rates[-1]
                 if fits and point not in tried:
-                    tried[point] = loss_of(problem, family(*point))
+                    tried[point] = _loss(problem, family(*point))
     best = min(tried, key=lambda point: tried[point])
     if not np.isfinite(tried[best]):
         raise ValueError(f"`min_lr` must be a rate that does not diverge, got {rates[0]}")
     return Tuned(family(*best), best[1], len(tried))
 
 
-def meeting_time(problem: replan.Problem, exponent: float, lr: float) -> float:
+def _meeting_time(problem: replan.Problem, exponent: float, lr: float) -> float:
     """Return when the new task's loss, trained alone at these rates, has met the old one's.
 
     Between the edges of the protocol's steps, losses are taken to be straight lines.
     """
-    alone = interleaved(problem, shares=[0.0, 1.0])
-    alone = power_law_lr(problem, initial=lr, exponent=exponent, protocol=alone)
-    pieces = replan.models.Schedule.single_steps(alone.shares, alone.by_task("lr"), alone.lengths)
-    states = problem.model.roll_out(problem.state, pieces)
-    losses = problem.model.losses(states)
+    alone = power_law_lr(problem, initial=lr, exponent=exponent, protocol=no_replay(problem))
+    schedule = Schedule.single_steps(alone.shares, alone.by_task("lr"), alone.lengths)
+    losses = problem.model.losses(problem.model.roll_out(problem.state, schedule))
     gap = losses[:, 1] - losses[:, 0]
     met = np.flatnonzero(gap <= 0)
-    if len(states) < len(alone.edges) or met.size == 0:
+    if len(losses) < len(alone.edges) or met.size == 0:
         return problem.duration
     if met[0] == 0:
         return 0.0
@@ -266,91 +220,64 @@ def meeting_time(problem: replan.Problem, exponent: float, lr: float) -> float:
 # Direct optima
 
 
-def _planned(
+def _plans(
     problem: replan.Problem, tuned: dict[Key, Tuned], search: dict[str, Any]
-) -> dict[Key, replan.Plan]:
+) -> dict[str, replan.Plan]:
     """Return the optima through training, which begin from the best of all simpler contenders.
 
     The step of SGD depends on share × rate alone: with free shares, one rate curve for all tasks is
     all the freedom that there is.
     """
-    rate: dict[str, Any] = {"lr": (0.0, search["max_lr"]), "shared": ["lr"]}
 
-    def plan(control: replan.Control, starts: list[replan.Protocol]) -> replan.Plan:
+    def plan(tasks: bool | str, constant: bool, starts: list[replan.Protocol]) -> replan.Plan:
+        rate = replan.Range(0.0, search["max_lr"], constant=constant, shared=True)
         return replan.solve(
-            replace(problem, control=control), Mixed(), start=starts,
-            max_gradients=search["gradients"], throw=False,
+            problem.changed(control=replan.Control(tasks, lr=rate)), Mixed(), initial=starts,
+            max_gradients=search["gradients"],
         )  # fmt: skip
 
     def begin(*schedules: str, names: tuple[str, ...] = (FIXED, FOCUS, THEORY)) -> list[Any]:
         return [tuned[name, schedule, BATCH].protocol for schedule in schedules for name in names]
 
-    timing = plan(replan.Control(True, constant=["lr"], **rate), begin("constant"))
-    curve = plan(replan.Control("constant", **rate), begin("constant", "decayed", names=(FIXED,)))
-    simpler = [timing.protocol, curve.protocol, *begin("decayed")]
-    both = plan(replan.Control(True, **rate), simpler)
-    return {
-        (TIMING, "constant", BATCH): timing,
-        (RATE, "planned", BATCH): curve,
-        (BOTH, "planned", BATCH): both,
-    }
+    timing = plan(True, True, begin("constant"))
+    curve = plan("constant", False, begin("constant", "decayed", names=(FIXED,)))
+    both = plan(True, False, [timing.protocol, curve.protocol, *begin("decayed")])
+    return {TIMING: timing, RATE: curve, BOTH: both}
 
 
-def _plan_row(contender: str, plan: replan.Plan) -> dict[str, Any]:
-    return {
-        "contender": contender,
-        "loss": plan.loss,
-        "residual": plan.certificate.pmp_residual,
-        "gradients": plan.statistics["gradients"],
-        "status": plan.status,
-    }
+def _of_plan(
+    problem: replan.Problem, plan: replan.Plan, step: str, search: dict[str, Any]
+) -> Tuned:
+    """Return a plan of batches as it is, or with its tasks in turn, one sample in a step.
 
-
-# One sample in a step
-
-
-def _singles(
-    problem: replan.Problem,
-    plans: dict[Key, replan.Plan],
-    search: dict[str, Any],
-    theory: list[Any],
-) -> dict[Key, Tuned]:
-    """Return contenders whose steps take one sample each, of one task, at their best.
-
-    The plans are those of batches, with their tasks in turn and their rates multiplied by the best
-    factor, up to the highest rate that all may have: gradients cannot handle single samples.
+    Its rates are then multiplied by the best factor, up to the highest rate that all may have:
+    gradients cannot handle single samples.
     """
-    tuned = _tuned(problem, "decayed", search, theory, SINGLE)
-    found = {(name, "decayed", SINGLE): one for name, one in tuned.items()}
-    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
-    for (name, schedule, _), plan in plans.items():
-        in_turn, highest = single(plan.protocol), float(plan.protocol.by_task("lr").max())
-
-        def family(_: float, lr: float, in_turn: Any = in_turn, highest: float = highest) -> Any:
-            return times(in_turn, lr / highest)
-
-        found[name, schedule, SINGLE] = tune(problem, family, [0.0], rates, near=False)
-    return found
+    highest = float(plan.protocol.by_task("lr").max())
+    if step == BATCH:
+        work = plan.statistics["roll_outs"] + plan.statistics["gradients"]
+        return Tuned(plan.protocol, highest, work)
+    in_turn = _single(plan.protocol)
+    return _tune(problem, lambda _, lr: _times(in_turn, lr / highest), [0.0], search, near=False)
 
 
-def single(protocol: replan.Protocol) -> replan.Protocol:
+def _single(protocol: replan.Protocol) -> replan.Protocol:
     """Return a protocol with a task for every step of SGD, which follows the shares."""
     tasks = protocol.sample(1)
     steps = protocol.step_at(np.arange(len(tasks)) + 0.5)
     rates = protocol.by_task("lr")[steps]
-    return replan.Protocol.from_sequence(tasks, protocol.tasks, len(tasks), rates)
+    return replan.Protocol.from_sequence(tasks, protocol.tasks, len(tasks), lr=rates)
 
 
-def times(protocol: replan.Protocol, factor: float) -> replan.Protocol:
-    """Return a protocol with its rates multiplied by a factor."""
+def _times(protocol: replan.Protocol, factor: float) -> replan.Protocol:
     return protocol.with_knobs(lr=factor * protocol.by_task("lr"))
 
 
-def best_factor(problem: replan.Problem, protocol: replan.Protocol) -> float:
+def _best_factor(problem: replan.Problem, protocol: replan.Protocol) -> float:
     """Return the factor of the rates with the least loss; ever smaller ones, while that falls."""
-    best, least = _FACTORS[0], loss_of(problem, protocol)
+    best, least = _FACTORS[0], _loss(problem, protocol)
     for factor in _FACTORS[1:]:
-        loss = loss_of(problem, times(protocol, factor))
+        loss = _loss(problem, _times(protocol, factor))
         if loss > least:
             break
         best, least = factor, loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from copy import copy, deepcopy
 from typing import Any
@@ -14,7 +15,7 @@ from reproduction.base import Run, collect, grid
 from reproduction.drawing import LOOKS, draw_interval, draw_median, plain_ticks, task_colour
 from reproduction.images import data
 from reproduction.images.tasks import ImageTasks, make_tasks
-from reproduction.images.trainer import Weights
+from reproduction.images.trainer import mean_losses, random_weights, train
 
 STYLES = {  # of the strategies, in the order of panels and claims
     "no-replay": LOOKS["no replay"] | {"marker": ""},
@@ -33,14 +34,9 @@ _BLOCK = 10  # realisations in a case
 
 
 def learn(
-    run: Run,
-    name: str,
-    points: list[dict[str, Any]],
-    looks: list[int],
-    seeds: int,
-    tasks: dict[str, Any],
-    settings: dict[str, Any],
-) -> pd.DataFrame:
+    run: Run, name: str, points: list[dict[str, Any]], looks: list[int], seeds: int,
+    tasks: dict[str, Any], settings: dict[str, Any],
+) -> pd.DataFrame:  # fmt: skip
     """Return a row for every point (settings of the tasks), realisation, strategy and test."""
     data.fetch(name)  # once, before there are several processes
     training = {key: settings[key] for key in TRAINING}
@@ -50,24 +46,15 @@ def learn(
 
 
 def case(
-    data: str,
-    block: int,
-    tasks: dict[str, Any],
-    training: dict[str, Any],
-    looks: list[int],
-    seeds: int,
+    data: str, block: int, tasks: dict[str, Any], training: Any, looks: list[int], seeds: int,
     **point: Any,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the test losses of a block of realisations, and when replay began (−1: never)."""
-    made = make_tasks(data, **{key: _hashable(value) for key, value in (tasks | point).items()})
-    rows = []
-    for seed in range(_BLOCK * block, min(_BLOCK * (block + 1), seeds)):
-        rows += _realisation(made, training, looks, seed)
-    return {"losses": rows}
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    made = make_tasks(data, json.dumps(tasks | point))
+    numbers = range(_BLOCK * block, min(_BLOCK * (block + 1), seeds))
+    return {
+        "losses": [row for seed in numbers for row in _realisation(made, training, looks, seed)]
+    }
 
 
 class Network:
@@ -82,34 +69,34 @@ class Network:
         spawned = np.random.SeedSequence([0, seed]).spawn(2 + 2 * len(tasks.pools))
         weights, self.probe, *samples = (np.random.default_rng(s) for s in spawned)
         sizes = training["hidden"], training["weight_std"], training["head_std"]
-        self.weights = Weights.random(tasks, *sizes, weights)
+        self.weights = random_weights(tasks, *sizes, [weights])
         pools = [pool for pair in tasks.pools for pool in pair]
         count = training["first"] + end
         drawn = [rng.choice(pool, count) for rng, pool in zip(samples, pools, strict=True)]
-        self.streams = np.reshape(drawn, (len(tasks.pools), 2, count))
+        self.streams = np.reshape(drawn, (1, len(tasks.pools), 2, count))
         self.taken = np.zeros(len(tasks.pools), np.int64)
 
     def copy(self) -> Network:
         """Return a network that can continue from here in another way."""
         other = copy(self)
-        other.weights, other.probe = self.weights.copy(), deepcopy(self.probe)
+        other.weights, other.probe = deepcopy((self.weights, self.probe))
         return other
 
     def train(self, order: Any) -> None:
         """Train on one sample of each task in `order` (m,)."""
         trained = order[:, None] == np.arange(len(self.taken))
         samples = self.taken + np.cumsum(trained, axis=0) - trained
-        self.weights.train(self.tasks, self.streams, samples, self.training["lr"] * trained)
+        train(self.weights, self.tasks, self.streams, samples, self.training["lr"] * trained)
         self.taken = self.taken + trained.sum(axis=0)
         self.time += len(order)
 
     def estimate(self) -> dict[int, float]:
         """Return the loss of each task on a fresh sample of its held-out images."""
-        losses = {}
-        for t, (inputs, targets) in enumerate(self.tasks.held_out):
+        parts = []
+        for inputs, targets in self.tasks.held_out:
             some = self.probe.choice(len(inputs), self.training["sample"])
-            losses[t] = self.weights.loss(t, inputs[some], targets[some])
-        return losses
+            parts.append((inputs[some], targets[some]))
+        return dict(enumerate(mean_losses(self.weights, parts)[0].tolist()))
 
 
 def _realisation(
@@ -152,7 +139,7 @@ def _strategy(network: Network, strategy: str, looks: list[int]) -> tuple[list[A
 
 
 def _row(network: Network) -> dict[str, Any]:
-    one, two = network.weights.losses(network.tasks.test)
+    one, two = mean_losses(network.weights, network.tasks.test)[0]
     if not (np.isfinite(one) and np.isfinite(two)):
         raise ValueError(f"training diverged by step {network.time}: try a smaller `lr`")
     return {"step": network.time, "loss_1": one, "loss_2": two, "mean": (one + two) / 2}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -49,21 +51,22 @@ class ImageTasks:
 
 
 @lru_cache(maxsize=1)  # the cases of a figure use the same tasks again and again
-def make_tasks(data: str, **settings: Any) -> ImageTasks:
-    """Return the paper's tasks of a data set: mixed pairs of Fashion-MNIST, or CIFAR-10 by parity.
+def make_tasks(data: str, settings: str = "{}") -> ImageTasks:
+    """Return the tasks of a data set: mixed pairs of classes with a similarity, else by parity.
 
-    A similarity always asks for mixed pairs.
+    settings: of `mixed_tasks` or `parity_tasks`, as JSON.
     """
-    make = mixed_tasks if data == "fashion-mnist" or "similarity" in settings else parity_tasks
-    return make(load(data), **settings)
+    given = json.loads(settings)
+    make = mixed_tasks if "similarity" in given else parity_tasks
+    return make(load(data), **given)
 
 
 def mixed_tasks(
     images: Images,
     similarity: float,
     *,
-    upstream: tuple[int, int] = (0, 5),
-    auxiliary: tuple[int, int] = (2, 7),
+    upstream: Sequence[int] = (0, 5),
+    auxiliary: Sequence[int] = (2, 7),
     normalise: str = "unit",
     test_samples: int = 2000,
 ) -> ImageTasks:

@@ -1,9 +1,9 @@
 """The trainer of all networks on images: a hidden layer of ReLU units, a head for each task.
 
-K hidden units, D pixels, T tasks, C outputs. On an input x of task t: z = max(W x, 0), outputs
-V_t z, loss ½ |V_t z − y|². A step of SGD takes samples of some tasks, each with its own rate:
-W ← W − Σ_t rate_t ∇_W loss_t, and V_t likewise. One rate that is not 0 is a step on one sample;
-shares × learning rates are a weighted batch of all tasks.
+R networks, K hidden units, D pixels, T tasks, C outputs. On an input x of task t: z = max(W x, 0),
+outputs V_t z, loss ½ |V_t z − y|². A step of SGD takes samples of some tasks, each with its own
+rate: W ← W − Σ_t rate_t ∇_W loss_t, and V_t likewise. One rate that is not 0 is a step on one
+sample; shares × learning rates are a weighted batch of all tasks.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from numpy.typing import NDArray
 from reproduction.images.tasks import ImageTasks, Ints
 
 Reals = NDArray[np.floating]
+Weights = tuple[Reals, Reals]  # features (R, K, D) and heads (R, T, C, K) of R networks
+Parts = list[tuple[Reals, Reals]]  # inputs (m, D) and targets (m, C) of each task
+
 # Sums may be taken in any order, so that loops are vectorised; but NaN stays NaN.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 _compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 
 
-class Weights:
-    """The weights of a network: features (K, D), heads (T, C, K)."""
+def random_weights(
+    tasks: ImageTasks, hidden: int, weight_std: float, head_std: float,
+    rngs: list[np.random.Generator],
+) -> Weights:  # fmt: skip
+    """Return normal random weights of a network for each generator."""
+    T, C, D = len(tasks.pools), tasks.targets.shape[1], tasks.pixels.shape[1]
+    pairs = [
+        (
+            weight_std * rng.standard_normal((hidden, D)),
+            head_std * rng.standard_normal((T, C, hidden)),
+        )
+        for rng in rngs
+    ]
+    features, heads = (np.stack(part).astype(np.float32) for part in zip(*pairs, strict=True))
+    return features, heads
 
-    def __init__(self, features: Reals, heads: Reals) -> None:
-        self.features, self.heads = features, heads
 
-    @classmethod
-    def random(
-        cls, tasks: ImageTasks, hidden: int, weight_std: float, head_std: float,
-        rng: np.random.Generator,
-    ) -> Weights:  # fmt: skip
-        """Return normal random weights."""
-        T, C, D = len(tasks.pools), tasks.targets.shape[1], tasks.pixels.shape[1]
-        features = weight_std * rng.standard_normal((hidden, D))
-        heads = head_std * rng.standard_normal((T, C, hidden))
-        return cls(features.astype(np.float32), heads.astype(np.float32))
+def train(weights: Weights, tasks: ImageTasks, streams: Ints, samples: Ints, rates: Reals) -> None:
+    """Make a step of SGD for each row of samples (m, T), with rates (m, T), in place.
 
-    def copy(self) -> Weights:
-        """Return weights that can be trained further in another way."""
-        return Weights(self.features.copy(), self.heads.copy())
+    streams: (R, T, 2, n), the two images of every sample of a task; samples: which of them.
+    """
+    real = weights[0].dtype
+    data = tasks.pixels, tasks.targets.astype(real, copy=False), tasks.factors.astype(real)
+    for features, heads, stream in zip(*weights, streams, strict=True):
+        _train(features, heads, *data, stream, samples, rates.astype(real))
 
-    def train(self, tasks: ImageTasks, streams: Ints, samples: Ints, rates: Reals) -> None:
-        """Make a step of SGD for each row of samples (m, T), with rates (m, T), in place.
 
-        streams: (T, 2, n), the two images of every sample of a task; samples: which of them.
-        """
-        real = self.features.dtype
-        _train(
-            self.features, self.heads, tasks.pixels, tasks.targets.astype(real, copy=False),
-            tasks.factors.astype(real, copy=False), streams, samples, rates.astype(real),
-        )  # fmt: skip
-
-    def losses(self, parts: list[tuple[Reals, Reals]]) -> Reals:
-        """Return the mean loss (T,) of each task on its inputs (m, D) and targets (m, C)."""
-        return np.array([self.loss(t, *part) for t, part in enumerate(parts)])
-
-    def loss(self, task: int, inputs: Reals, targets: Reals) -> float:
-        """Return the mean loss of one task on inputs (m, D) and targets (m, C)."""
-        return float(_mean_loss(self.features, self.heads[task], inputs, targets))
+def mean_losses(weights: Weights, parts: Parts) -> Reals:
+    """Return the mean loss (R, T) of each network and task on inputs and targets."""
+    return np.array(
+        [
+            [_mean_loss(features, head, *part) for head, part in zip(heads, parts, strict=True)]
+            for features, heads in zip(*weights, strict=True)
+        ]
+    )
 
 
 @_compiled

@@ -38,26 +38,23 @@ RULES: dict[str, dict[str, Any]] = {  # settings of FocusThenReplay; see `told` 
     "plateau": {"until": "met", "max_focus": math.inf},
     "plateau, at most half": {"until": "met"},
 }
+Losses = dict[int, float]
 _PARTS = {"three quarters of its start": 0.75, "a quarter of its start": 0.25}
 
 
-def told(rule: str, losses: dict[int, float], past: list[dict[int, float]]) -> dict[int, float]:
+def told(rule: str, losses: Losses, starts: Losses, past: list[Losses]) -> Losses:
     """Return what the policy is told: the losses, or what makes another rule of "met".
 
-    past: the losses that were measured before. The first ones with a task are those at its start.
+    starts: the loss of each task when it arrived. past: what was measured before.
     """
     new = max(losses)
-    since = [one for one in [*past, losses] if max(one) == new]
+    course = [one[new] for one in [*past, losses] if max(one) == new]
     for words, part in _PARTS.items():
         if rule.startswith(words):
-            return dict.fromkeys(losses, part * since[0][new]) | {new: losses[new]}
+            return dict.fromkeys(losses, part * course[0]) | {new: losses[new]}
     if "each by its start" in rule:
-        starts = {
-            task: next(one[task] for one in [*past, losses] if task in one) for task in losses
-        }
-        return {task: value / starts[task] for task, value in losses.items()}
+        return {task: loss / starts[task] for task, loss in losses.items()}
     if rule.startswith("plateau"):  # no new low in the last two measurements
-        course = [one[new] for one in since]
         over = len(course) > 2 and min(course[-2:]) >= min(course[:-2])
         return {task: float(over == (task < new)) for task in losses}
     return losses
@@ -67,10 +64,10 @@ def case(rule: str, heads: str, lr: float, seed: int) -> dict[str, Any]:
     """Return losses on the way and at the end, and how the focus phases ended."""
     from reproduction.practice.split import Split, learn
 
-    past: list[dict[int, float]] = []
+    past: list[Losses] = []
 
-    def tell(losses: dict[int, float]) -> dict[int, float]:
-        given = told(rule, losses, past)
+    def tell(losses: Losses, starts: Losses) -> Losses:
+        given = told(rule, losses, starts, past)
         past.append(losses)
         return given
 

@@ -15,9 +15,9 @@ import numpy as np
 import replan
 from reproduction.base import Run, Tables, collect, grid, mean_interval
 from reproduction.images.contenders import Mixed, losses_each
-from reproduction.images.data import fetch
+from reproduction.images.data import fetch, load
 from reproduction.images.network import ImageNetwork
-from reproduction.images.tasks import make_tasks
+from reproduction.images.tasks import mixed_tasks
 
 FULL: dict[str, Any] = {
     "counts": [1, 2, 5, 10, 20, 50],
@@ -44,24 +44,24 @@ def case(
     count: int, unseen: int, first: int, samples: int, gradients: int, test_samples: int
 ) -> dict[str, Any]:
     """Return a row: plan and constant protocol on `count` realisations, and on unseen ones."""
-    tasks = make_tasks("fashion-mnist", similarity=0.5, test_samples=test_samples)
+    tasks = mixed_tasks(load("fashion-mnist"), 0.5, test_samples=test_samples)
 
     def make(realisations: range, images: str) -> replan.Problem:
         model = ImageNetwork(
             tasks, memory=200, samples=samples, realisations=realisations, images=images
         )
         return replan.Problem(
-            model, model.pretrained(first, 0.1), duration=float(samples), steps=10, lr=0.2,
+            model, model.pretrained(first, 0.1), float(samples), steps=10, lr=0.2,
             control=replan.Control(tasks=True, lr=(0.0, 2.0)),
         )  # fmt: skip
 
     problem, others = make(range(count), "held_out"), make(range(count, count + unseen), "test")
     mixed = replan.strategies.interleaved(problem)
     constant = min(
-        (mixed.with_knobs(lr=lr) for lr in _RATES),
+        (mixed.with_knobs(lr=float(lr)) for lr in _RATES),
         key=lambda protocol: losses_each(problem, protocol).mean(),
     )
-    plan = replan.solve(problem, Mixed(), start=constant, max_gradients=gradients)
+    plan = replan.solve(problem, Mixed(), initial=constant, max_gradients=gradients)
     seen, unseen_ = (
         [losses_each(where, protocol) for protocol in (constant, plan.protocol)]
         for where in (problem, others)

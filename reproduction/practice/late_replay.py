@@ -11,19 +11,13 @@ unseen ones and test images decide. Takes half an hour on a core.
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
-import replan
-from replan.strategies import focus_then_replay, interleaved, power_law_lr
-from reproduction.base import Run, Tables, collect, grid, mean_interval
-from reproduction.images import contenders, networks
-from reproduction.images.contenders import BATCH, SINGLE
+from reproduction.base import Run, Tables, collect, grid
+from reproduction.images import networks
+from reproduction.images.contenders import BATCH, CELL, FIXED, FOCUS, LATE, SINGLE, WHO, case
 from reproduction.images.data import fetch
 
-FIXED, FOCUS, LATE = "fixed share", "focus-then-replay", "late replay"
 FULL: dict[str, Any] = {
     "fashion": ["1 3 4 6", "8 9 0 1"],  # classes
     "cifar": ["0 5 2 7"],
@@ -44,10 +38,11 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 QUICK = FULL | {
     "fashion": ["1 3 4 6"], "cifar": [], "similarities": [0.2], "samples": [250],
-    "memories": ["50"],
-    "planned": 3, "validated": 3, "tested": 10, "rates": 4, "parts": [0.5], "shares": [0.3],
-    "first": 2000, "test_samples": 300,
+    "memories": ["50"], "planned": 3, "validated": 3, "tested": 10, "rates": 4, "parts": [0.5],
+    "shares": [0.3], "first": 2000, "test_samples": 300,
 }  # fmt: skip
+
+_KEYS = [(name, "decayed", step) for step in (SINGLE, BATCH) for name in (FIXED, FOCUS, LATE)]
 
 
 def compute(
@@ -60,74 +55,14 @@ def compute(
     memories: list[str],
     **search: Any,
 ) -> Tables:
-    """Return the table `gains`: losses below those of the fixed share, in per cent, paired."""
-    cells = grid(
-        data=["fashion-mnist"], classes=fashion, similarity=similarities, samples=samples,
-        memory=memories,
-    )  # fmt: skip
-    cells += grid(
-        data=["cifar10"], classes=cifar, similarity=similarities, samples=[500], memory=["200"]
-    )
+    """Return the table `gains`: how far losses are below those of the best fixed share, paired."""
+    axes = [["fashion-mnist"], fashion, similarities, samples, memories]
+    others = [["cifar10"], cifar, similarities, [500], ["200"]]
+    cells = [cell for some in (axes, others) for cell in grid(**dict(zip(CELL, some, strict=True)))]
     for data in {cell["data"] for cell in cells}:
         fetch(data)
-    return collect(run, case, cells, search=search)
-
-
-def case(
-    data: str,
-    classes: str,
-    similarity: float,
-    samples: int,
-    memory: str,
-    search: dict[str, Any],
-) -> dict[str, Any]:
-    """Return a row for each kind of step: what was chosen, and how far losses are below others."""
-    tasks = contenders.cell_tasks(
-        data, classes, similarity, search["normalise"], search["test_samples"]
-    )
-    ends = np.cumsum([0, search["planned"], search["validated"], search["tested"]])
-    problem, further, unseen = (
-        contenders.make_problem(tasks, samples, memory, search, range(ends[i], ends[i + 1]), kind)
-        for i, kind in enumerate(("held_out", "held_out", "test"))
-    )
-    meeting = cache(partial(contenders.meeting_time, problem, 1.0))
-    rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"])
-
-    def protocol(contender: str, step: str, variant: float, lr: float) -> replan.Protocol:
-        mixed = [0.5, 0.5] if contender == LATE else [variant, 1 - variant]
-        shares = interleaved(problem, shares=mixed)
-        if contender != FIXED:
-            focus = variant * samples if contender == LATE else meeting(lr)
-            shares = focus_then_replay(problem, focus=focus, shares=mixed)
-        made = power_law_lr(problem, initial=lr, exponent=1.0, protocol=shares)
-        return made if step == BATCH else contenders.single(made)
-
-    rows = []
-    for step in (SINGLE, BATCH):
-        chosen, losses = {}, {}
-        for contender in (FIXED, FOCUS, LATE):
-            variants = search["parts"] if contender == LATE else search["shares"]
-            family = partial(protocol, contender, step)
-            best = contenders.tune(problem, family, variants, rates, near=True).protocol
-            factor = contenders.best_factor(further, best)
-            chosen[contender] = contenders.times(best, factor)
-            losses[contender] = contenders.losses_each(unseen, chosen[contender])
-        fixed = losses[FIXED]
-        row = {"step": step, "loss, fixed share": fixed.mean()}
-        for contender in (FOCUS, LATE):
-            gain = [100 * x / fixed.mean() for x in mean_interval(fixed - losses[contender])]
-            row |= {f"{contender}, % below": gain[0], f"{contender} ±": (gain[2] - gain[1]) / 2}
-        rows.append(
-            row
-            | {
-                "old, fixed %": 100 * chosen[FIXED].mean_shares[0],
-                "old, late %": 100 * chosen[LATE].mean_shares[0],
-                "alone, late %": 100 * chosen[LATE].focus_length(1) / samples,
-                "diverged": sum(int(np.isinf(one).sum()) for one in losses.values()),
-            }
-        )
-    return {"gains": [{key: _json(x) for key, x in row.items()} for row in rows]}
-
-
-def _json(x: Any) -> Any:
-    return x if isinstance(x, str | int) else float(x) if np.isfinite(x) else None
+    tables = collect(run, case, cells, contenders=_KEYS, theory={}, search=search)
+    table = networks.compared(tables)["contenders"]
+    table["% below"] = -100 * table["difference"] / table["reference"]
+    table["±"] = 50 * (table["to"] - table["from"]) / table["reference"]
+    return {"gains": table[[*CELL, *WHO, "loss", "% below", "±", "share_1", "alone", "broken"]]}

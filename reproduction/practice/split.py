@@ -104,12 +104,13 @@ def learn(
     seed: int,
     tested: str = "test",
     probed: bool,
-    tell: Callable[[Losses], Losses] = lambda losses: losses,
+    tell: Callable[[Losses, Losses], Losses] = lambda losses, starts: losses,
 ) -> dict[str, Any]:
     """Learn one task after another, and return what was measured: see `summary`.
 
     decay: of the learning rate, for each task anew: "constant" or "cosine", down to 0. probed:
-    whether images are kept apart for estimates of the losses. tell: what the policy is told.
+    whether images are kept apart for estimates of the losses. tell: returns what the policy is
+    told, given the losses now, and that of each task when it arrived.
     """
     warnings.simplefilter("ignore")  # of focus phases that never end
     torch.set_num_threads(1)
@@ -118,6 +119,7 @@ def learn(
     model = Classifier(train[0][0].shape[1], settings)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=lr)
+    starts: Losses = {}
     apart, looks, trained = settings.probe if probed else 0, [], np.zeros(settings.tasks, int)
     for task in range(settings.tasks):
         policy.begin(task)
@@ -129,6 +131,7 @@ def learn(
         sizes = [len(part[0]) for part in parts] + [0] * (settings.tasks - task - 1)
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
         held_out = [[x[: apart // (task + 1)] for x in part] for part in train[: task + 1]]
+        starts |= {task: _measure(model, held_out)[task]} if probed else {}
         sampler = ReplayBatchSampler(
             sizes, policy, settings.batch_size, batches=settings.batches,
             seed=settings.tasks * seed + task,
@@ -140,10 +143,9 @@ def learn(
             optimizer.zero_grad()
             mean_loss(model, [x[indices] for x in joined]).backward()
             optimizer.step()
-            due = probed and task > 0 and sampler.losses_due(settings.every)
-            sampler.step(tell(_measure(model, held_out)) if due else None)
-            steps = [settings.batches * i // LOOKS for i in range(1, LOOKS + 1)]
-            if sampler.steps in (steps if tested == "test" else steps[-1:]):
+            due = probed and sampler.losses_due(settings.every)
+            sampler.step(tell(_measure(model, held_out), starts) if due else None)
+            if sampler.steps in {settings.batches * i // LOOKS for i in range(1, LOOKS + 1)}:
                 looks.append(look(model, test[: task + 1], trained + sampler.samples))
         trained += sampler.samples
     return summary(looks, policy, settings.batches * settings.batch_size)
@@ -154,7 +156,7 @@ def _measure(model: torch.nn.Module, parts: list[Batch]) -> Losses:
         return {t: mean_loss(model, part).item() for t, part in enumerate(parts)}
 
 
-def look(model: torch.nn.Module, test: list[Batch], trained: Any) -> dict[str, Any]:
+def look(model: Callable[..., Any], test: list[Batch], trained: Any) -> dict[str, Any]:
     """Return loss and accuracy of the tasks so far, and the samples trained on of each."""
     found: dict[str, Any] = {"loss": [], "accuracy": [], "trained": trained.tolist()}
     for x, y, task in test:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -95,55 +96,28 @@ def compute(
 ) -> Tables:
     """Return the tables `tuned`, and `tried` with the validation loss of every choice."""
     fetch("fashion-mnist")
-    tables: dict[str, list[Any]] = {"tuned": [], "tried": []}
-    tuning = range(_FIRST_TUNING_SEED, _FIRST_TUNING_SEED + tuning_seeds)
+    tuned, searched = [], []
     for loop, head, optimizer in product(loops, heads, optimizers):
         where = {"loop": loop, "heads": head, "optimizer": optimizer}
-        found = compare(run, loop, head, optimizer, tuning, range(1, 1 + seeds[loop]), budget)
-        for name, rows in found.items():
-            tables[name] += [where | row for row in rows]
-    return {name: pd.DataFrame(rows) for name, rows in tables.items()}
-
-
-def compare(
-    run: Run,
-    loop: str,
-    heads: str,
-    optimizer: str,
-    tuning: Sequence[int],
-    testing: Sequence[int],
-    budget: int,
-) -> dict[str, list[dict[str, Any]]]:
-    """Tune each strategy with some seeds and test it with others; return rows of both tables."""
-    case = avalanche_case if loop == "avalanche" else pytorch_case
-    split = SIZES["few" if loop == "avalanche" else loop] | {"heads": heads, "optimizer": optimizer}
-
-    def runs(wanted: list[tuple[str, Choice]], seeds: Sequence[int], tested: str) -> list[Any]:
-        cases = [
-            {
-                "strategy": name, "split": split, "choice": list(choice), "seed": seed,
-                "tested": tested,
-            }
-            for name, choice in wanted
-            for seed in seeds
-        ]  # fmt: skip
-        found = iter(run(case, cases))
-        return [[next(found) for _ in seeds] for _ in wanted]
-
-    def losses(wanted: list[tuple[str, Choice]], seeds: Sequence[int]) -> list[float]:
-        each = [[one["loss"] for one in some] for some in runs(wanted, seeds, "validation")]
-        return [math.inf if None in found else float(np.mean(found)) for found in each]
-
-    best, tried = tune(strategies(loop, heads), RATES[optimizer], losses, tuning, budget)
-    tests = dict(zip(best, runs(list(best.items()), testing, "test"), strict=True))
-    return {
-        "tuned": _rows(best, tried, tests),
-        "tried": [
-            {"strategy": name} | choice._asdict() | {"loss": loss}
-            for name, choices in tried.items()
-            for choice, loss in choices.items()
-        ],
-    }
+        size = SIZES["few" if loop == "avalanche" else loop]
+        case = avalanche_case if loop == "avalanche" else pytorch_case
+        tests: dict[str, list[Any]] = {}
+        for name in strategies(loop, head):
+            common = {"strategy": name, "split": size | {"heads": head, "optimizer": optimizer}}
+            share = None if name == "no-replay" else _FIRST_SHARE
+            best, tried = tune(
+                Choice(RATES[optimizer], DECAYS[0], share), partial(_losses, run, case, common),
+                range(_FIRST_TUNING_SEED, _FIRST_TUNING_SEED + tuning_seeds), budget,
+            )  # fmt: skip
+            given = common | {"choice": list(best), "tested": "test"}
+            tests[name] = run(case, [given | {"seed": 1 + i} for i in range(seeds[loop])])
+            row = where | {"strategy": name} | best._asdict() | {"tried": len(tried)}
+            tuned.append(row | {"settled": not around(tried, best)} | _means(tests, name))
+            searched += [
+                where | {"strategy": name} | choice._asdict() | {"loss": loss}
+                for choice, loss in tried.items()
+            ]
+    return {"tuned": pd.DataFrame(tuned), "tried": pd.DataFrame(searched)}
 
 
 def strategies(loop: str, heads: str) -> list[str]:
@@ -151,43 +125,37 @@ def strategies(loop: str, heads: str) -> list[str]:
     if loop == "avalanche":
         return ["fixed-replay", "focus-until-halved"]
     names = ["fixed-replay", "focus-until-halved", "focus-then-replay"]
-    return names if heads == "one" else ["no-replay", *names]
+    return names if heads == "one" else [*names, "no-replay"]
 
 
-Losses = Callable[[list[tuple[str, Choice]], Sequence[int]], list[float]]
-Tried = dict[str, dict[Choice, float]]
+def _losses(
+    run: Run, case: Any, common: dict[str, Any], choices: list[Choice], seeds: Sequence[int]
+) -> list[float]:
+    """Return the mean validation loss of each choice, infinite where a run diverged."""
+    given = common | {"tested": "validation"}
+    cases = [given | {"choice": list(c), "seed": seed} for c in choices for seed in seeds]
+    losses = np.array([one["loss"] for one in run(case, cases)], float).reshape(len(choices), -1)
+    return np.nan_to_num(losses.mean(axis=1), nan=math.inf).tolist()
 
 
 def tune(
-    names: list[str], lr: float, losses: Losses, seeds: Sequence[int], budget: int
-) -> tuple[dict[str, Choice], Tried]:
-    """Return the best choice of each strategy, and all that were tried, by trying what is around.
+    start: Choice,
+    losses: Callable[[list[Choice], Sequence[int]], list[float]],
+    seeds: Sequence[int],
+    budget: int,
+) -> tuple[Choice, dict[Choice, float]]:
+    """Return the best choice, and the losses of all that were tried.
 
-    Tried first are half, the same and twice the first learning rate, with each decay. Then, again
+    Tried first are half, the same and twice the start's learning rate, with each decay. Then, again
     and again, all that is around the best choice so far. A search ends where nothing around is
     better, or with the budget. It uses the first seeds; the best choices are then run with the
     others, too, because by few seeds a rate that is almost too high may look best.
     """
-    starts = {
-        name: Choice(lr, DECAYS[0], None if name == "no-replay" else _FIRST_SHARE) for name in names
-    }
-    tried: Tried = {name: {} for name in names}
-    while wanted := [
-        (name, choice)
-        for name in names
-        for choice in around(tried[name], starts[name])[: budget - len(tried[name])]
-    ]:
-        for (name, choice), loss in zip(wanted, losses(wanted, seeds[:_SEARCH]), strict=True):
-            tried[name][choice] = loss
-    wanted = [
-        (name, choice)
-        for name in names
-        for choice in sorted(tried[name], key=lambda c, name=name: tried[name][c])[:_FINALISTS]
-    ]
-    finals: Tried = {name: {} for name in names}
-    for (name, choice), loss in zip(wanted, losses(wanted, seeds), strict=True):
-        finals[name][choice] = loss
-    return {name: _best(found) for name, found in finals.items()}, tried
+    tried: dict[Choice, float] = {}
+    while wanted := around(tried, start)[: budget - len(tried)]:
+        tried |= dict(zip(wanted, losses(wanted, seeds[:_SEARCH]), strict=True))
+    finalists = sorted(tried, key=lambda choice: tried[choice])[:_FINALISTS]
+    return _best(dict(zip(finalists, losses(finalists, seeds), strict=True))), tried
 
 
 def around(tried: dict[Choice, float], start: Choice) -> list[Choice]:
@@ -213,21 +181,12 @@ def _best(tried: dict[Choice, float]) -> Choice:
     return min(tried, key=lambda choice: (tried[choice], choice.lr))
 
 
-def _rows(best: dict[str, Choice], tried: Tried, tests: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each strategy's choice, its means, and paired differences from fixed replay's."""
-    rows = []
-    for name, choice in best.items():
-        settled = not around(tried[name], choice)
-        row = (
-            {"strategy": name} | choice._asdict() | {"tried": len(tried[name]), "settled": settled}
-        )
-        for key in ("loss", "way", "accuracy", "forgetting"):
-            own, base = (
-                np.array([run[key] for run in tests[who]]) for who in (name, "fixed-replay")
-            )
-            for column, values in ((key, own), (f"{key} − fixed-replay", own - base)):
-                mean, low, high = map(float, mean_interval(values))
-                row |= {column: mean, f"{column} ±": (high - low) / 2}
-        row["focus"] = float(np.mean([run.get("focus", np.nan) for run in tests[name]]))
-        rows.append(row)
-    return rows
+def _means(tests: dict[str, list[Any]], name: str) -> dict[str, float]:
+    """Return the means of a strategy's tests, and of its differences from fixed replay's."""
+    row = {"focus": float(np.mean([one.get("focus", np.nan) for one in tests[name]]))}
+    for key in ("loss", "way", "accuracy", "forgetting"):
+        own, base = (np.array([one[key] for one in tests[x]]) for x in (name, "fixed-replay"))
+        for column, values in ((key, own), (f"{key} − fixed-replay", own - base)):
+            mean, low, high = map(float, mean_interval(values))
+            row |= {column: mean, f"{column} ±": (high - low) / 2}
+    return row

@@ -71,7 +71,7 @@ def case(
         return at(parts.minimiser(lambda x: value(at(x)), low, high, 9))
 
     def with_rates(order: replan.Protocol) -> replan.Plan:
-        return replan.solve(pose(lr, tasks=False, lr=rates), start=order, starts=0)
+        return replan.solve(pose(lr, tasks=False, lr=rates), replan.Relax(0), initial=order)
 
     problem = pose(lr)
     errors: dict[str, dict[str, float]] = {"fixed": {}, "constant": {}}
@@ -89,7 +89,7 @@ def case(
     plans = {
         "fixed": replan.solve(problem),
         "constant": replan.solve(at_best_rate(lambda posed: replan.solve(posed).loss)),
-        "free": replan.solve(pose(lr, lr=rates), start=start),
+        "free": replan.solve(pose(lr, lr=rates), initial=start),
     }
     return by_rate(
         {rate: errors[rate] | {OPTIMAL: plan.loss} for rate, plan in plans.items()},
@@ -107,7 +107,7 @@ def _easy_hard_easy(problem: replan.Problem, opening: float) -> replan.Protocol:
     half = problem.duration / 2
     blocks = [(opening, 0), (half, 1), (half - opening, 0)]
     kept = [(length, task) for length, task in blocks if length > 1e-9 * half]
-    return replan.Protocol.from_segments(kept, 2, knobs=problem.settings).split(problem.edges)
+    return replan.Protocol.from_segments(kept, 2, **problem.settings).split(problem.edges)
 
 
 def _best_easy_hard_easy(problem: replan.Problem) -> replan.Protocol:

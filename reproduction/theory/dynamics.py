@@ -1,6 +1,5 @@
 """Fig. 2: learning task 2 after task 1 without replay, interleaved and optimally, with real SGD."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ def case(
     """Return losses of theory and SGD in both phases, and the protocols of the second."""
     second = parts.continual(similarity, seed, steps, activation=activation)
     fresh = second.model.start_from_dict({"fresh": {"seed": seed}})
-    first = replace(second, start=fresh, duration=CHANGE)
+    first = second.changed(start=fresh, duration=CHANGE)
     times = [*np.linspace(*FIRST, 81), *np.linspace(SECOND[0], CHANGE, 21)]
-    sgd: dict[str, Any] = {"dimension": dimension, "seeds": 1, "seed": seed, "threads": 1}
+    sgd: dict[str, Any] = {"dimension": dimension, "runs": 1, "seed": seed}
     before = replan.simulate(first, strategies.one_task(first), times=times, **sgd)
     plan = replan.solve(second)
     made = (strategies.no_replay(second), strategies.interleaved(second), plan.protocol)
@@ -60,7 +59,7 @@ def draw(tables: Tables) -> Figure:
     axes = picture.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
     for i, name in enumerate(NAMES):
         protocol = parts.protocol_of(pick(tables["protocols"], strategy=name, seed=seed))
-        whole = replan.Protocol([[1.0, 0.0]], CHANGE).then(protocol)
+        whole = replan.Protocol([[1.0, 0.0]], CHANGE, lr=1.0).then(protocol)
         everyone = curves[curves["strategy"].isin(["first phase", name])]
         for j, limits in enumerate((FIRST, SECOND)):
             bar, panel = axes[:, 2 * i + j]

@@ -25,7 +25,7 @@ def case(similarity: float, seed: int, steps: int) -> dict[str, Any]:
     plan = replan.solve(continual(similarity, seed, steps))
     run = plan.trajectory
     some = np.unique(np.linspace(0, len(run.times) - 1, _POINTS).astype(int))
-    readouts, cosines = np.abs(run.overlaps.V)[some], np.abs(run.cosines)[some]
+    readouts, cosines = np.abs(run.unpacked.V)[some], run.problem.model.cosines(run.unpacked)[some]
     own = np.trace(cosines[-1])
     units = [0, 1] if own >= cosines[-1].sum() - own else [1, 0]
     parts = [

@@ -72,7 +72,7 @@ def protocol_rows(
 def protocol_of(rows: pd.DataFrame, knobs: tuple[str, ...] = ("lr",)) -> replan.Protocol:
     """Return the protocol in the rows of a table."""
     values = {name: rows.filter(regex=f"^{name}_").to_numpy() for name in ("share", *knobs)}
-    return replan.Protocol(values.pop("share"), knobs=values, edges=[0.0, *rows["end"]])
+    return replan.Protocol(values.pop("share"), edges=[0.0, *rows["end"]], **values)
 
 
 def minimiser(function: Callable[[float], float], low: float, high: float, points: int) -> float:

@@ -43,7 +43,7 @@ def measured(similarity: float, *, train_features: bool = False) -> float:
         problem = replan.Problem.from_dict(content | {"training": training})
         protocol = replan.strategies.one_task(problem, task=0)
         run = replan.evaluate(problem, protocol, rtol=1e-11, max_steps=2**18)
-        distance = np.linalg.norm(run.overlaps.V[:, 0] - [1.0, 0.0], axis=1)
+        distance = np.linalg.norm(run.unpacked.V[:, 0] - [1.0, 0.0], axis=1)
         if distance[-1] < 1e-6 * distance[0]:  # only the slowest mode is left by then
             late = (distance < 1e-4 * distance[0]) & (distance > 1e-6 * distance[0])
             return float(-1 / np.polyfit(run.times[late], np.log(distance[late]), 1)[0])

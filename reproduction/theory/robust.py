@@ -62,7 +62,7 @@ def case(
     """
     first = tests + repeat * apart
     problems = [continual(similarity, first + i, steps) for i in range(members)]
-    plan = replan.solve(replan.Ensemble(problems))
+    plan = replan.solve(replan.Problem.ensemble(problems))
     unseen = [loss(continual(similarity, seed, steps), plan.protocol) for seed in range(tests)]
     regret = plan.loss - float(np.mean([_own_optimum(problem) for problem in problems]))
     row = {"seen": regret, "residual": plan.certificate.pmp_residual / plan.loss}

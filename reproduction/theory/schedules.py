@@ -41,7 +41,8 @@ def contenders(
     name; the first means not to use the knob, and it is where a step begins.
     """
     problem = replan.Problem.from_dict(content)
-    off, values = next(iter(fixed.values())), problem.control.ranges[knob]
+    off, limits = next(iter(fixed.values())), content["control"][knob]
+    values = (limits["min"], limits["max"])
     plan = replan.solve(problem)
     search = partial(_searched, problem, knob)
     protocols = {
@@ -82,7 +83,7 @@ def _with_free_rate(
     def steady(value: float) -> replan.Plan:
         training, control = content["training"] | {knob: value}, {"tasks": False, "lr": lr}
         problem = replan.Problem.from_dict(content | {"training": training, "control": control})
-        return replan.solve(problem, start=strategies.interleaved(problem), starts=0)
+        return replan.solve(problem, replan.Relax(0), initial=strategies.interleaved(problem))
 
     plans = {name: steady(value) for name, value in fixed.items()}
     limits = content["control"][knob]
@@ -91,7 +92,8 @@ def _with_free_rate(
     )
     best = min([steady(value), *plans.values()], key=lambda plan: plan.loss)
     both = replan.Problem.from_dict(content | {"control": content["control"] | {"lr": lr}})
-    joint = [replan.solve(both, start=start, starts=0) for start in (best.protocol, optimum)]
+    starts = (best.protocol, optimum)
+    joint = [replan.solve(both, replan.Relax(0), initial=start) for start in starts]
     return plans | {CONSTANT: best, OPTIMAL: min(joint, key=lambda plan: plan.loss)}
 
 

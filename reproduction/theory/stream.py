@@ -5,7 +5,6 @@ with few switches may mix tasks within a step, so that none gains or loses by th
 alone.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def fixed_share(problem: replan.Problem, share: float) -> replan.Protocol:
     old = np.arange(tasks) <= intervals[:, None]
     shares = np.where(old, share / (intervals[:, None] + 1), 0.0)
     shares[np.arange(problem.steps), intervals + 1] = 1 - share
-    return replan.Protocol(shares, problem.duration, knobs=problem.settings)
+    return replan.Protocol(shares, problem.duration, **problem.settings)
 
 
 def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> dict[str, Any]:
@@ -94,12 +93,12 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
         lambda share: parts.loss(problem, fixed_share(problem, share), rtol=1e-4), 0.0, 1.0, 11
     )
     fixed = fixed_share(problem, share)
-    plan = replan.solve(problem, replan.Relax(starts=1, tolerance=_TOLERANCE), start=fixed)
+    plan = replan.solve(problem, replan.Relax(starts=1, tolerance=_TOLERANCE), initial=fixed)
     protocols = {PLAN: plan.relaxed}
     if tasks == most:
-        limited = replace(problem, limits=replan.Limits(max_switches=switches * (most - 1)))
+        limited = problem.changed(limits=replan.Limits(max_switches=switches * (most - 1)))
         flips = replan.Flips(starts=0, tolerance=0.1 * _TOLERANCE, failures=100)
-        protocols[FEW] = replan.solve(limited, flips, start=plan.relaxed).protocol
+        protocols[FEW] = replan.solve(limited, flips, initial=plan.relaxed).protocol
     protocols |= {
         FOCUS: strategies.focus_then_replay(problem),
         FIXED: fixed,

@@ -27,7 +27,7 @@ from replan import (
 )
 from replan.control.grids import on_grid
 from replan.problem.discrete import allows, cheapest, nearest
-from replan.problem.step_limits import replay_on
+from replan.problem.step_limits import limits_in_steps, replay_on
 
 # The discrete programme
 
@@ -69,7 +69,7 @@ def test_cheapest_is_the_cheapest_of_all(seed):
         and little_replay(limits.max_replay, first, s)
     ]
     try:
-        on_steps = limits.on_grid(available, float(steps), first)
+        on_steps = limits_in_steps(limits, available, float(steps), first)
     except ValueError as error:
         assert not allowed or np.all((first == 0) | (first == steps)), error
         return
@@ -86,7 +86,9 @@ def test_cheapest_is_the_cheapest_of_all(seed):
 
 
 def test_a_task_that_has_departed_does_not_catch_up():
-    limits = Limits().on_grid(np.array([[True, True]] * 3 + [[False, True]] * 3), 6.0)
+    limits = limits_in_steps(
+        Limits(), np.array([[True, True]] * 3 + [[False, True]] * 3), 6.0, np.zeros(2, np.int64)
+    )
     rounded = nearest(np.array([[0.5, 0.5]] * 3 + [[0.0, 1.0]] * 3), limits)
     assert rounded.tolist() == [0, 1, 0, 1, 1, 1]
     shares = np.array([[0.3, 0.7]] * 3 + [[0.0, 1.0]] * 3)

@@ -12,7 +12,7 @@ from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
 from replan.core.projection import Domain, project
 from replan.problem.risk import Risk
-from replan.problem.step_limits import replay_on
+from replan.problem.step_limits import limits_in_steps, replay_on
 from replan.strategies import interleaved
 
 RATES = Control(lr=(0.2, 3.0))
@@ -251,7 +251,9 @@ def domain(steps, tasks, first=None, shares=(0.0, 1.0), cap=None, last=None):
     low, high = (np.broadcast_to(share, tasks).astype(float) for share in shares)
     replay = ()
     if cap is not None:
-        replay = replay_on(Limits(max_replay=cap).on_grid(there, float(steps), first), steps)
+        replay = replay_on(
+            limits_in_steps(Limits(max_replay=cap), there, float(steps), first), steps
+        )
     none = np.zeros(0)
     everywhere = np.ones((0, tasks), bool)
     available = everywhere if there.all() else there

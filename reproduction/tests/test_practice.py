@@ -1,0 +1,145 @@
+"""The search for the best settings, what is measured, rules of focus, and each comparison."""
+
+import importlib
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from reproduction.practice import focus_end, tuned_replay
+from reproduction.practice.tuned_replay import Choice, tune
+from reproduction.tests.made_images import compute, folder  # noqa: F401
+
+# The search
+
+
+def searched(budget, share):
+    """Search for the minimum of a smooth function of the choices; it diverges at high rates."""
+    asked = []
+
+    def losses(choices, seeds):
+        asked.append((len(choices), len(seeds)))
+        return [
+            math.inf
+            if choice.lr > 1.0
+            else 1
+            + math.log(choice.lr / 0.8) ** 2
+            + (math.log(choice.share / 0.75) ** 2 if choice.share else 0.0)
+            + 0.1 * (choice.decay == "constant")
+            for choice in choices
+        ]
+
+    return *tune(Choice(0.1, "constant", share), losses, range(8), budget), asked
+
+
+@pytest.mark.parametrize("share, best", [(None, None), (0.25, 0.75)])
+def test_the_search_finds_the_best_choice_around(share, best):
+    choice, tried, asked = searched(100, share)
+    assert choice == Choice(0.8, "cosine", best)
+    assert max(tried, key=tried.get).lr == 1.6
+    assert {seeds for _, seeds in asked[:-1]} == {3}
+    assert asked[-1] == (4, 8)  # the finalists, with all seeds
+    assert len(searched(9, share)[1]) == 9  # never more than the budget
+
+
+# What is measured
+
+
+def test_the_summary_of_a_run():
+    split = pytest.importorskip("torch") and importlib.import_module("reproduction.practice.split")
+    looks = [
+        {"loss": [0.2], "accuracy": [1.0], "trained": [100, 0, 0]},
+        {"loss": [0.4, 0.2], "accuracy": [0.8, 1.0], "trained": [125, 75, 0]},
+        {"loss": [0.3, 0.3, 0.6], "accuracy": [0.7, 0.9, 0.5], "trained": [150, 100, 50]},
+    ]
+    decisions = [
+        SimpleNamespace(what=what, step=step, reason=reason)
+        for what, step, reason in (
+            ("focus", 0, ""), ("focus", 100, ""), ("replay", 140, "halved"), ("focus", 200, ""),
+        )
+    ]  # fmt: skip
+    found = split.summary(looks, SimpleNamespace(decisions=decisions), 100)
+    expected = {
+        "loss": 0.4, "way": (0.3 + 0.4) / 2, "accuracy": 0.7, "forgetting": (0.3 + 0.1) / 2,
+        "replayed": (50 + 25) / 300, "focus": (0.4 + 1.0) / 2, "never": 0.5, "bound": 0.0,
+    }  # fmt: skip
+    assert found == pytest.approx(expected)
+    looks[-1]["loss"][0] = math.nan
+    assert split.summary(looks, None, 100) == {"loss": None}
+
+
+def ends(rule, course):
+    """Return after how many measurements a rule ends the focus on task 1."""
+    past, starts = [{0: 1.0}], {0: 2.0, 1: course[0]}
+    for number, new in enumerate(course):
+        losses = {0: 0.4, 1: new}
+        told = focus_end.told(rule, losses, starts, past)
+        past.append(losses)
+        if told[1] <= told[0]:
+            return number
+    return None
+
+
+def test_rules_that_end_the_focus():
+    course = [2.0, 1.4, 0.9, 0.45, 0.39, 0.5, 0.6]
+    assert ends("met", course) == 4
+    assert ends("three quarters of its start, at most half", course) == 1
+    assert ends("a quarter of its start, at most half", course) == 3
+    assert ends("met, each by its start, at most half", course) == 4  # 0.195 of 2, 0.4 of 2
+    assert ends("plateau", course) == 6
+
+
+# Comparisons
+
+
+def test_late_replay():
+    _, tables = compute(
+        "practice.late_replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
+        first=60, test_samples=20, hidden=3, cifar=["0 5 2 7"], max_lr=0.5,
+    )  # fmt: skip
+    table = tables["gains"]
+    assert len(table) == 2 * 6
+    assert set(table["data"]) == {"fashion-mnist", "cifar10"}
+    late = table[table["contender"] == "late replay"]
+    np.testing.assert_allclose(late["alone"], 0.5)
+    np.testing.assert_allclose(late["share_1"], 0.25, atol=0.03)
+    assert (table[table["contender"] == "fixed share"]["% below"] == 0).all()
+
+
+def test_held_out_gap():
+    pytest.importorskip("jax")
+    _, tables = compute(
+        "practice.held_out_gap",
+        counts=[2],
+        unseen=3,
+        first=60,
+        samples=20,
+        gradients=2,
+        test_samples=20,
+    )
+    row = tables["plans"].iloc[0]
+    assert row["plan, planned on"] <= row["constant, planned on"] + 1e-9
+    assert row["gradients"] <= 2
+
+
+def test_tuned_replay(monkeypatch):
+    pytest.importorskip("torch")
+    small = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "probe": 6, "hidden": 8}
+    monkeypatch.setitem(tuned_replay.SIZES, "few", small)
+    _, tables = compute("practice.tuned_replay", budget=2, tuning_seeds=1)
+    tuned = tables["tuned"].set_index("strategy")
+    assert list(tuned.index) == tuned_replay.strategies("few", "task")
+    assert len(tables["tried"]) == 2 * 4
+    assert tuned.loc["fixed-replay", "loss − fixed-replay"] == 0
+    assert np.isfinite(tuned["loss"]).all()
+
+
+def test_a_fixed_share_is_what_is_trained_on():
+    pytest.importorskip("torch")
+    split = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "hidden": 8}
+    case = {"split": split, "choice": [0.1, "cosine", 0.5], "seed": 1, "tested": "test"}
+    found = tuned_replay.pytorch_case("fixed-replay", **case)
+    assert found["replayed"] == pytest.approx(1 / 3)  # half of two of three turns
+    assert found["accuracy"] > 0.75  # chance is 0.5
+    assert tuned_replay.pytorch_case("fixed-replay", **case) == found
