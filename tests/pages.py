@@ -1,8 +1,8 @@
 """Runs a page of the documentation from top to bottom, as a reader would.
 
-A block whose first line is `# name.py` or `# name.toml` is a file; other Python blocks run in order,
-and the `text` block below one is what it prints. Lines of `sh` blocks that begin with `replan` run in
-the same folder. `python tests/pages.py docs/x.md …` writes what is printed into the pages.
+A block whose first line is `# name.py` or `# name.toml` is a file; other Python blocks run in
+order, and the `text` block below one is what it prints. Lines of `sh` blocks that begin with
+`replan` run in the same folder. `python tests/pages.py docs/x.md …` writes outputs into the pages.
 """
 
 import contextlib
