@@ -51,9 +51,8 @@ docs: .venv-docs/installed
 	.venv-docs/bin/python docs/build.py
 
 # Runs the notebooks in place, for outputs that are up to date.
-notebooks: .venv/installed-dev .venv-torch/installed
+notebooks: .venv/installed-dev
 	$(BIN)/python docs/run_notebooks.py paper own-model
-	.venv-torch/bin/python docs/run_notebooks.py pytorch
 
 # The paper's figures and claims, with ours: half an hour on two cores, and the data sets of images.
 figures: .venv/installed-reproduction

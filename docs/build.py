@@ -3,7 +3,8 @@
 docs/ and a few pages from elsewhere are gathered in build/docs, where every link leads to another
 page or to a copy of the file. Zensical (mkdocs.yml) makes build/site of that. Formulas become
 MathML, which browsers show without any script. In the end all links, anchors and resources of the
-site are checked.
+site are checked. Pages open from the folder; search needs a server, such as
+`python3 -m http.server --directory build/site`.
 """
 
 import os
@@ -44,7 +45,11 @@ _ITALIC = [0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]
 def stage() -> None:
     """Gather all pages in build/docs."""
     shutil.rmtree(STAGE, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", STAGE, ignore=shutil.ignore_patterns("*.py", "*.ipynb", "__*"))
+    shutil.copytree(
+        ROOT / "docs",
+        STAGE,
+        ignore=shutil.ignore_patterns("*.py", "*.ipynb", "*.txt", "*.toml", "__*"),
+    )
     for source in sorted((ROOT / "docs").rglob("*.md")):
         write_page(source, source.read_text(encoding="utf-8"))
     for source in sorted((ROOT / "docs").rglob("*.ipynb")):
@@ -83,9 +88,11 @@ def relink(link: re.Match[str], source: Path, page: Path) -> str:
     if not found.is_file():
         sys.exit(f"{source.relative_to(ROOT)}: no such file: {target}")
     there = place(found)
-    if there.parts[0] == "files":
+    if there.parts[0] == "files" and not (STAGE / there).exists():
         (STAGE / there).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(found, STAGE / there)
+        if found.suffix == ".md":  # its links lead on
+            write_page(found, found.read_text(encoding="utf-8"))
     return f"{link[1]}{os.path.relpath(there, page.parent)}{hash_}{anchor}{link[3]}"
 
 

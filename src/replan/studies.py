@@ -43,7 +43,7 @@ def study(
 
     **Main arguments**
 
-    - `study`: the path of a study file (docs/studies.md), or its content as a dict.
+    - `study`: the path of a study file (docs/files.md), or its content as a dict.
     - `out`: a folder for table.csv, study.json and picture.png, created if missing. Finished cases
       are kept in `out`/cache: a study that was stopped or extended computes only what is missing.
 

@@ -135,7 +135,7 @@ class Levers:
         return report.levers_html(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types; see docs/levers.md."""
+        """Return everything as JSON types; see docs/planning.md."""
         return {
             "levers": {name: float(x.mean()) for name, x in self.losses.items()},
             "without": {name: float(x.mean()) for name, x in self.without.items()},

@@ -14,7 +14,7 @@ try:
 except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not fit torch
     raise ImportError(
         "replan.replay.avalanche needs Avalanche 0.6: pip install 'replan[avalanche]', with a "
-        f"torchvision that fits your PyTorch, see docs/practice.md ({error})"
+        f"torchvision that fits your PyTorch, see docs/training-loops.md ({error})"
     ) from error
 
 from torch.utils.data import ConcatDataset, DataLoader

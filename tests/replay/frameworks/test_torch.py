@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
+from pages import run_page
 from replan import Protocol
 from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol
 from replan.replay.torch import ReplayBatchSampler
@@ -555,12 +556,11 @@ def test_the_example_runs():
     check_example("practice_torch")
 
 
-def test_the_start_for_practitioners_runs(capsys):
-    page = Path(__file__).parents[3] / "docs" / "start-practitioner.md"
-    names = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)), names)
-    first, second, _ = capsys.readouterr().out.splitlines()
-    before, after = ([float(x) for x in re.findall(r"[\d.]+", line)] for line in (first, second))
-    assert before[0] < 0.2 < 0.5 < before[1]  # task 0 alone is known
-    assert max(after) < 0.25  # both are
-    assert names["sampler"].samples.tolist() == [420, 1680]
+def test_the_page_on_training_loops_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[3] / "docs" / "training-loops.md"
+    [(_, first), (_, second)] = run_page(page, tmp_path)
+    losses = [float(x) for x in re.findall(r"\d\.\d+", first)]
+    assert max(losses) < 0.25  # both tasks are known
+    assert "840 3360" in first
+    assert second == "replay\n"
