@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
     from replan.control.relax import Relax
-    from replan.control.search import Search
-    from replan.control.solver import Solver
+    from replan.control.search import Search, Solver
 
 __all__ = [
     "Certificate",
@@ -38,7 +37,7 @@ _LAZY = {
     "Levers": "_levers",
     "Relax": "relax",
     "Search": "search",
-    "Solver": "solver",
+    "Solver": "search",
     "levers": "_levers",
     "solve": "_solve",
 }

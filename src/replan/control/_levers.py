@@ -158,9 +158,7 @@ class Levers:
 
     def save(self, path: files.FilePath) -> None:
         """Write everything as a .json file, or `to_frame` as a .csv file."""
-        if files.suffix(path, [".json", ".csv"]) == ".json":
-            return files.write_json(path, self.to_dict())
-        return files.write_frame(path, self.to_frame())
+        files.save(path, self.to_dict, self.to_frame)
 
     def plot(
         self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None

@@ -12,9 +12,8 @@ from replan.check import Floats, Ints
 from replan.control.discretised import Controls, DiscretisedObjective, Gradient
 from replan.control.exhaustive import check_only_tasks
 from replan.control.plan import Status
-from replan.control.search import Search
+from replan.control.search import Descent, Search, Solver
 from replan.control.smoothing import Smoothing
-from replan.control.solver import Descent, Solver
 from replan.problem.discrete import allows, cheapest
 from replan.problem.risk import ONE, Risk
 

@@ -12,8 +12,7 @@ from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective, Gradient
 from replan.control.grids import on_grid
 from replan.control.plan import Status
-from replan.control.search import Search
-from replan.control.solver import Descent, Solver
+from replan.control.search import Descent, Search, Solver
 from replan.errors import ArgumentError
 
 _DIGITS = 6  # to which controls are compared: those that agree have settled, or come back

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from threading import Event
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from replan.control.discretised import Controls, DiscretisedObjective, LimitError
-from replan.control.solver import Descent
+from replan.control.search import Descent, Search
 from replan.core.interrupt import interrupted
 from replan.core.threads import free_cores
-
-if TYPE_CHECKING:
-    from replan.control.search import Search
 
 _REPORT_EVERY = 0.1  # seconds
 
