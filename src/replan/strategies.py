@@ -27,9 +27,9 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints, Task
-from replan.curves import Trajectory, evaluate
+from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
-from replan.problem import Control, Limits, Problem
+from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.schema import task_from_one
@@ -544,51 +544,25 @@ def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[floa
     from scipy.optimize import brentq  # would double the time it takes to import replan
 
     lengths: list[float] = []
-    start = problem.start
+    rounding = 1e-9 * problem.duration
     for task, (begin, end) in zip(new, pairwise(_arrivals(problem)), strict=True):
-
-        def trained(length: float, start: Any = start, span: Any = (begin, end)) -> Trajectory:
-            protocol = _focused(problem, new, [*lengths, length], revision)
-            return _evaluate_part(problem, protocol, start, *span)
-
-        alone = trained(end - begin)
+        alone = evaluate(problem, _focused(problem, new, [*lengths, end - begin], revision))
         others = problem.step_limits.available[np.searchsorted(problem.edges, begin)].copy()
         others[task] = False
 
         def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:
             return losses[..., task] - losses[..., others].max(axis=-1, initial=-np.inf)
 
-        met = np.flatnonzero(gap(alone.losses) <= 0)
-        length = end - begin
-        if met.size and met[0] == 0:
-            length = 0.0
-        elif met.size:
-            length = brentq(
+        within = (alone.times >= begin - rounding) & (alone.times <= end + rounding)
+        times, met = alone.times[within], np.flatnonzero(gap(alone.losses[within]) <= 0)
+        meeting = end
+        if met.size:
+            meeting = begin if met[0] == 0 else brentq(
                 lambda time, alone=alone, gap=gap: gap(alone.losses_at([time]))[0],
-                *alone.times[met[0] - 1 : met[0] + 1], xtol=1e-10,
+                *times[met[0] - 1 : met[0] + 1], xtol=1e-10,
             )  # fmt: skip
-        if end < problem.duration:
-            after = alone if length == end - begin else trained(length)
-            start = problem.model.unpack(after.states[-1])
-        lengths.append(float(length))
+        lengths.append(float(meeting - begin))
     return lengths
-
-
-def _evaluate_part(
-    problem: Problem, protocol: Protocol, start: Any, begin: float, end: float
-) -> Trajectory:
-    """Return the learning curves of a protocol between two edges, from the state there."""
-    if (begin, end) == (0.0, problem.duration):
-        return evaluate(problem, protocol)
-    whole = protocol.split(problem.edges)
-    first, last = (int(np.argmin(np.abs(whole.edges - time))) for time in (begin, end))
-    edges = whole.edges[first : last + 1] - whole.edges[first]
-    steps = round(problem.steps * (end - begin) / problem.duration)
-    part = problem.changed(
-        start=start, duration=edges[-1], steps=steps,
-        control=Control(), limits=Limits(), arrivals=None, departures=None,
-    )  # fmt: skip
-    return evaluate(part, whole.select(np.arange(first, last), edges))
 
 
 def _task(problem: Problem, name: str, task: int) -> int:

@@ -1,4 +1,10 @@
-"""solve(problem) → Plan, and the solvers that it can be given."""
+"""solve(problem) → Plan, and the solvers that it can be given.
+
+All examples of this package use the same problem:
+
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+"""
 
 from typing import TYPE_CHECKING, Any
 

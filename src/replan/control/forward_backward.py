@@ -28,8 +28,6 @@ class ForwardBackward(Solver):
     It begins from the first protocol given to `solve`, or from equal shares.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> replan.solve(problem, replan.ForwardBackward(damping=1.0)).status  # as printed
         'cycled'
     """

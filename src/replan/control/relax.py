@@ -54,8 +54,6 @@ class Relax(Solver):
       can change: how far a typical start lies above the best plan.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> plan = replan.solve(problem, replan.Relax(starts=0, tolerance=1e-3))
         >>> plan.status
         'converged'

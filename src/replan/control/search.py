@@ -36,8 +36,6 @@ class Solver(ABC):
     this solver knows better than the general advice.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> class Best(replan.control.Solver):  # the best of all strategies, one task per step
         ...     method = "best"
         ...     def run(self, search):
@@ -100,8 +98,6 @@ class Search:
     from the starts, for the spread. scope: "global" if a solver has tried every protocol.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> class Reversed(replan.control.Solver):  # the best strategy, or its tasks backwards
         ...     method = "reversed"
         ...     def run(self, search):
