@@ -154,10 +154,9 @@ def simulate(
     dimension: int = 20_000,
     runs: int = 8,
     seed: int = 0,
-    order: str | Sequence[int] = "spread",
+    order: str = "spread",
     engine: str | None = None,
     times: ArrayLike | None = None,
-    weights: tuple[ArrayLike, ArrayLike] | None = None,
     after: Simulation | None = None,
     progress: Watch = False,
 ) -> Simulation:
@@ -171,15 +170,13 @@ def simulate(
 
     **Other arguments**
 
-    - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
-      from the shares), or the tasks themselves, from 0, one per sample.
+    - `order`: of the tasks: "spread" (as evenly as the shares allow) or "random" (each sample's
+      drawn from the shares).
     - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
       "full" (plain SGD on N-dimensional weights, the only one with batches and momentum); by
       default the first one that fits the model.
     - `times`: when to record the runs, by default at 101 times, and where tasks arrive or
       depart. The result's `times` are these, sorted and rounded to whole samples, and the end.
-    - `weights`: for the engine "full": initial weights (K, N) and teachers (P, N), with the
-      overlaps of `problem.start`.
     - `after`: an earlier simulation to continue, instead of starting from `problem.start`.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
@@ -219,13 +216,11 @@ def simulate(
     if times is None:
         times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), availability.changes)
     recorded = _recorded(times, protocol.duration, dimension, samples)
-    tasks = _tasks(order, samples, dimension, problem)
+    check.one_of("order", order, ORDERS)
     phase = 0
     if after is None:
-        starts = [model.begin_chain(engine, problem.state, dimension, weights)] * runs
+        starts = [model.begin_chain(engine, problem.state, dimension)] * runs
     else:
-        if weights is not None:
-            raise ArgumentError("weights", "None where `after` is given", "some")
         _check_continuable(after, problem, {"engine": engine, "dimension": dimension, "runs": runs})
         problem = problem.changed(start=problem.model.unpack(after.theory.states[-1]))
         starts, phase = after.ends, after.settings["phase"] + 1
@@ -238,7 +233,7 @@ def simulate(
     def run(start: Chain, stream: np.random.SeedSequence) -> _Result:
         noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
         chain = start.resume(noise)
-        sampler = Samples(protocol, dimension, tasks, choice, available)
+        sampler = Samples(protocol, dimension, order, choice, available)
         states, done = np.full((len(recorded), problem.state.size), np.nan), 0
         for i, look in enumerate(recorded.tolist()):
             while done < look:
@@ -267,7 +262,7 @@ def simulate(
             "dimension": dimension,
             "runs": runs,
             "seed": seed,
-            "order": order if isinstance(order, str) else "given",
+            "order": order,
             "engine": engine,
             "phase": phase,
         },
@@ -327,19 +322,3 @@ def _recorded(times: ArrayLike, duration: float, dimension: int, samples: int) -
         raise ArgumentError("times", f"times from 0 to {duration:g}", check.show(wanted.tolist()))
     counts = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
     return np.unique(np.append(counts, samples))
-
-
-def _tasks(
-    order: str | Sequence[int], samples: int, dimension: int, problem: Problem
-) -> str | Ints:
-    """Return the order, checked: its name, or the tasks sample by sample."""
-    if isinstance(order, str):
-        return check.one_of("order", order, ORDERS)
-    model, availability = problem.model, problem.availability
-    tasks = check.task_list("order", order, model.tasks)
-    if tasks.size != samples:
-        raise ArgumentError("order", f"{samples} tasks, one per sample", f"{tasks.size}")
-    if not availability.always:
-        edges = np.arange(samples + 1) / dimension
-        availability.check("order", np.eye(model.tasks)[tasks], edges, model.task_names)
-    return tasks
