@@ -17,7 +17,7 @@ STEPS = 200_000
 
 def chain(engine: str, N: int) -> Chain:
     model = replan.TeacherStudent.similar(0.3)
-    begin = model.begin_chain(engine, model.pack(model.fresh(0)), N, None)
+    begin = model.begin_chain(engine, model.pack(model.fresh(0)), N)
     return begin.resume(np.random.default_rng(0))
 
 

@@ -68,13 +68,27 @@ def _after_assignment(tree, name):
 
 
 def run_example(name):
-    """Run the example of a public name as a reader would; return how many lines it has."""
+    """Run the example of a public name after that of its module; return how many lines it has."""
     names = {"np": np, "replan": replan, "__name__": "__main__"}
-    test = doctest.DocTestParser().get_doctest(docstring(name), names, name, None, 0)
+    texts = [_set_up(name), docstring(name)]
+    tests = [doctest.DocTestParser().get_doctest(text, names, name, None, 0) for text in texts]
     printed = []
-    doctest.DocTestRunner(verbose=False).run(test, out=printed.append)
+    for test in tests:
+        test.globs = names
+        doctest.DocTestRunner(verbose=False).run(test, out=printed.append, clear_globs=False)
     assert not printed, "".join(printed)
-    return len(test.examples)
+    return len(tests[-1].examples)
+
+
+def _set_up(name):
+    """Return the docstring, with examples, of the module that a name is from, or of its package."""
+    home = getattr(find(name), "__module__", None) or name.rpartition(".")[0]
+    while home.startswith("replan"):
+        text = import_module(home).__doc__ or ""
+        if ">>>" in text:
+            return text
+        home = home.rpartition(".")[0]
+    return ""
 
 
 def assert_alike(printed, shown):

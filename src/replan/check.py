@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 # The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
-Task = Annotated[int, "from 0"]
+Task = Annotated[int, "Task, from 0"]
 """A task, counted from 0 in Python and from 1 on the command line and in files.
 
 Examples:

@@ -28,16 +28,16 @@ def sample_count(protocol: Protocol, dimension: int) -> int:
 class Samples:
     """The samples of a protocol in `dimension` input dimensions, taken in order, a few at a time.
 
-    order: "spread" (as evenly as the shares allow), "random" (drawn from the shares with `rng`), or
-    the tasks themselves, from 0, one per sample. available: (steps, T) whether a lagging task in
-    "spread" can catch up in a step of the protocol; by default it always can.
+    order: "spread" (as evenly as the shares allow) or "random" (drawn from the shares with `rng`).
+    available: (steps, T) whether a lagging task in "spread" can catch up in a step of the protocol;
+    by default it always can.
     """
 
     def __init__(
         self,
         protocol: Protocol,
         dimension: int,
-        order: str | Ints,
+        order: str,
         rng: np.random.Generator,
         available: Bools | None = None,
     ) -> None:
@@ -51,8 +51,6 @@ class Samples:
         which = np.arange(self.taken, self.taken + count)
         self.taken += count
         steps = self.protocol.step_at((which + 0.5) / self.dimension)
-        if not isinstance(self.order, str):
-            return self.order[which], steps
         shares = self.protocol.shares[steps]
         if self.order == "random":
             above = self.rng.random(count)[:, None] >= np.cumsum(shares, axis=1)[:, :-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check, files, report
-from replan.check import Bools, Floats, Ints
+from replan.check import Floats, Ints
 from replan.curves import Curves, Trajectory, Transfer, evaluate, transfer
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.capabilities import Chain, require_simulable
@@ -47,8 +47,6 @@ class Simulation:
         >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> mixed = replan.strategies.interleaved(problem)
         >>> sgd = replan.simulate(problem, mixed, dimension=500, runs=4)
-        >>> sgd.losses.shape == (4, len(sgd.times), 2)
-        True
         >>> bool(abs(sgd.deviation[:, -1]).max() < 0.05)  # from the theory, at the end
         True
     """
@@ -156,10 +154,9 @@ def simulate(
     dimension: int = 20_000,
     runs: int = 8,
     seed: int = 0,
-    order: str | Sequence[int] = "spread",
+    order: str = "spread",
     engine: str | None = None,
     times: ArrayLike | None = None,
-    weights: tuple[ArrayLike, ArrayLike] | None = None,
     after: Simulation | None = None,
     progress: Watch = False,
 ) -> Simulation:
@@ -173,15 +170,13 @@ def simulate(
 
     **Other arguments**
 
-    - `order`: the task of every sample: "spread" (as evenly as the shares allow), "random" (drawn
-      from the shares), or the tasks themselves, from 0, one per sample.
+    - `order`: of the tasks: "spread" (as evenly as the shares allow) or "random" (each sample's
+      drawn from the shares).
     - `engine`: for a `TeacherStudent`, "reduced" (the overlaps as a Markov chain, exact in law) or
       "full" (plain SGD on N-dimensional weights, the only one with batches and momentum); by
       default the first one that fits the model.
     - `times`: when to record the runs, by default at 101 times, and where tasks arrive or
       depart. The result's `times` are these, sorted and rounded to whole samples, and the end.
-    - `weights`: for the engine "full": initial weights (K, N) and teachers (P, N), with the
-      overlaps of `problem.start`.
     - `after`: an earlier simulation to continue, instead of starting from `problem.start`.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
@@ -221,32 +216,41 @@ def simulate(
     if times is None:
         times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), availability.changes)
     recorded = _recorded(times, protocol.duration, dimension, samples)
-    tasks = _tasks(order, samples, dimension, problem)
+    check.one_of("order", order, ORDERS)
     phase = 0
     if after is None:
-        starts = [model.begin_chain(engine, problem.state, dimension, weights)] * runs
+        starts = [model.begin_chain(engine, problem.state, dimension)] * runs
     else:
-        if weights is not None:
-            raise ArgumentError("weights", "None where `after` is given", "some")
         _check_continuable(after, problem, {"engine": engine, "dimension": dimension, "runs": runs})
         problem = problem.changed(start=problem.model.unpack(after.theory.states[-1]))
         starts, phase = after.ends, after.settings["phase"] + 1
     size = max(problem.state.size, model.chain_size(engine, dimension) // _FASTER)
-    streams = np.random.SeedSequence([seed, phase]).spawn(runs)
+    chunk = max(1, _AT_ONCE // size)
+    available = None if availability.always else availability.on(protocol.edges)
+    knob_rows, layout = problem.knob_rows(protocol), problem.model.layout
+    stop = threading.Event()
+
+    def run(start: Chain, stream: np.random.SeedSequence) -> _Result:
+        noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
+        chain = start.resume(noise)
+        sampler = Samples(protocol, dimension, order, choice, available)
+        states, done = np.full((len(recorded), problem.state.size), np.nan), 0
+        for i, look in enumerate(recorded.tolist()):
+            while done < look:
+                if stop.is_set():
+                    return _Result(states, None, "stopped")
+                drawn, steps = sampler.take(min(look - done, chunk))
+                count = chain.advance(drawn, layout.of_task(knob_rows[steps], drawn))
+                meter.advance(count)
+                done += count
+                if count < len(drawn):
+                    failure = f"diverged at sample {done + 1}: try a smaller `lr`"
+                    return _Result(states, None, failure)
+            states[i] = chain.state()
+        return _Result(states, chain, "")
+
     with Meter(progress, "samples", samples * runs) as meter:
-        training = _Training(
-            problem=problem,
-            protocol=protocol,
-            dimension=dimension,
-            order=tasks,
-            available=None if availability.always else availability.on(protocol.edges),
-            knob_rows=problem.knob_rows(protocol),
-            recorded=recorded,
-            chunk=max(1, _AT_ONCE // size),
-            meter=meter,
-            stop=threading.Event(),
-        )
-        results = training.run_all(starts, streams)
+        results = _run_all(run, starts, np.random.SeedSequence([seed, phase]).spawn(runs), stop)
     return Simulation(
         problem,
         protocol,
@@ -258,7 +262,7 @@ def simulate(
             "dimension": dimension,
             "runs": runs,
             "seed": seed,
-            "order": order if isinstance(order, str) else "given",
+            "order": order,
             "engine": engine,
             "phase": phase,
         },
@@ -271,66 +275,27 @@ class _Result(NamedTuple):
     failure: str
 
 
-@dataclass(frozen=True)
-class _Training:
-    """What all runs of a simulation share.
-
-    order: a word, or the task of every sample. available: (steps, T) which tasks are available.
-    knob_rows: (steps, C). recorded: (m,) after how many samples the state is recorded. chunk:
-    samples between two checks for Ctrl-C.
-    """
-
-    problem: Problem
-    protocol: Protocol
-    dimension: int
-    order: str | Ints
-    available: Bools | None
-    knob_rows: Floats
-    recorded: Ints
-    chunk: int
-    meter: Meter
-    stop: threading.Event
-
-    def run_all(self, starts: Sequence[Chain], streams: Sequence[Any]) -> list[_Result]:
-        """Run every chain in a thread; after Ctrl-C, return the finished runs if there are any."""
-        futures = []
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(starts))) as pool:
-            try:
-                futures = [
-                    pool.submit(self.run, chain, stream)
-                    for chain, stream in zip(starts, streams, strict=True)
-                ]
-                return [future.result() for future in futures]
-            except KeyboardInterrupt:
-                self.stop.set()
-                results = [future.result() for future in futures]
-                if len(results) < len(starts) or not any(result.end for result in results):
-                    raise
-                return results
-            except BaseException:
-                self.stop.set()
+def _run_all(
+    run: Callable[[Chain, np.random.SeedSequence], _Result],
+    starts: Sequence[Chain],
+    streams: Sequence[np.random.SeedSequence],
+    stop: threading.Event,
+) -> list[_Result]:
+    """Run every chain in a thread; after Ctrl-C, return the finished runs if there are any."""
+    futures = []
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(starts))) as pool:
+        try:
+            futures = [pool.submit(run, *pair) for pair in zip(starts, streams, strict=True)]
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            stop.set()
+            results = [future.result() for future in futures]
+            if len(results) < len(starts) or not any(result.end for result in results):
                 raise
-
-    def run(self, start: Chain, stream: np.random.SeedSequence) -> _Result:
-        """Run a chain through all samples; record its states (m, n)."""
-        noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
-        chain = start.resume(noise)
-        samples = Samples(self.protocol, self.dimension, self.order, choice, self.available)
-        layout = self.problem.model.layout
-        states, done = np.full((len(self.recorded), self.problem.state.size), np.nan), 0
-        for i, look in enumerate(self.recorded.tolist()):
-            while done < look:
-                if self.stop.is_set():
-                    return _Result(states, None, "stopped")
-                tasks, steps = samples.take(min(look - done, self.chunk))
-                count = chain.advance(tasks, layout.of_task(self.knob_rows[steps], tasks))
-                self.meter.advance(count)
-                done += count
-                if count < len(tasks):
-                    failure = f"diverged at sample {done + 1}: try a smaller `lr`"
-                    return _Result(states, None, failure)
-            states[i] = chain.state()
-        return _Result(states, chain, "")
+            return results
+        except BaseException:
+            stop.set()
+            raise
 
 
 def _check_continuable(after: Simulation, problem: Problem, settings: dict[str, Any]) -> None:
@@ -357,19 +322,3 @@ def _recorded(times: ArrayLike, duration: float, dimension: int, samples: int) -
         raise ArgumentError("times", f"times from 0 to {duration:g}", check.show(wanted.tolist()))
     counts = np.minimum(np.round(wanted * dimension).astype(np.int64), samples)
     return np.unique(np.append(counts, samples))
-
-
-def _tasks(
-    order: str | Sequence[int], samples: int, dimension: int, problem: Problem
-) -> str | Ints:
-    """Return the order, checked: its name, or the tasks sample by sample."""
-    if isinstance(order, str):
-        return check.one_of("order", order, ORDERS)
-    model, availability = problem.model, problem.availability
-    tasks = check.task_list("order", order, model.tasks)
-    if tasks.size != samples:
-        raise ArgumentError("order", f"{samples} tasks, one per sample", f"{tasks.size}")
-    if not availability.always:
-        edges = np.arange(samples + 1) / dimension
-        availability.check("order", np.eye(model.tasks)[tasks], edges, model.task_names)
-    return tasks

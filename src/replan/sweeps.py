@@ -1,8 +1,8 @@
 """sweep(function, cases): a parallel map that keeps what is finished and can always be stopped.
 
 Ctrl-C interrupts Python's main thread between any two instructions, even while it holds a lock.
-The calling thread therefore takes none: helper threads manage the workers and draw the bar, and
-the caller polls them. They share attributes that one side sets and the other reads.
+Where there are workers, the calling thread therefore takes none: another thread manages them and
+draws the bar, and the caller polls it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import secrets
 import signal
 import sys
 import tempfile
@@ -20,22 +19,21 @@ import time
 import traceback
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
-from importlib.metadata import version
+from contextlib import suppress
 from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnContext
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from replan import check, files
 from replan.errors import ArgumentError
+from replan.progress import Meter
 
-VERSION = version("replan")
-_POLL = 0.1  # seconds between two looks at what another thread does
+VERSION = files.__version__
+_POLL = 0.05  # seconds between two looks at what another thread does
 _LONGEST = 3000  # characters of a failure: `_finish` says why
 
 
@@ -97,62 +95,28 @@ def sweep(
         >>> replan.sweep(area, [{"width": 2, "height": 3}, {"width": 4, "height": 5}], workers=1)
         [{'area': 6}, {'area': 20}]
     """
-    workers = (os.cpu_count() or 1) if workers is None else workers
-    if type(workers) is not int or workers < 1:
-        raise ArgumentError("workers", "an integer of at least 1", repr(workers))
+    workers = check.integer(
+        "workers", os.cpu_count() or 1 if workers is None else workers, at_least=1
+    )
     name = _import_path(function)
     here = executor is None and workers == 1
-    if not callable(function) or (
-        not name and (cache is not None or (executor is None and not here))
-    ):
+    if not callable(function) or not (name or (cache is None and (here or executor))):
         expected = "in a file that can be imported, or use workers=1 without a cache"
         raise ArgumentError("function", expected, repr(function))
-    run = _Sweep(function, name, cases, cache, key)
-    work: Callable[[], None] = partial(run.use_processes, min(workers, len(run.todo)))
-    if executor is not None:
-        work = partial(run.use, *_unpack(executor))
-    threads: list[_Thread] = []
-    try:
-        if progress and run.todo:
-            threads.append(_Thread(run.show))
+    about = {"function": name, "replan": VERSION, "key": key}
+    entries = json.loads(_json("cases", [about | {"case": case} for case in cases]))
+    with Meter(progress, "cases", len(entries)) as meter:
+        run = _Sweep(function, entries, None if cache is None else Path(cache), meter)
         if here:
             run.compute_here()
+        elif executor is not None:
+            run.in_thread(run.use, *_unpack(executor))
         elif run.todo:
-            threads.append(_Thread(work))
-            threads[-1].wait()
-    finally:
-        run.stopped = True
-        for thread in threads:
-            thread.wait()
-    results = [run.results.get(i) for i in range(len(run.entries))]
+            run.in_thread(run.use_processes, min(workers, len(run.todo)))
+    results = [run.results.get(i) for i in range(len(entries))]
     if run.failures:
-        raise SweepError([entry["case"] for entry in run.entries], results, run.failures)
+        raise SweepError([entry["case"] for entry in entries], results, run.failures)
     return results
-
-
-class _Thread:
-    """A thread that can be started and waited for without taking a lock."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._over, self._wake = False, SimpleQueue[None]()
-        self._error: BaseException | None = None
-        start_new_thread(self._run, (work,))
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
-        self._over = True
-        self._wake.put(None)
-
-    def wait(self) -> None:
-        """Return when the work is over; raise its error."""
-        while not self._over:
-            with suppress(Empty):
-                self._wake.get(timeout=_POLL)
-        if self._error is not None:
-            raise self._error
 
 
 class _Sweep:
@@ -161,39 +125,78 @@ class _Sweep:
     entries: what each file says besides the result. paths: the files; none without a cache.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, cases: Any, cache: Any, key: Any):
-        self.function = function
-        about = {"function": name, "replan": VERSION, "key": key}
-        entries = [about | {"case": case} for case in cases]
-        self.entries: list[dict[str, Any]] = json.loads(_json("cases", entries))
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        entries: list[dict[str, Any]],
+        cache: Path | None,
+        meter: Meter,
+    ) -> None:
+        self.function, self.entries, self.meter = function, entries, meter
         self.results: dict[int, Any] = {}
         self.failures: dict[int, str] = {}
         self.stopped = False
         self.paths: list[Path] = []
         if cache is not None:
-            Path(cache).mkdir(parents=True, exist_ok=True)
-            texts = [json.dumps(entry, sort_keys=True) for entry in self.entries]
+            cache.mkdir(parents=True, exist_ok=True)
+            texts = [json.dumps(entry, sort_keys=True) for entry in entries]
             names = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
-            self.paths = [Path(cache) / f"{name}.json" for name in names]
+            self.paths = [cache / f"{name}.json" for name in names]
         for i, path in enumerate(self.paths):
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                self.results[i] = _read(path)  # else it is missing or broken
+                self.results[i] = files.read_json(path)["result"]  # else missing or broken
         self.todo = deque(i for i in range(len(entries)) if i not in self.results)
-
-    def show(self) -> None:
-        """Draw a progress bar, on a terminal or in a notebook, until the sweep is over."""
-        from tqdm.auto import tqdm
-
-        with tqdm(total=len(self.entries), desc="cases", leave=False, disable=None) as bar:
-            while not self.stopped:
-                bar.update(len(self.results) + len(self.failures) - bar.n)
-                time.sleep(_POLL)
+        meter.advance(len(self.results))
 
     def compute_here(self) -> None:
-        """Compute the cases in the calling thread."""
-        while self.todo:
-            i = self.todo.popleft()
-            self._take(i, *_attempt(self.function, self.entries[i]))
+        """Compute the cases in the calling thread.
+
+        A result after Ctrl-C is not one of the case: `solve` returns an unfinished plan.
+        """
+        interrupted = False
+
+        def interrupt(*_: object) -> None:
+            nonlocal interrupted
+            interrupted = True
+            raise KeyboardInterrupt
+
+        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if heeds := default and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            while self.todo:
+                i = self.todo.popleft()
+                result, failure = _attempt(self.function, self.entries[i])
+                if interrupted:
+                    raise KeyboardInterrupt
+                self._take(i, result, failure)
+        finally:
+            if heeds:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Run `work` in another thread; Ctrl-C stops it. The calling thread takes no lock."""
+        errors: list[BaseException | None] = []
+
+        def manage() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:
+                errors.append(error)
+            errors.append(None)
+
+        def wait() -> None:
+            while not errors:
+                time.sleep(_POLL)
+
+        start_new_thread(manage, ())
+        try:
+            wait()
+        finally:
+            self.stopped = True
+            wait()
+        if errors[0] is not None:
+            raise errors[0]
 
     def use(self, executor: Executor, client: Any) -> None:
         """Have the cases computed by an executor; its workers may not see our disk."""
@@ -213,18 +216,20 @@ class _Sweep:
         resource_tracker.ensure_running()
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        spawn = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory(prefix="replan-") as folder:
-            files = self.paths or [Path(folder) / f"{i}.json" for i in range(len(self.entries))]
+            paths = self.paths or [Path(folder) / f"{i}.json" for i in range(len(self.entries))]
 
             def submit(i: int) -> Future[Any]:
-                return pool.submit(_finish, self.function, self.entries[i], files[i])
+                return pool.submit(_finish, self.function, self.entries[i], paths[i])
 
             while self.todo and not self.stopped:
-                context, before = _Context(), len(self.results)
-                with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
-                    broken = self._drive(submit, workers + 1, files)
+                before = len(self.results)
+                with ProcessPoolExecutor(workers, spawn, initializer=_begin_worker) as pool:
+                    broken = self._drive(submit, workers + 1, paths)
                     if self.stopped:
-                        context.kill()
+                        for process in list((pool._processes or {}).values()):
+                            process.kill()
                 if len(self.results) == before:  # the next pool would break, too
                     self._fail(self.todo, broken)
                     break
@@ -233,12 +238,12 @@ class _Sweep:
         self,
         submit: Callable[[int], Future[Any]],
         window: int,
-        files: list[Path] | None = None,
+        paths: list[Path] | None = None,
         client: Any = None,
     ) -> str:
         """Compute cases until none is left or the executor breaks; return why it broke, or "".
 
-        window: how many cases may be under way, all of which fail when it breaks. files: where
+        window: how many cases may be under way, all of which fail when it breaks. paths: where
         workers write the results. client: of a Dask cluster.
         """
         done: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -265,7 +270,7 @@ class _Sweep:
             i = running.pop(future)
             try:
                 result, failure = future.result()
-                self._take(i, result, failure, files)
+                self._take(i, result, failure, paths)
             except BrokenExecutor as error:
                 broken = f"{_line(error)} Too little memory, or a script without its guard?"
                 self._fail([i], broken)
@@ -275,35 +280,20 @@ class _Sweep:
             future.cancel()
         return broken
 
-    def _take(self, i: int, result: Any, failure: str, files: list[Path] | None = None) -> None:
+    def _take(self, i: int, result: Any, failure: str, paths: list[Path] | None = None) -> None:
         if failure:
-            self._fail([i], failure)
-            return
-        if files is not None:
-            result = _read(files[i])
+            return self._fail([i], failure)
+        if paths is not None:
+            result = files.read_json(paths[i])["result"]
         elif self.paths:
-            _write(self.paths[i], self.entries[i], result)
+            files.write_json(self.paths[i], self.entries[i] | {"result": result})
         self.results[i] = result
+        return self.meter.advance()
 
     def _fail(self, cases: Iterable[int], why: str) -> None:
         if why:
             self.failures |= dict.fromkeys(cases, why)
-
-
-class _Context(SpawnContext):
-    """Starts processes and remembers them, so that they can be killed whatever they are doing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.processes: list[Any] = []
-
-    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        self.processes.append(super().Process(*args, **kwargs))
-        return self.processes[-1]
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
+            self.meter.advance(len(self.results) + len(self.failures) - self.meter.done)
 
 
 def _begin_worker() -> None:
@@ -326,7 +316,7 @@ def _finish(function: Callable[..., Any], entry: dict[str, Any], path: Path) -> 
     """
     result, failure = _attempt(function, entry)
     if not failure:
-        _write(path, entry, result)
+        files.write_json(path, entry | {"result": result})
     return None, failure
 
 
@@ -335,32 +325,10 @@ def _attempt(function: Callable[..., Any], entry: dict[str, Any]) -> tuple[Any, 
     if entry["replan"] != VERSION:
         return None, f"a worker has replan {VERSION} instead of {entry['replan']}"
     try:
-        with _heeding_ctrl_c():
-            return json.loads(_json("result", function(**entry["case"]))), ""
+        return json.loads(_json("result", function(**entry["case"]))), ""
     except Exception as error:
         line = _line(error)
         return None, f"{line}\n{traceback.format_exc()[len(line) - _LONGEST :]}"
-
-
-@contextmanager
-def _heeding_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end if Ctrl-C came: `solve` returns an unfinished plan."""
-    came = []
-
-    def note(*_: object) -> None:
-        came.append(True)
-        raise KeyboardInterrupt
-
-    heeded = threading.current_thread() is threading.main_thread()
-    if heeded := heeded and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        if heeded:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if came:
-            raise KeyboardInterrupt
 
 
 def _unpack(executor: Any) -> tuple[Any, Any]:
@@ -392,20 +360,6 @@ def _json(name: str, value: Any) -> str:
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         got = f"{value!r:.200} ({error})"
         raise ArgumentError(name, "JSON types and finite numbers", got) from None
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))["result"]
-
-
-def _write(path: Path, entry: dict[str, Any], result: Any) -> None:
-    """Write the file of a case in one go: a reader finds all of it or nothing."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_text(json.dumps(entry | {"result": result}), encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _line(error: BaseException) -> str:

@@ -77,7 +77,6 @@ def test_divergence_is_reported_and_the_rest_is_kept(run, tmp_path):
         ("one-task --set task=2", lambda p: strategies.one_task(p, task=1)),
         ("no-replay --set new-task=1", lambda p: strategies.no_replay(p, new_task=0)),
         ("sequential --set order=2,1", lambda p: strategies.sequential(p, order=[1, 0])),
-        ("alternating --set order=2", lambda p: strategies.one_task(p, task=1)),
         ("focus-then-replay --set focus=1", lambda p: strategies.focus_then_replay(p, focus=1)),
     ],
 )

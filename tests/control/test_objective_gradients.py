@@ -90,7 +90,7 @@ def test_gradients_against_finite_differences(name):
     objective, rng = DiscretisedObjective(problem, steps), np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(problem.model.tasks), steps)
     knobs = rng.uniform(0.5, 0.9, (steps, problem.model.layout.size))
-    space = RelaxedControls(problem, Controls(shares, knobs), free_tasks=True, free_knobs=True)
+    space = RelaxedControls(problem, Controls(shares, knobs), free_tasks=True)
     x = space.join(space.fixed)
     assert x.size == size
     np.testing.assert_allclose(space.join(space.split(x)), x, atol=1e-15)
@@ -211,7 +211,7 @@ def test_the_residual_is_the_best_gain_of_the_linear_model(name, steps):
     problem, rng = DOMAINS[name](), np.random.default_rng(0)
     tasks, size = problem.model.tasks, problem.model.layout.size
     fixed = Controls(rng.dirichlet(np.ones(tasks), steps), np.ones((steps, size)))
-    space = RelaxedControls(problem, fixed, free_tasks=True, free_knobs=True)
+    space = RelaxedControls(problem, fixed, free_tasks=True)
     x = np.asarray(project(space.join(fixed), space.domain))
     slopes = space.slopes(DiscretisedObjective(problem, steps).gradient(space.split(x)))
     residual = space.residual(x, slopes)
@@ -229,7 +229,7 @@ def test_the_residual_bounds_the_gain_of_the_largest_loss_itself(steps):
     relaxed = on_grid(problem, solve(problem).relaxed, steps)
     for shares in (rng.dirichlet(np.ones(3), steps), relaxed.shares):
         controls = Controls(shares, relaxed.knobs)
-        space = RelaxedControls(problem, controls, free_tasks=True, free_knobs=False)
+        space = RelaxedControls(problem, controls, free_tasks=True)
         x, gradient = space.join(controls), objective.gradient(controls)
         residual = space.residual(x, space.slopes(gradient)) + gradient.surrogate.slack
         final = problem.model.losses(gradient.states[-1])

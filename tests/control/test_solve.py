@@ -63,7 +63,7 @@ def test_every_random_start_alone_gets_there(name, seed):
     objective = DiscretisedObjective(problem, problem.steps, counts=Counts(max_gradients=200))
     rng = np.random.default_rng(seed)
     start = Controls(rng.dirichlet(np.ones(2), size=250), np.ones((250, 6)))
-    relaxed = RelaxedDescent(objective, start, free_tasks=True, free_knobs=False)
+    relaxed = RelaxedDescent(objective, start, free_tasks=True)
     for _ in range(60):
         if relaxed.value > best["relaxed"] * (1 + 1e-4):
             relaxed.step()

@@ -97,7 +97,7 @@ def test_sgd_follows_the_theory(kind):
     theory = integrate(model, x, schedule).states[-1]
     ends = []
     for _ in range(runs):
-        run = model.begin_chain("full", x, N, None).resume(rng)
+        run = model.begin_chain("full", x, N).resume(rng)
         assert run.advance(rng.integers(T, size=steps), np.tile(values, (steps, 1))) == steps
         ends.append(run.state())
     error = np.std(ends, axis=0) / np.sqrt(runs)
@@ -210,7 +210,6 @@ def test_files_describe_models_and_starts(kind):
         ("Q", lambda: Dropout([[1.0]], hidden=1).pack(([[-1.0]], [[0.0]]))),
         ("variance", lambda: Denoising(variance=-1)),
         ("start", lambda: Denoising().pack([1.0, 0.1, 0.0])),
-        ("weights", lambda: Denoising().begin_chain("full", np.ones(3), 9, (1, 2))),
     ],
 )
 def test_mistakes(name, make):

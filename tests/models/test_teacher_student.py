@@ -310,7 +310,7 @@ def test_a_unit_without_weights_stays_as_it_is_and_the_others_go_on():
     gradients = model.roll_out_vjp(states, np.ones_like(states), schedule)
     assert all(np.all(np.isfinite(part)) for part in gradients)
     for engine in ("reduced", "full"):
-        chain = model.begin_chain(engine, model.pack(dead), 50, None)
+        chain = model.begin_chain(engine, model.pack(dead), 50)
         run = chain.resume(np.random.default_rng(0))
         run.advance(np.zeros(50, np.int64), np.ones((50, 3)))
         assert np.all(model.unpack(run.state()).Q[1] == 0)

@@ -1,4 +1,10 @@
-"""solve(problem) → Plan, and the solvers that it can be given."""
+"""solve(problem) → Plan, and the solvers that it can be given.
+
+All examples of this package use the same problem:
+
+    >>> model = replan.TeacherStudent.similar(0.3)
+    >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +18,7 @@ if TYPE_CHECKING:
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
     from replan.control.relax import Relax
-    from replan.control.search import Search
-    from replan.control.solver import Solver
+    from replan.control.search import Search, Solver
 
 __all__ = [
     "Certificate",
@@ -38,7 +43,7 @@ _LAZY = {
     "Levers": "_levers",
     "Relax": "relax",
     "Search": "search",
-    "Solver": "solver",
+    "Solver": "search",
     "levers": "_levers",
     "solve": "_solve",
 }

@@ -6,21 +6,33 @@ import time
 from collections.abc import Sequence
 from typing import get_args
 
+import numpy as np
+
 from replan import check
-from replan.control.certificate import certified
-from replan.control.discretised import LimitError
+from replan.control.discretised import Controls, Gradient, LimitError
 from replan.control.exhaustive import Exhaustive
 from replan.control.flips import Flips
 from replan.control.forward_backward import ForwardBackward
-from replan.control.plan import Plan, Status
-from replan.control.relax import Relax
-from replan.control.search import Search
-from replan.control.solver import Solver, check_solvable
+from replan.control.grids import as_protocol
+from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
+from replan.control.relax import TOLERANCE, Relax
+from replan.control.relaxed_controls import RelaxedControls
+from replan.control.search import Search, Solver
 from replan.core.interrupt import interrupted
+from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
+from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
+
+_RELAXED_RTOL = 1e-7  # of the relaxed plan's curves, whose knobs change at every step
+_FALLBACK_RTOLS = (1e-5, 1e-3)  # where a learning rate is too large for a better accuracy
+_INACCURATE = 10.0  # times what may be left to gain: a larger discretisation error is reported
+# Smooth surrogates of an objective that is not smooth, each cooler than the one before.
+_COOLING = 0.5
+_SURROGATES = 30  # at most: the last is 1e-9 times as warm as the first
+_CLOSE = 1e-3  # of the residual: with less slack, a surrogate is as good as the objective
 
 METHODS: dict[str, type[Solver]] = {
     solver.method: solver for solver in (Relax, Flips, ForwardBackward, Exhaustive)
@@ -76,7 +88,6 @@ def solve(
     check.instance("solver", solver, Solver, "a solver such as Relax() or Exhaustive()")
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
     check.boolean("throw", throw)
-    check_solvable(problem)
     begin = time.perf_counter()
     with Meter(progress, "gradients") as meter:
         search = Search(problem, initial, max_gradients, meter)
@@ -91,7 +102,97 @@ def solve(
             if not search.has_plan:
                 raise KeyboardInterrupt from None
             status = "stopped"
-    plan = certified(search, solver, status, time.perf_counter() - begin)
+    plan = _certified(search, solver, status, time.perf_counter() - begin)
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan
+
+
+# The certificate
+
+
+def _certified(search: Search, solver: Solver, status: Status, seconds: float) -> Plan:
+    """Return the best plan of a search, evaluated on a fine integrator."""
+    problem, best = search.problem, search.best.controls
+    statistics = {
+        "method": solver.method,
+        "seed": getattr(solver, "seed", 0),
+        "seconds": seconds,
+        "starts": len(search.values),
+        "gradients": search.counts.gradients,
+        "roll_outs": search.counts.roll_outs,
+    }
+    search.counts.max_gradients = np.inf
+    gradient, residual = _tightest(search, best)
+    protocol = as_protocol(problem, best, one_task=True)
+    trajectory = _evaluated(problem, protocol, RTOL)
+    relaxed, relaxed_value = protocol, None
+    if search.relaxed is not None:
+        relaxed, residual = as_protocol(problem, search.relaxed.controls), search.relaxed.residual
+        mixed = _evaluated(problem, relaxed, _RELAXED_RTOL)
+        if mixed.status == "ok":
+            # The plan is a relaxed one too, should rounding errors make it the better one.
+            relaxed_value = min(mixed.loss, trajectory.loss)
+    values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
+    error = float(np.fmax(abs(gradient.value - trajectory.loss), trajectory.error))
+    certificate = Certificate(
+        value=trajectory.loss,
+        relaxed_value=relaxed_value,
+        integrality_gap=None if relaxed_value is None else trajectory.loss - relaxed_value,
+        pmp_residual=residual,
+        discretisation_error=error,
+        switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
+        multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
+        scope=search.scope,
+    )
+    threshold = search.threshold(getattr(solver, "tolerance", TOLERANCE))
+    if status == "converged" and (error > _INACCURATE * threshold or trajectory.rtol > RTOL):
+        status = "inaccurate"
+    advice = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
+    return Plan(
+        problem,
+        protocol,
+        trajectory,
+        relaxed,
+        hamiltonians=gradient.by_shares / search.fine.lengths[:, None],
+        adjoints=gradient.adjoints[:: search.fine.pieces],
+        certificate=certificate,
+        status=status,
+        advice="; ".join(filter(None, advice)),
+        statistics=statistics,
+    )
+
+
+def _evaluated(problem: Problem, protocol: Protocol, rtol: float) -> Trajectory:
+    """Return the trajectory to `rtol`, or as accurately as the integrator can compute it."""
+    for accuracy in (rtol, *_FALLBACK_RTOLS):
+        trajectory = evaluate(problem, protocol, rtol=accuracy, throw=False)
+        if trajectory.status != "inaccurate":
+            break
+    return trajectory
+
+
+def _tightest(search: Search, controls: Controls) -> tuple[Gradient, float]:
+    """Return the gradient with the smallest residual, and that residual.
+
+    Where the objective is not smooth, each smooth surrogate bounds what is left to gain: warm ones
+    by too much, because they lie below it, and cold ones because at a tie they see one side.
+    """
+    gradient = search.fine.gradient(controls)
+    best = gradient, _residual(search, controls, gradient)
+    smoothing = search.fine.smoothing(controls) if np.isfinite(gradient.value) else None
+    for _ in range(_SURROGATES):
+        if smoothing is None or gradient.surrogate.slack <= _CLOSE * best[1]:
+            break
+        smoothing = smoothing._replace(temperature=_COOLING * smoothing.temperature)
+        gradient = search.fine.gradient(controls, smoothing)
+        residual = _residual(search, controls, gradient)
+        if residual < best[1]:
+            best = gradient, residual
+    return best
+
+
+def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
+    """Return the first-order gain still possible for a relaxed plan; see `RelaxedDescent`."""
+    space = RelaxedControls(search.problem, controls, free_tasks=search.free_tasks)
+    return space.residual(space.join(controls), space.slopes(gradient)) + gradient.surrogate.slack

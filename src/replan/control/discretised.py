@@ -100,16 +100,6 @@ class DiscretisedObjective:
     members: the model as a stack of members. counts: the work done; objectives of one search share
     it. untrained: the objective if the losses stayed as they are at the start. loss_weights:
     (2 × steps + 1, L) of the losses at the edges and middles of steps.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> from replan.control.discretised import Controls, DiscretisedObjective
-        >>> objective = DiscretisedObjective(problem, steps=50)
-        >>> controls = Controls(np.full((50, 2), 0.5), np.ones((50, 6)))
-        >>> gradient = objective.gradient(controls)
-        >>> f"{gradient.value:.4f}", gradient.by_shares.shape
-        ('0.0076', (50, 2))
     """
 
     def __init__(

@@ -12,8 +12,7 @@ import numpy as np
 from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.plan import Status
-from replan.control.search import Search
-from replan.control.solver import Descent, Solver
+from replan.control.search import Descent, Search, Solver
 from replan.errors import ArgumentError
 from replan.problem.discrete import allows
 

@@ -12,9 +12,8 @@ from replan.check import Floats, Ints
 from replan.control.discretised import Controls, DiscretisedObjective, Gradient
 from replan.control.exhaustive import check_only_tasks
 from replan.control.plan import Status
-from replan.control.search import Search
+from replan.control.search import Descent, Search, Solver
 from replan.control.smoothing import Smoothing
-from replan.control.solver import Descent, Solver
 from replan.problem.discrete import allows, cheapest
 from replan.problem.risk import ONE, Risk
 
@@ -41,8 +40,6 @@ class Flips(Solver):
     - `failures`: how many moves in a row without a gain end a round.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> f"{replan.solve(problem, replan.Flips(starts=0)).loss:.5f}"
         '0.00086'
     """
@@ -189,17 +186,12 @@ class FlipDescent(Descent):
                     self.controls, self.value = controls, value
                     return
             gain = gains[changed, controls.sequence[changed]].sum()
-            self._radius = self._smaller_radius(gain, value)
-
-    def _smaller_radius(self, gain: float, value: float) -> int:
-        """Return how many changes may pay off where these have missed their predicted gain.
-
-        Their miss grows like the square of their number. Without a predicted gain, none may.
-        """
-        if gain >= 0:
-            return 0
-        fraction = -gain / (value - self.value - gain)
-        return min(self._radius // 2, max(self._radius // _CUT, int(self._radius * fraction)))
+            if gain >= 0:
+                self._radius = 0
+                return
+            # The miss of the predicted gain grows like the square of the number of changes.
+            fewer = int(self._radius * -gain / (value - self.value - gain))
+            self._radius = min(self._radius // 2, max(self._radius // _CUT, fewer))
 
     # Single moves
 
@@ -208,9 +200,13 @@ class FlipDescent(Descent):
         before, moves = self.value, self._moves(model)
         states = self._exchange([move for move in moves if move.kind == "exchange"])
         self._try_moves(moves, states)
-        if self.value == before:  # so that the linear model still holds
-            every = self._objective.steps <= _FEW_STEPS
-            self._try_moves(self._pairs(model), states, every=every)
+        needed = self._limits.on_replay or not self._objective.problem.smooth
+        if self.value == before and needed and not self._limits.on_stays:
+            # Pairs may gain together although each loses alone. The linear model still holds.
+            sequence = self.controls.sequence
+            moves = sorted(_flips(sequence, model) + _exchanges(sequence, model))
+            pairs = _combined([m for m in moves if m.gain < np.inf][:_PAIRED_STEPS], model)
+            self._try_moves(pairs, states, every=self._objective.steps <= _FEW_STEPS)
         return before - self.value > self._threshold
 
     def _exchange(self, moves: list[_Move]) -> Floats:
@@ -305,19 +301,6 @@ class FlipDescent(Descent):
             for gain, move in zip(changes, near, strict=True)
             if np.isfinite(gain)
         ]
-
-    def _pairs(self, model: _LinearModel) -> list[_Move]:
-        """List pairs of moves that may gain together although each loses alone.
-
-        This happens where replay is limited, or where one loss gains what another loses.
-        """
-        needed = self._limits.on_replay or not self._objective.problem.smooth
-        if self._limits.on_stays or not needed:
-            return []
-        sequence = self.controls.sequence
-        moves = _flips(sequence, model) + _exchanges(sequence, model)
-        finite = sorted(move for move in moves if move.gain < np.inf)
-        return _combined(finite[:_PAIRED_STEPS], model)
 
 
 def _gradients(objective: DiscretisedObjective, controls: Controls) -> list[Gradient]:

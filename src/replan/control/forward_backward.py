@@ -12,8 +12,7 @@ from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective, Gradient
 from replan.control.grids import on_grid
 from replan.control.plan import Status
-from replan.control.search import Search
-from replan.control.solver import Descent, Solver
+from replan.control.search import Descent, Search, Solver
 from replan.errors import ArgumentError
 
 _DIGITS = 6  # to which controls are compared: those that agree have settled, or come back
@@ -29,8 +28,6 @@ class ForwardBackward(Solver):
     It begins from the first protocol given to `solve`, or from equal shares.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> replan.solve(problem, replan.ForwardBackward(damping=1.0)).status  # as printed
         'cycled'
     """

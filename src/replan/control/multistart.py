@@ -4,53 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import Event
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TypeVar
 
 from replan.control.discretised import Controls, DiscretisedObjective, LimitError
-from replan.control.solver import Descent
+from replan.control.search import Descent, Search
 from replan.core.interrupt import interrupted
 from replan.core.threads import free_cores
-
-if TYPE_CHECKING:
-    from replan.control.search import Search
 
 _REPORT_EVERY = 0.1  # seconds
 
 D = TypeVar("D", bound=Descent)
-
-
-class _Run(Generic[D]):
-    """A descent from one start, on an objective that counts its own work."""
-
-    def __init__(
-        self,
-        objective: DiscretisedObjective,
-        start: Controls,
-        begin: Callable[[DiscretisedObjective, Controls], D],
-    ) -> None:
-        self.objective, self._start, self._begin = objective, start, begin
-        self.descent: D | None = None
-
-    def begin(self) -> D:
-        """Return the descent, begun when it is first asked for."""
-        if self.descent is None:
-            self.descent = self._begin(self.objective, self._start)
-        return self.descent
-
-    def go(self, max_steps: int, stop: Event, report: Callable[[], object]) -> None:
-        """Take the descent to its end, or to that of its gradients."""
-        try:
-            for _ in range(max_steps):
-                if stop.is_set():
-                    return
-                descent = self.begin()
-                if descent.terminate():
-                    return
-                descent.step()
-                report()
-        except LimitError:
-            return
 
 
 def descend_from(
@@ -68,42 +33,56 @@ def descend_from(
     if remaining < 1:
         raise LimitError
     count = int(min(remaining, len(starts)))
-    runs = [
-        _Run(search.coarse.with_own_counts(remaining // count), start, begin)
-        for start in starts[:count]
-    ]
-    try:
-        _go(runs, search, max_steps)
-    except BaseException as error:
-        if interrupted(error):  # loses nothing
-            for run in runs:
-                if run.descent is not None:
-                    search.submit_rounded(run.descent.controls)
-        raise
-    finally:
-        for run in runs:
-            search.counts.add(run.objective.counts)
-    return [run.descent for run in runs if run.descent is not None]
-
-
-def _go(runs: Sequence[_Run[D]], search: Search, max_steps: int) -> None:
-    """Take descents to their ends, on all cores."""
+    objectives = [search.coarse.with_own_counts(remaining // count) for _ in range(count)]
+    descents: dict[int, D] = {}
     stop = Event()
 
+    def descend(i: int, after_step: Callable[[], object]) -> None:
+        with suppress(LimitError):
+            if i not in descents and not stop.is_set():
+                descents[i] = begin(objectives[i], starts[i])
+            for _ in range(max_steps):
+                if stop.is_set() or descents[i].terminate():
+                    return
+                descents[i].step()
+                after_step()
+
     def report() -> None:
-        done = search.counts.gradients + sum(run.objective.counts.gradients for run in runs)
-        values = [run.descent.value for run in runs if run.descent is not None]
+        done = search.counts.gradients + sum(each.counts.gradients for each in objectives)
+        values = [descent.value for descent in list(descents.values())]
         search.report(f"best {min([search.best.value, *values]):.6g}", done)
 
-    # The members of an ensemble use all cores by themselves.
-    threads = 1 if len(search.problem.members) > 1 else min(free_cores(), len(runs))
-    if threads == 1:
-        for run in runs:
-            run.go(max_steps, stop, report)
-        return
-    runs[0].begin()  # compiles, which Ctrl-C can abandon only in this thread
+    try:
+        # The members of an ensemble use all cores by themselves.
+        threads = 1 if len(search.problem.members) > 1 else min(free_cores(), count)
+        if threads == 1:
+            for i in range(count):
+                descend(i, report)
+        else:
+            # The first begins here: it compiles, which Ctrl-C can abandon only in this thread.
+            with suppress(LimitError):
+                descents[0] = begin(objectives[0], starts[0])
+            _in_threads(threads, count, descend, report, stop)
+    except BaseException as error:
+        if interrupted(error):  # loses nothing
+            for descent in descents.values():
+                search.submit_rounded(descent.controls)
+        raise
+    finally:
+        for objective in objectives:
+            search.counts.add(objective.counts)
+    return [descents[i] for i in sorted(descents)]
+
+
+def _in_threads(
+    threads: int,
+    count: int,
+    descend: Callable[[int, Callable[[], object]], None],
+    report: Callable[[], None],
+    stop: Event,
+) -> None:
     with ThreadPoolExecutor(threads) as pool:
-        pending = {pool.submit(run.go, max_steps, stop, lambda: None) for run in runs}
+        pending = {pool.submit(descend, i, lambda: None) for i in range(count)}
         try:
             while pending:
                 done, pending = wait(pending, timeout=_REPORT_EVERY, return_when=FIRST_COMPLETED)

@@ -35,7 +35,6 @@ ADVICE: dict[Status, str] = {
 }
 
 MISSED = "target missed: raise the weight of its task, or relax the target"
-_FOCUS, _ALONE = "focus on {}", "{} alone"
 _BLOCKS = 9  # most stays that are described one by one
 _LONG = 0.05  # of the training: a stay that is described even among many
 _MOST_SAVED = 1_000_000  # numbers of adjoints in a file
@@ -57,8 +56,6 @@ class Certificate:
     "global" only where every protocol was tried.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> certificate = replan.solve(problem).certificate
         >>> certificate.scope, certificate.integrality_gap >= 0
         ('local', True)
@@ -85,8 +82,6 @@ class Plan:
     starts (from how many the search descended), gradients, roll_outs, seconds.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> plan = replan.solve(problem)
         >>> plan.phases[0]
         'focus on task 2 for 10'
@@ -125,12 +120,15 @@ class Plan:
         words = []
         for first, last in pairwise([*begins, len(shares)]):
             rows, length = shares[first:last], edges[last] - edges[first]
-            if np.all(rows == rows[0]):
-                what = _mixture(rows[0], names, _FOCUS if chosen and first == 0 else _ALONE)
-                words.append(f"{what} for {length:.4g}")
-            else:
-                mean = np.average(rows, axis=0, weights=np.diff(edges[first : last + 1]))
-                words.append(f"revision for {length:.4g} ({_parts(mean, names)})")
+            mean = np.average(rows, axis=0, weights=np.diff(edges[first : last + 1]))
+            pairs = [(name, x) for name, x in zip(names, mean, strict=True) if x >= 0.005]
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in pairs)
+            if np.any(rows != rows[0]):
+                words.append(f"revision for {length:.4g} ({parts})")
+                continue
+            name = names[int(np.argmax(rows[0]))]
+            alone = f"focus on {name}" if chosen and first == 0 else f"{name} alone"
+            words.append(f"{alone if rows.max() == 1 else f'mixture ({parts})'} for {length:.4g}")
         return words
 
     def _phase_begins(self) -> list[int]:
@@ -254,14 +252,3 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return report.plan_html(self)
-
-
-def _mixture(shares: Floats, names: Sequence[str], alone: str = _ALONE) -> str:
-    """Return one row of shares in words."""
-    task = int(np.argmax(shares))
-    return alone.format(names[task]) if shares[task] == 1 else f"mixture ({_parts(shares, names)})"
-
-
-def _parts(shares: Floats, names: Sequence[str]) -> str:
-    some = [(name, share) for name, share in zip(names, shares, strict=True) if share >= 0.005]
-    return ", ".join(f"{name} {share:.0%}" for name, share in some)

@@ -16,9 +16,8 @@ from replan.control.multistart import descend_from
 from replan.control.plan import Status
 from replan.control.quasi_newton import QuasiNewton
 from replan.control.relaxed_controls import RelaxedControls
-from replan.control.search import Candidate, Search
+from replan.control.search import Candidate, Descent, Search, Solver
 from replan.control.smoothing import Smoothing
-from replan.control.solver import Descent, Solver
 from replan.problem import Problem
 
 TOLERANCE = 1e-4  # a gain of a ten-thousandth of what controls can change is of no use to anybody
@@ -55,8 +54,6 @@ class Relax(Solver):
       can change: how far a typical start lies above the best plan.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> plan = replan.solve(problem, replan.Relax(starts=0, tolerance=1e-3))
         >>> plan.status
         'converged'
@@ -99,7 +96,7 @@ class Relax(Solver):
         threshold = _COARSE_GAIN * search.threshold(self.tolerance)
 
         def begin(grid: DiscretisedObjective, start: Controls) -> RelaxedDescent:
-            return _descent(search, grid, start, threshold)
+            return RelaxedDescent(grid, start, threshold, free_tasks=search.free_tasks)
 
         descents = descend_from(_promising(search), search, begin, _COARSE_STEPS)
         search.values += [descent.value for descent in descents]
@@ -117,7 +114,7 @@ class Relax(Solver):
         grid = search.coarse.refined(fewer_steps(search.problem, round((few * many) ** 0.5)))
         start = refined(coarse.controls, grid.steps)
         threshold = _COARSE_GAIN**0.5 * search.threshold(self.tolerance)
-        descent = _descent(search, grid, start, threshold, coarse)
+        descent = RelaxedDescent(grid, start, threshold, coarse, free_tasks=search.free_tasks)
         search.descend(descent, _MIDDLE_STEPS)
         return descent
 
@@ -131,12 +128,13 @@ class Relax(Solver):
     ) -> Controls:
         """Relax on the problem's steps; return the relaxed plan, with all knobs filled in."""
         threshold = gain * search.threshold(self.tolerance)
-        descent = _descent(search, search.fine, start, threshold, after)
+        grid, free_tasks = search.fine, search.free_tasks
+        descent = RelaxedDescent(grid, start, threshold, after, free_tasks=free_tasks)
         search.descend(descent, _FINE_STEPS)
         for protocol in search.initial:  # may be mixtures, which no rounded plan stands for
             controls = search.project(on_grid(search.problem, protocol, search.problem.steps))
-            if search.fine.value(controls) < descent.value:
-                descent = _descent(search, search.fine, controls, threshold)
+            if grid.value(controls) < descent.value:
+                descent = RelaxedDescent(grid, controls, threshold, free_tasks=free_tasks)
                 search.descend(descent, _FINE_STEPS)
         search.relaxed = Candidate(descent.controls, descent.value, descent.residual)
         return _fill_knobs(search.problem, descent.controls)
@@ -160,9 +158,7 @@ class Relax(Solver):
         for _ in range(_ALTERNATIONS):
             before, controls = search.best.value, search.best.controls
             threshold = search.threshold(self.tolerance)
-            knobs = RelaxedDescent(
-                search.fine, controls, free_tasks=False, free_knobs=True, threshold=threshold
-            )
+            knobs = RelaxedDescent(search.fine, controls, threshold, free_tasks=False)
             search.descend(knobs, _KNOB_STEPS)
             self._flip(search, search.best.controls)
             if before - search.best.value <= _ALTERNATION_GAIN * threshold:
@@ -245,7 +241,7 @@ _SMOOTH_GAIN = 0.3  # of the slack: with less left to gain, the next smooth goal
 
 
 class RelaxedDescent(Descent):
-    """A descent of the relaxed problem; `free_tasks` and `free_knobs` say what it may change.
+    """A descent of the relaxed problem: of free knobs and, with `free_tasks`, of shares.
 
     It ends where less than `threshold` is left to gain to first order, or where many steps in a row
     gain too little. A goal that is not smooth is replaced by smooth ones that come closer and
@@ -258,16 +254,13 @@ class RelaxedDescent(Descent):
         self,
         objective: DiscretisedObjective,
         start: Controls,
-        *,
-        free_tasks: bool,
-        free_knobs: bool,
         threshold: float = 0.0,
         after: RelaxedDescent | None = None,
+        *,
+        free_tasks: bool,
     ) -> None:
         self._objective, self._threshold = objective, threshold
-        self._space = RelaxedControls(
-            objective.problem, start, free_tasks=free_tasks, free_knobs=free_knobs
-        )
+        self._space = RelaxedControls(objective.problem, start, free_tasks=free_tasks)
         self._smoothing, self._goals = objective.smoothing(start), 0
         self._last_slack = np.inf  # of the smooth goal before
         self._begin(self._space.join(start))
@@ -342,21 +335,3 @@ class RelaxedDescent(Descent):
         """The first-order gain still possible; see `RelaxedControls.residual` and `Surrogate`."""
         gain = self._space.residual(self._minimiser.x, self._minimiser.gradient)
         return gain + self._surrogate.slack
-
-
-def _descent(
-    search: Search,
-    grid: DiscretisedObjective,
-    start: Controls,
-    threshold: float,
-    after: RelaxedDescent | None = None,
-) -> RelaxedDescent:
-    """Return a descent on a grid of all that is free in a search."""
-    return RelaxedDescent(
-        grid,
-        start,
-        free_tasks=search.free_tasks,
-        free_knobs=search.free_knobs,
-        threshold=threshold,
-        after=after,
-    )

@@ -21,12 +21,10 @@ class RelaxedControls:
     that mixtures of tasks can keep: on shares, replay and means of knobs.
     """
 
-    def __init__(
-        self, problem: Problem, fixed: Controls, *, free_tasks: bool, free_knobs: bool
-    ) -> None:
+    def __init__(self, problem: Problem, fixed: Controls, *, free_tasks: bool) -> None:
         self.fixed, self.free_tasks = fixed, free_tasks
         low, high = problem.knob_ranges
-        free = (low < high) & free_knobs
+        free = low < high
         self._free, self._low, self._width = free, low[free], (high - low)[free]
         limits, steps = problem.step_limits, len(fixed.shares)
         self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks

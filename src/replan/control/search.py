@@ -1,17 +1,18 @@
-"""Search: the best plan so far, and what all solvers share."""
+"""Solver: a way to search for a plan; Search: the best plan so far, and what solvers share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.grids import as_protocol, fewer_steps, on_grid
+from replan.control.plan import Status
 from replan.control.relaxed_controls import RelaxedControls
-from replan.control.solver import Descent
 from replan.control.starts import accepted, reference_controls, start_protocols
 from replan.core.projection import project
 from replan.curves import evaluate
@@ -26,6 +27,49 @@ from replan.strategies import interleaved
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
 _TYPICAL = 0.25  # the quantile of worse starts that stands for what is reached without a search
 _ROUNDING = 1e-17  # losses are differences of numbers near 1: smaller gains are rounding errors
+
+
+class Solver(ABC):
+    """A way to search for a plan: its settings, and what it does with a `Search`.
+
+    method: its name on the command line and in results. advice: by status, what to try next, where
+    this solver knows better than the general advice.
+
+    Examples:
+        >>> class Best(replan.control.Solver):  # the best of all strategies, one task per step
+        ...     method = "best"
+        ...     def run(self, search):
+        ...         search.seed()
+        ...         return "converged"
+        >>> plan = replan.solve(problem, Best())
+        >>> plan.status, plan.protocol.is_discrete
+        ('converged', True)
+    """
+
+    method: ClassVar[str]
+    advice: ClassVar[dict[Status, str]] = {}
+
+    @abstractmethod
+    def run(self, search: Search) -> Status:
+        """Call `search.seed`, improve on its plan by `search.submit`, and return how it ended."""
+
+
+class Descent(ABC):
+    """An improvement of controls step by step, which begins with its constructor.
+
+    controls, value: the best so far, at any time.
+    """
+
+    controls: Controls
+    value: float
+
+    @abstractmethod
+    def step(self) -> None:
+        """Take one step."""
+
+    @abstractmethod
+    def terminate(self) -> bool:
+        """Whether no further step is worth it."""
 
 
 class Candidate(NamedTuple):
@@ -54,8 +98,6 @@ class Search:
     from the starts, for the spread. scope: "global" if a solver has tried every protocol.
 
     Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> class Reversed(replan.control.Solver):  # the best strategy, or its tasks backwards
         ...     method = "reversed"
         ...     def run(self, search):
@@ -74,6 +116,8 @@ class Search:
         max_gradients: int,
         meter: Meter,
     ) -> None:
+        if not problem.control.tasks and not problem.control.knobs:
+            raise ArgumentError("problem", "one with tasks or knobs to control", "one with neither")
         self.problem, self._meter = problem, meter
         self.free_tasks = bool(problem.control.tasks) and problem.model.tasks > 1
         self.free_knobs = any(knob.free for knob in problem.control.knobs.values())
@@ -186,7 +230,7 @@ class Search:
         budgets = mixed and (self.problem.step_limits.binding or not always)
         if not (self.problem.control.ties or self.problem.limits.mean or budgets):
             return controls
-        space = RelaxedControls(self.problem, controls, free_tasks=mixed, free_knobs=True)
+        space = RelaxedControls(self.problem, controls, free_tasks=mixed)
         return space.split(np.asarray(project(space.join(controls), space.domain)))
 
     def descend(self, descent: Descent, max_steps: int) -> None:

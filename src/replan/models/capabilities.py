@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class Chain(ABC):
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
-        >>> chain = model.begin_chain("reduced", model.pack(model.fresh(seed=1)), 1000, None)
+        >>> chain = model.begin_chain("reduced", model.pack(model.fresh(seed=1)), 1000)
         >>> run = chain.resume(np.random.default_rng(0))
         >>> run.advance(np.zeros(500, dtype=np.int64), np.ones((500, 3)))  # 500 samples of task 1
         500
@@ -65,10 +65,8 @@ class Simulable(ABC):
         return 0
 
     @abstractmethod
-    def begin_chain(
-        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
-    ) -> Chain:
-        """Return a run at its start, with given initial weights if the engine takes any."""
+    def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
+        """Return a run at its start, by one of the `engines`."""
 
 
 def require_simulable(model: Model) -> Simulable:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from replan.check import Floats, Ints
-from replan.errors import ArgumentError
 from replan.models.capabilities import Chain, Simulable
 
 _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
@@ -50,12 +49,8 @@ class Sampled(Simulable):
 
     least_dimension = 1  # unless a model needs more
 
-    def begin_chain(
-        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
-    ) -> Chain:
+    def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
         """Return a run at its start."""
-        if weights is not None:
-            raise ArgumentError("weights", "None for this model, which makes them", "weights")
         return _SampledChain(self, state, dimension)
 
 

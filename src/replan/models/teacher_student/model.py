@@ -385,19 +385,12 @@ class TeacherStudent(CompiledModel, Simulable):
         vectors = self.hidden * (1 if self.online else 2) + self.teacher_units
         return dimension * vectors if engine == "full" else 0
 
-    def begin_chain(
-        self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
-    ) -> Chain:
+    def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
         """Return a run of SGD at its start, by one of the `engines`."""
-        if engine == "reduced":
-            from replan.models.teacher_student.sgd import Reduced
+        from replan.models.teacher_student.sgd import Full, Reduced
 
-            if weights is not None:
-                raise ArgumentError("weights", "None unless the engine is 'full'", "weights")
-            return Reduced.begin(self, self.unpack(state), dimension)
-        from replan.models.teacher_student.sgd import Full
-
-        return Full.begin(self, self.unpack(state), dimension, weights)
+        chain = Reduced if engine == "reduced" else Full
+        return chain.begin(self, self.unpack(state), dimension)
 
     # Files
 

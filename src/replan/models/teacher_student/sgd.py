@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from replan.check import Floats, Ints
 from replan.core.teacher_student.sgd import advance_reduced, train, train_batches
-from replan.errors import ArgumentError
 from replan.models.capabilities import Chain
 
 if TYPE_CHECKING:
@@ -97,18 +95,9 @@ class Full(Chain):
         self.filled = 0
 
     @classmethod
-    def begin(
-        cls,
-        model: TeacherStudent,
-        start: Overlaps,
-        dimension: int,
-        weights: tuple[ArrayLike, ArrayLike] | None,
-    ) -> Full:
-        """Return a run at a start, with given weights (K, N) and teachers (P, N), or with any."""
-        if weights is None:
-            student, teachers = _embed(model, start, dimension)
-        else:
-            student, teachers = _checked(model, start, dimension, weights)
+    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Full:
+        """Return a run at a start, with some weights of its overlaps: all train alike in law."""
+        student, teachers = _embed(model, start, dimension)
         return cls(model, student, start.V, teachers, np.random.default_rng(0))
 
     def resume(self, rng: np.random.Generator) -> Full:
@@ -174,33 +163,3 @@ def _embed(model: TeacherStudent, start: Overlaps, dimension: int) -> tuple[Floa
     weights[:, :r], weights[:, r : r + K] = along, rest
     teachers[:, :r] = frame
     return weights * np.sqrt(dimension), teachers * np.sqrt(dimension)
-
-
-def _checked(
-    model: TeacherStudent,
-    start: Overlaps,
-    dimension: int,
-    weights: tuple[ArrayLike, ArrayLike],
-) -> tuple[Floats, Floats]:
-    """Return given weights (K, N) and teachers (P, N) if they have the overlaps of the start."""
-    if not isinstance(weights, tuple) or len(weights) != 2:
-        raise ArgumentError(
-            "weights", "a tuple of students (K, N) and teachers (P, N)", f"{type(weights).__name__}"
-        )
-    try:
-        overlaps = model.from_weights(weights[0], start.V, weights[1])
-    except ArgumentError as error:
-        raise ArgumentError(
-            "weights", f"those whose {error.name} are {error.expected}", error.got
-        ) from None
-    student, teachers = (np.array(part, dtype=np.float64) for part in weights)
-    if student.shape[1] != dimension:
-        raise ArgumentError("weights", f"weights of dimension {dimension}", f"{student.shape[1]}")
-    gap = max(np.max(np.abs(overlaps.Q - start.Q)), np.max(np.abs(overlaps.M - start.M)))
-    if gap > 1e-6 * max(1.0, float(np.max(np.abs(start.Q)))):  # float32's
-        raise ArgumentError(
-            "weights",
-            "weights with the overlaps of `problem.start`",
-            f"overlaps that differ by {gap:.3g}",
-        )
-    return student, teachers
