@@ -123,12 +123,12 @@ class AutoModel(DifferentiableModel):
         if cost is not None and COST in names:
             raise ArgumentError("loss_names", f"other names than that of the cost, {COST!r}", COST)
         with jax.enable_x64(True):
-            arrays, structure = jax.tree_util.tree_flatten(_doubles("like", like))
+            arrays, structure = jax.tree_util.tree_flatten(_numbers("like", like))
             shapes = tuple(a.shape for a in arrays)
             if sum(a.size for a in arrays) == 0:
                 raise ArgumentError("like", "a state of at least one number", check.show(like))
             self.parameters = {
-                name: _doubles(check.word("parameters", name), value)
+                name: _numbers(check.word("parameters", name), value)
                 for name, value in (parameters or {}).items()
             }
             functions = (rate, losses, cost)
@@ -160,7 +160,7 @@ class AutoModel(DifferentiableModel):
         with jax.enable_x64(True):
             for name, value in parameters.items():
                 check.one_of("parameters", name, self.parameters)
-                changed[name] = _doubles(name, value)
+                changed[name] = _numbers(name, value)
                 before, now = _show(self.parameters[name]), _show(changed[name])
                 if now != before:
                     raise ArgumentError(name, f"of the structure and shapes {before}", now)
@@ -173,7 +173,7 @@ class AutoModel(DifferentiableModel):
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
         with jax.enable_x64(True):
-            state = _doubles("start", start)
+            state = _numbers("start", start)
             flat = np.array(ravel_pytree(state)[0])
         if _show(state) != self._program.shown:
             raise ArgumentError(
@@ -253,19 +253,11 @@ class AutoModel(DifferentiableModel):
         return [np.concatenate(column) for column in zip(*chunks, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names of the functions, which no file can hold, and the parameters."""
-        rate, losses, _ = self._program.functions
-        content: dict[str, Any] = {
-            "rate": getattr(rate, "__name__", "rate"),
-            "losses": getattr(losses, "__name__", "losses"),
-            "tasks": self.tasks,
+        """Return the parameters by name; no file can hold the functions."""
+        return {
+            name: jax.tree_util.tree_map(lambda a: a.tolist(), value)
+            for name, value in self.parameters.items()
         }
-        if self.parameters:
-            content["parameters"] = {
-                name: jax.tree_util.tree_map(lambda a: np.asarray(a).tolist(), value)
-                for name, value in self.parameters.items()
-            }
-        return content
 
 
 class _Program:
@@ -445,9 +437,9 @@ def _traced(name: str, signature: str, function: Callable[..., Any], *arguments:
         ) from error
 
 
-def _doubles(name: str, state: Any) -> Any:
-    """Return a state, an argument of that name, as JAX arrays of float64."""
-    return jax.tree_util.tree_map(lambda a: jnp.asarray(check.array(name, a)), state)
+def _numbers(name: str, state: Any) -> Any:
+    """Return a state, an argument of that name, as arrays of float64."""
+    return jax.tree_util.tree_map(lambda a: check.array(name, a), state)
 
 
 def _show(state: Any) -> str:
