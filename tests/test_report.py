@@ -54,12 +54,12 @@ def test_html_is_well_formed_and_says_the_numbers(name, results):
     if name != "levers":
         assert root.findall(".//svg")
     if hasattr(result, "final_losses") and name != "simulation":
-        assert all(f"{loss:.4g}" in words for loss in result.final_losses)
+        assert all(f"{loss:.6g}" in words for loss in result.final_losses)
 
 
 def test_a_table_is_as_wide_as_its_cells():
-    lines = report.text_table(["", "value"], [["a", "1"], ["long", "22.5"]], "l")
-    assert lines == ["      value", "a         1", "long   22.5"]
+    table = report.Table(["", "value"], [["heading"], ["a", "1"], ["long", "22.5"]], "l")
+    assert table.lines() == ["      value", "heading", "a         1", "long   22.5"]
 
 
 def test_a_protocol_in_words():
@@ -147,9 +147,8 @@ def test_a_comparison_has_headings_where_there_are_groups(problem, results):
 
 
 def test_words_are_escaped():
-    assert "&lt;b&gt;" in report.html_block("<b>")
-    assert "&lt;b&gt;" in report.html_table(["<b>"], [["<b>"]])
-    assert report.html_table(["x"], [[None], [0.123456]]).count("<td") == 2
+    assert "&lt;b&gt;" in report.html(["<b>"])
+    assert report.Table(["<b>", ""], [["<b>", ""]]).html().count("&lt;b&gt;") == 2
 
 
 def boxes(protocol):
@@ -167,10 +166,9 @@ def boxes(protocol):
     [
         (Protocol([[0.3, 0.7]] * 50, 5.0), 1),
         (Protocol.from_sequence([0, 1] * 100, 2, 5.0), 100),
-        (Protocol(np.random.default_rng(0).dirichlet([1, 1], 1000), 5.0), 300),
     ],
 )
-def test_equal_neighbours_are_one_box_and_many_are_averaged(protocol, count):
+def test_equal_neighbours_are_one_box(protocol, count):
     drawn = boxes(protocol)
     assert [len(rows) for rows in drawn] == [count] * 2
     areas = [((rows[:, 2] - rows[:, 0]) * rows[:, 3]).sum() / 1e5 for rows in drawn]

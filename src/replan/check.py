@@ -41,11 +41,11 @@ _T = TypeVar("_T")
 
 def show(value: object) -> str:
     """Return any value as one short line, for a message."""
-    try:
-        text = " ".join(_repr.repr(value).split())
-    except Exception:  # such as that of an integer of 5,000 digits
-        return f"a value of type {type(value).__name__} that cannot be shown"
+    text = " ".join(_repr.repr(value).split())
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
+
+
+# Single values
 
 
 def number(
@@ -57,29 +57,20 @@ def number(
     at_most: float | None = None,
 ) -> float:
     """Return `value` as a finite float within the given bounds."""
-    expects = "a finite number"
-    if at_least is not None:
-        expects += f" of at least {at_least:.12g}"
-    if above is not None:
-        expects += f" above {above:.12g}"
-    if at_most is not None:
-        expects += (" and" if at_least is not None or above is not None else " of") + (
-            f" at most {at_most:.12g}"
-        )
+    bounds = {"of at least": at_least, "above": above, "at most": at_most}
+    words = [f"{word} {bound:.12g}" for word, bound in bounds.items() if bound is not None]
+    expected = f"a finite number {' and '.join(words)}".strip()
     try:
         x = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
     except OverflowError:
         x = np.inf
-    good = (
-        np.isfinite(x)
-        and (at_least is None or x >= at_least)
+    within = (
+        (at_least is None or x >= at_least)
         and (above is None or x > above)
         and (at_most is None or x <= at_most)
     )
-    if good and x != 0 and not 1 / _HUGE <= abs(x) <= _HUGE:
-        expects, good = "a number from 1e-300 to 1e300 in size", False
-    if not good:
-        raise ArgumentError(name, expects, f"{show(value)}")
+    if not within or not (x == 0 or 1 / _HUGE <= abs(x) <= _HUGE):
+        raise ArgumentError(name, expected, show(value))
     return x
 
 
@@ -87,38 +78,56 @@ def integer(name: str, value: object, *, at_least: int = 0, at_most: int = LARGE
     """Return `value` as an int within the given bounds."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or not at_least <= int(value) <= at_most:  # type: ignore[call-overload]
-        expects = f"an integer of at least {at_least}"
-        if at_most < LARGEST or (whole and int(value) > at_most):  # type: ignore[call-overload]
-            expects += f" and at most {at_most}"
-        raise ArgumentError(name, expects, f"{show(value)}")
+        most = f" and at most {at_most}" if at_most < LARGEST else ""
+        raise ArgumentError(name, f"an integer of at least {at_least}{most}", show(value))
     return int(value)  # type: ignore[call-overload]
 
 
 def boolean(name: str, value: object) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ArgumentError(name, "true or false", f"{show(value)}")
+        raise ArgumentError(name, "true or false", show(value))
     return bool(value)
 
 
 def word(name: str, value: Any) -> str:
     """Return `value` if it is text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ArgumentError(name, "a word", f"{show(value)}")
+        raise ArgumentError(name, "a word", show(value))
     return value
 
 
-def instance(name: str, value: Any, kind: type[_T], expects: str) -> _T:
-    """Return `value` if it is of a class; `expects` says which, in words."""
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """Return `value` if it is among `known`; else name the nearest."""
+    known = list(known)
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError(
+            name, f"one of {', '.join(known)}", f"{show(value)}{hint(value, known)}"
+        )
+    return value
+
+
+def hint(word: Any, known: Iterable[str]) -> str:
+    """Return ", did you mean …?" with the nearest of the known words, or nothing."""
+    if not isinstance(word, str) or len(word) > _WIDEST:
+        return ""
+    spelt = {name.lower(): name for name in known}
+    begun = [name for name in spelt if name.startswith(word.lower())]
+    near = begun if len(begun) == 1 else get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
+    return f", did you mean `{spelt[near[0]]}`?" if near else ""
+
+
+def instance(name: str, value: Any, kind: type[_T], expected: str) -> _T:
+    """Return `value` if it is of a class; `expected` says which, in words."""
     if not isinstance(value, kind):
-        raise ArgumentError(name, expects, f"{show(value)}")
+        raise ArgumentError(name, expected, show(value))
     return value
 
 
-def function(name: str, value: _T, expects: str = "a function") -> _T:
+def function(name: str, value: _T, expected: str = "a function") -> _T:
     """Return `value` if it can be called."""
     if not callable(value):
-        raise ArgumentError(name, expects, f"{show(value)}")
+        raise ArgumentError(name, expected, show(value))
     return value
 
 
@@ -126,52 +135,50 @@ def path(name: str, value: Any) -> Path:
     """Return the path of a file or folder."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
-        raise ArgumentError(name, "a path", f"{show(value)}")
+        raise ArgumentError(name, "a path", show(value))
     return Path(text)
+
+
+# Tasks
 
 
 def task(name: str, value: object, tasks: int) -> int:
     """Return `value` as the index (from 0) of one of `tasks` tasks."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) < tasks:
-        expects = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
-        raise ArgumentError(name, expects, f"{show(value)}")
+        expected = "0, the only task" if tasks == 1 else f"a task index from 0 to {tasks - 1}"
+        raise ArgumentError(name, expected, show(value))
     return int(value)
 
 
 def task_list(name: str, value: Any, tasks: int) -> Ints:
-    """Return indices (from 0) of some of `tasks` tasks (n,); a long array is checked at once."""
+    """Return indices (from 0) of some of `tasks` tasks (n,)."""
     listed = items(name, value, "tasks")
-    whole = all(issubclass(t, Integral) and not issubclass(t, bool) for t in set(map(type, listed)))
+    whole = all(
+        issubclass(kind, Integral) and not issubclass(kind, bool) for kind in set(map(type, listed))
+    )
     if not whole or (listed and not 0 <= min(listed) <= max(listed) < tasks):
-        for one in listed:  # which one it is
-            task(name, one, tasks)
+        for index in listed:  # which one it is
+            task(name, index, tasks)
     return np.array(listed, dtype=np.int64)
 
 
 def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return losses by task (from 0), of some or of all `tasks` tasks, as floats, finite or not."""
-    if not isinstance(value, Mapping):
-        raise ArgumentError(name, "a dict of losses by task", f"{show(value)}")
-    return {task(name, t, tasks): _loss(name, x) for t, x in value.items()}
+    instance(name, value, Mapping, "a dict of losses by task")
+    try:  # tensors of other libraries are numbers too
+        return {task(name, index, tasks): float(loss) for index, loss in value.items()}
+    except (TypeError, RuntimeError):
+        raise ArgumentError(name, "a number for each task", show(value)) from None
 
 
-def _loss(name: str, value: Any) -> float:
-    """Return a number, or what another library has for one, such as a tensor, as a float."""
-    try:
-        if isinstance(value, np.ndarray | np.generic | bool | str):
-            return float(array(name, value, (), finite=False))
-        return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ArgumentError(name, "a number for each task", f"{show(value)}") from None
+# Lists and arrays
 
 
-def items(name: str, value: Any, expects: str) -> list[Any]:
-    """Return the items of a list, tuple, array or generator; `expects` says what they should be."""
+def items(name: str, value: Any, expected: str) -> list[Any]:
+    """Return the items of a list, tuple, array or generator; `expected` says what they are."""
     words = isinstance(value, str | bytes | bytearray | Mapping)
     if words or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1:
-        raise ArgumentError(name, f"a list of {expects}", f"{show(value)}")
-    if np.ma.is_masked(value):
-        raise ArgumentError(name, f"a list of {expects}", "one with masked values")
+        raise ArgumentError(name, f"a list of {expected}", show(value))
     return list(value)
 
 
@@ -186,24 +193,24 @@ def array(
 
     Real numbers only: no truth values, no text, nothing complex, nothing masked.
     """
-    expects = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
-    given = _real(value)
-    if given is None:
-        raise ArgumentError(name, expects, f"{_describe(value)}")
-    fits = shape is None or (
-        given.ndim == len(shape)
-        and all(
-            isinstance(want, str) or want == have
-            for want, have in zip(shape, given.shape, strict=True)
-        )
-    )
-    if not fits:
-        raise ArgumentError(name, expects, f"shape {_show_shape(given.shape)}")
+    expected = "an array of numbers" + ("" if shape is None else f" of shape {_show_shape(shape)}")
     try:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
-            a = np.array(given, dtype=np.float64)
-    except OverflowError:
-        raise ArgumentError(name, "finite numbers", f"{show(value)}") from None
+        given = np.asarray(value)
+        real = given.dtype.kind in "iuf" or (
+            given.dtype.kind == "O"
+            and all(isinstance(x, Real) and not isinstance(x, bool) for x in given.flat)
+        )
+        a = np.array(given, dtype=np.float64) if real else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # ragged, huge, another library's
+        a = None
+    if a is None or np.ma.is_masked(value):
+        raise ArgumentError(name, expected, show(value))
+    if shape is not None:
+        fits = len(shape) == a.ndim and all(
+            isinstance(n, str) or n == length for n, length in zip(shape, a.shape, strict=True)
+        )
+        if not fits:
+            raise ArgumentError(name, expected, f"shape {_show_shape(a.shape)}")
     if finite and not np.all(np.isfinite(a)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
         at = f" at index {list(where)}" if where else ""
@@ -211,46 +218,8 @@ def array(
     return a
 
 
-def _real(value: Any) -> NDArray[Any] | None:
-    """Return a value as an array, of numbers or of objects that are numbers; None if it is not."""
-    try:
-        made = hasattr(value, "__array__")
-        given = np.asarray(value) if made else np.array(value, dtype=object)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return None
-    if given.dtype.kind == "O":
-        kinds = set(map(type, given.ravel().tolist()))
-        if not all(issubclass(kind, Real) for kind in kinds):  # scalars of other libraries, maybe
-            flat = [_scalar(x) for x in given.ravel()]
-            given = np.array([*flat, None], dtype=object)[:-1].reshape(given.shape)
-            kinds = set(map(type, flat))
-        good = all(issubclass(kind, Real) and not issubclass(kind, bool) for kind in kinds)
-    else:
-        good = given.dtype.kind in "iuf"
-    return given if good and not _masked(value, given.ndim) else None
-
-
-def _scalar(value: Any) -> Any:
-    """Return a scalar of another library as a Python number; anything else as it is."""
-    number = getattr(value, "shape", None) == () and not np.ma.is_masked(value)
-    return value.item() if number else value
-
-
-def _masked(value: Any, ndim: int) -> bool:
-    """Whether something is masked in what makes an array of `ndim` axes, or in parts of it."""
-    if not isinstance(value, list | tuple):
-        return bool(np.ma.is_masked(value))
-    deeper = (list, tuple, np.ma.MaskedArray) if ndim > 2 else (np.ma.MaskedArray,)
-    kinds = {kind for kind in set(map(type, value)) if issubclass(kind, deeper)}
-    return bool(kinds) and any(_masked(x, ndim - 1) for x in value if type(x) in kinds)
-
-
-def _describe(value: Any) -> str:
-    """Return what is wrong with an array where its values do not show it, else the value."""
-    if isinstance(value, np.ma.MaskedArray):
-        return "one with masked values"
-    kind = getattr(getattr(value, "dtype", None), "kind", "")
-    return f"{show(value)} of type {value.dtype}" if kind in ("b", "c") else show(value)
+def _show_shape(shape: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
 def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Floats:
@@ -263,12 +232,11 @@ def simplex_rows(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> F
         raise ArgumentError(name, "shares of at least 0", f"{a.min():g}")
     a = np.maximum(a, 0.0)
     sums = a.sum(axis=-1)
-    worst = float(sums.flat[np.argmax(np.abs(sums - 1.0))]) if sums.size else 1.0
-    if abs(worst - 1.0) > 1e-9:
-        given = np.asarray(value).dtype
-        precision = float(np.finfo(given).eps) if given.kind == "f" else 0.0
-        if abs(worst - 1.0) > max(1e-9, 2 * a.shape[-1] * precision):
-            raise ArgumentError(name, "shares that sum to 1", f"a sum of {worst:.12g}")
+    given = np.asarray(value).dtype
+    precision = float(np.finfo(given).eps) if given.kind == "f" else 0.0
+    wrong = np.abs(sums - 1.0) > max(1e-9, 2 * a.shape[-1] * precision)
+    if np.any(wrong):
+        raise ArgumentError(name, "shares that sum to 1", f"a sum of {sums[wrong].flat[0]:.12g}")
     return np.asarray(a / sums[..., None])
 
 
@@ -290,27 +258,3 @@ def positive_semidefinite(name: str, a: Floats) -> None:
         raise ArgumentError(
             name, "a positive semi-definite matrix", f"a smallest eigenvalue of {lowest:.3g}"
         )
-
-
-def one_of(name: str, value: Any, known: Iterable[str]) -> str:
-    """Return `value` if it is among `known`; else name the nearest."""
-    known = list(known)
-    if not isinstance(value, str) or value not in known:
-        raise ArgumentError(
-            name, f"one of {', '.join(known)}", f"{show(value)}{hint(value, known)}"
-        )
-    return value
-
-
-def hint(word: Any, known: Iterable[str]) -> str:
-    """Return ", did you mean …?" with the nearest of the known words, or nothing."""
-    if not isinstance(word, str) or len(word) > _WIDEST:
-        return ""
-    spelt = {one.lower(): one for one in known}
-    begun = [one for one in spelt if one.startswith(word.lower())]
-    near = begun if len(begun) == 1 else get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
-    return f", did you mean `{spelt[near[0]]}`?" if near else ""
-
-
-def _show_shape(shape: tuple[Any, ...]) -> str:
-    return "(" + ", ".join(str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"

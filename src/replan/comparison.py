@@ -127,10 +127,10 @@ class Comparison:
         return f"Comparison({len(self.runs)} strategies, best {best[0]} {best[1]:.6g})"
 
     def __str__(self) -> str:
-        return report.comparison_text(self)
+        return report.text(report.comparison(self))
 
     def _repr_html_(self) -> str:
-        return report.comparison_html(self)
+        return report.html(report.comparison(self))
 
 
 def compare(

@@ -180,7 +180,7 @@ class Curves:
         return f"Curves({count} runs, {m} times, {T} tasks)"
 
     def __str__(self) -> str:
-        return report.curves_text(self)
+        return report.text(report.curves(self))
 
 
 class Transfer(NamedTuple):
@@ -512,10 +512,10 @@ class Trajectory:
         return f"Trajectory({loss}, {self.times.size} times to {self.times[-1]:g})"
 
     def __str__(self) -> str:
-        return report.trajectory_text(self)
+        return report.text(report.trajectory(self))
 
     def _repr_html_(self) -> str:
-        return report.trajectory_html(self)
+        return report.html(report.trajectory(self), self.protocol)
 
 
 def evaluate(

@@ -398,10 +398,10 @@ class Protocol:
         return plot.protocol(self, path, axes)
 
     def __str__(self) -> str:
-        return report.protocol_text(self)
+        return report.text(report.protocol(self))
 
     def _repr_html_(self) -> str:
-        return report.protocol_html(self)
+        return report.html(report.protocol(self), self)
 
     def __repr__(self) -> str:
         return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"

@@ -1,12 +1,14 @@
-"""What results look like in print and in notebooks: one table writer for text, one for HTML."""
+"""What results look like in print and in notebooks.
+
+A function for each kind of result returns its lines and tables, which `text` and `html` write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from html import escape
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +30,6 @@ TASK_COLOURS = (
     *("#550044", "#00EE88", "#8833BB", "#887700", "#220099", "#BB0055", "#AACCAA"),
     *("#775555", "#7777FF", "#004400", "#FFBBFF", "#552200", "#003355"),
 )
-_COLUMNS = 300  # most columns of a colour bar: about as many as can be told apart
 _FAILURES = 5  # of a study that are printed
 _PHASES = 8  # of a protocol that are printed
 _LISTED = 3  # equal shares of more tasks are not listed one by one
@@ -41,23 +42,120 @@ def task_colour(task: int) -> str:
     return TASK_COLOURS[task % len(TASK_COLOURS)]
 
 
-# Text
+# Writers
 
 
-def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: str = "") -> list[str]:
-    """Return the lines of a table; columns are as wide as their widest cell.
+class Table(NamedTuple):
+    """A table of text; a row with a single cell is a heading.
 
-    left: a "l" for each column that is aligned to the left, anything else for the others.
+    left: an "l" for each column aligned to the left, in print. bars: protocols by the first cell of
+    a row, drawn beside it in notebooks.
     """
-    cells = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    aligns = ["<" if i < len(left) and left[i] == "l" else ">" for i in range(len(header))]
-    return [
-        "  ".join(
-            f"{cell:{align}{width}}" for cell, align, width in zip(row, aligns, widths, strict=True)
-        ).rstrip()
-        for row in cells
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: str = ""
+    bars: dict[str, Protocol] = {}  # noqa: RUF012
+
+    def lines(self) -> list[str]:
+        """Return the lines of the table; columns are as wide as their widest cell."""
+        rows = [self.header, *self.rows]
+        columns = zip(*(row for row in rows if len(row) > 1), strict=True)
+        widths = [max(map(len, column)) for column in columns]
+        aligns = ["<" if mark == "l" else ">" for mark in self.left.ljust(len(widths))]
+        return [
+            "  ".join(
+                f"{cell:{align}{width}}"
+                for cell, align, width in zip(row, aligns, widths, strict=False)
+            ).rstrip()
+            for row in rows
+        ]
+
+    def html(self) -> str:
+        """Return the table in HTML."""
+        header = [*self.header, *["shares over time"] * bool(self.bars)]
+        head = "".join(f'<th scope="col" {_CELL}>{escape(name)}</th>' for name in header)
+        body = "".join(f"<tr>{''.join(self._cells(row))}</tr>" for row in self.rows)
+        return (
+            '<table style="font:inherit;color:inherit;border-collapse:collapse;margin:6px 0">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def _cells(self, row: Sequence[str]) -> Iterable[str]:
+        span = f' colspan="{len(self.header)}"' if len(row) == 1 else ""
+        for cell in row:
+            yield f"<td{span} {_CELL}>{escape(cell)}</td>"
+        if row[0].strip() in self.bars:
+            bar = colour_bar(self.bars[row[0].strip()], 12)
+            yield f'<td style="min-width:200px">{bar}</td>'
+
+
+Parts = list[str | Table]
+
+
+def text(parts: Parts) -> str:
+    """Return parts one below the other, for print."""
+    lines = [[part] if isinstance(part, str) else part.lines() for part in parts]
+    return "\n".join(chain(*lines))
+
+
+def html(parts: Parts, protocol: Protocol | None = None) -> str:
+    """Return parts one below the other, for a notebook; below the first, the bar of a protocol."""
+    shown = [
+        f'<div style="white-space:pre-wrap">{escape(part)}</div>'
+        if isinstance(part, str)
+        else part.html()
+        for part in parts
     ]
+    if protocol is not None:
+        shown.insert(1, _labelled_bar(protocol))
+    return f'<div style="line-height:1.5;overflow-x:auto">{"".join(shown)}</div>'
+
+
+def colour_bar(protocol: Protocol, height: int = 22) -> str:
+    """Return the colour bar of a protocol: shares stacked from the bottom, one path per task."""
+    changed = np.any(np.diff(protocol.shares, axis=0) != 0, axis=1)
+    first = np.concatenate([[0], np.flatnonzero(changed) + 1])
+    shares = protocol.shares[first]
+    x = 1000 * np.append(protocol.edges[first] / protocol.duration, 1.0)
+    tops = 100 * (1 - np.cumsum(shares, axis=1))
+    paths = []
+    for t in range(protocol.tasks):
+        boxes = "".join(
+            f"M{left:.6g} {top:.4g}H{right:.6g}v{100 * share:.4g}H{left:.6g}z"
+            for left, right, top, share in zip(x, x[1:], tops[:, t], shares[:, t], strict=False)
+            if share > 1e-6  # else a rounding error, or too thin to be seen
+        )
+        paths.append(f'<path fill="{task_colour(t)}" d="{boxes}"/>')
+    title = f"Shares of the tasks over time; of all training, {', '.join(_shares(protocol))}"
+    return (
+        f'<svg role="img" aria-label="{title}" viewBox="0 0 1000 100" preserveAspectRatio="none" '
+        f'width="100%" height="{height}" shape-rendering="crispEdges" style="display:block">'
+        f"<title>{title}</title>{''.join(paths)}</svg>"
+    )
+
+
+def _labelled_bar(protocol: Protocol) -> str:
+    """Return the colour bar over its time axis, and the share of every task beside its colour."""
+    legend = "".join(
+        f'<span style="margin-right:16px;white-space:nowrap"><svg width="10" height="10" '
+        f'aria-hidden="true"><rect width="10" height="10" fill="{task_colour(t)}"/></svg> '
+        f"{share}</span>"
+        for t, share in enumerate(_shares(protocol))
+    )
+    return (
+        f'<div style="max-width:640px;margin:6px 0">{colour_bar(protocol)}'
+        '<div style="display:flex;justify-content:space-between;font-size:85%">'
+        f"<span>0</span><span>training time α</span><span>{protocol.duration:g}</span></div>"
+        f"<div>{legend}</div></div>"
+    )
+
+
+def _shares(protocol: Protocol) -> list[str]:
+    return [f"task {t + 1} {share:.1%}" for t, share in enumerate(protocol.mean_shares)]
+
+
+# Protocols and learning curves
 
 
 def knob_text(protocol: Protocol, knob: str) -> str:
@@ -76,20 +174,20 @@ def knob_texts(protocol: Protocol) -> list[str]:
     return [f"{knob_label(name)} {knob_text(protocol, name)}" for name in protocol.knobs]
 
 
-def protocol_text(protocol: Protocol, names: Sequence[str] = ()) -> str:
-    """Return a protocol in a few lines: shares, knobs and the first phases."""
+def protocol(protocol: Protocol, names: Sequence[str] = ()) -> Parts:
+    """Return the shares, the knobs and the first phases."""
     names = names or [f"task {t + 1}" for t in range(protocol.tasks)]
     shares = [f"{name} {x:.1%}" for name, x in zip(names, protocol.mean_shares, strict=True)]
     title = f"Protocol: {protocol.duration:g} units in {protocol.steps} steps"
     changes = np.any(np.abs(np.diff(protocol.shares, axis=0)) > 1e-12, axis=1)
     bounds = [0, *(1 + np.flatnonzero(changes)).tolist(), protocol.steps]
-    lines = [", ".join([title, *shares, *knob_texts(protocol)])]
+    lines: Parts = [", ".join([title, *shares, *knob_texts(protocol)])]
     for first, last in pairwise(bounds[: _PHASES + 1]):
         mixture = _mixture_text(protocol.shares[first], names)
         lines.append(f"  {protocol.edges[first]:8.4g} to {protocol.edges[last]:<8.4g} {mixture}")
     if len(bounds) - 1 > _PHASES:
         lines.append(f"  … {len(bounds) - 1 - _PHASES} more")
-    return "\n".join(lines)
+    return lines
 
 
 def _mixture_text(shares: Floats, names: Sequence[str]) -> str:
@@ -100,13 +198,14 @@ def _mixture_text(shares: Floats, names: Sequence[str]) -> str:
     return " + ".join(f"{shares[t]:.3g} {names[t]}" for t in mixed).removeprefix("1 ")
 
 
-def trajectory_text(run: Trajectory) -> str:
+def trajectory(run: Trajectory) -> Parts:
     """Return the loss, the final losses and the protocol."""
     if run.status != "ok":
-        return f"Trajectory: {run.status}; {run.advice}"
-    protocol = protocol_text(run.protocol, run.problem.model.task_names)
-    first = f"{_loss_text(run)} ({_losses_text(run)})"
-    return "\n".join([first, *_members_text(run), *_transfer_text(run.transfer), protocol])
+        return [f"Trajectory: {run.status}; {run.advice}"]
+    error = "unknown" if np.isnan(run.error) else f"{run.error:.1g}"
+    first = f"{objective_name(run)} {run.loss:.6g} ± {error} ({_losses_text(run)})"
+    phases = protocol(run.protocol, run.problem.model.task_names)
+    return [first, *_members_text(run), *_transfer_text(run.transfer), *phases]
 
 
 def objective_name(run: Trajectory) -> str:
@@ -115,11 +214,6 @@ def objective_name(run: Trajectory) -> str:
     words += [objective.words] * (objective.goal != "final")
     words += [run.problem.risk.words] * bool(run.members)
     return f"loss ({', '.join(words)})" if words else "loss"
-
-
-def _loss_text(run: Trajectory) -> str:
-    error = "unknown" if np.isnan(run.error) else f"{run.error:.1g}"
-    return f"{objective_name(run)} {run.loss:.6g} ± {error}"
 
 
 def _losses_text(run: Trajectory) -> str:
@@ -153,12 +247,12 @@ def _transfer_text(transfer: Transfer | None) -> list[str]:
     return [f"means over tasks: {', '.join(words)}"]
 
 
-def plan_text(plan: Plan) -> str:
+def plan(plan: Plan) -> Parts:
     """Return the loss, the phases, and in one sentence how good the plan is."""
     run, c, s = plan.trajectory, plan.certificate, plan.statistics
     switches = f"{c.switches} switch{'' if c.switches == 1 else 'es'}"
     starts = f" from {s['starts']} starts" if s["starts"] else ""
-    lines = [
+    return [
         f"{objective_name(run)} {c.value:.6g} ({_losses_text(run)})",
         *_members_text(run),
         *_parts_text(run),
@@ -166,14 +260,14 @@ def plan_text(plan: Plan) -> str:
         f"phases: {'; '.join(plan.phases)}",
         *plan.targets,
         ", ".join([*knob_texts(plan.protocol), switches]),
-        certificate_text(plan),
+        _certificate_text(plan),
         f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs{starts}, "
         f"{s['seconds']:.2f} s",
+        *[plan.advice] * bool(plan.advice),
     ]
-    return "\n".join(lines + [plan.advice] * bool(plan.advice))
 
 
-def certificate_text(plan: Plan) -> str:
+def _certificate_text(plan: Plan) -> str:
     """Return in one sentence how good a plan is; `plan.certificate` has the numbers."""
     c = plan.certificate
     if c.scope == "global":
@@ -201,7 +295,7 @@ def _parts_text(run: Trajectory) -> list[str]:
     ]
 
 
-def curves_text(curves: Curves) -> str:
+def curves(curves: Curves) -> Parts:
     """Return a table of the mean final losses with their intervals."""
     count, interval = len(curves.runs), curves.interval
     finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
@@ -215,8 +309,7 @@ def curves_text(curves: Curves) -> str:
             curves.names, interval.mean[-1], interval.half_width[-1], strict=True
         )
     ]
-    table = text_table(["", "final loss", "± 95 %"], rows, "l")
-    return "\n".join([title, *table, *_unfinished(curves)])
+    return [title, Table(["", "final loss", "± 95 %"], rows, "l"), *_unfinished(curves)]
 
 
 def _unfinished(curves: Curves) -> list[str]:
@@ -229,46 +322,32 @@ def _unfinished(curves: Curves) -> list[str]:
     return lines
 
 
-_SIMULATION = ["", "final loss", "± s.e.", "theory", "largest deviation at any time"]
-
-
-def simulation_text(simulation: Simulation) -> str:
-    """Return a table of the final losses beside the theory."""
-    rows = [
-        [name, f"{mean:.5g}", f"{error:.1g}", f"{theory:.5g}", f"{worst:.3g}"]
-        for name, mean, error, theory, worst in _simulation_rows(simulation)
-    ]
-    table = text_table(_SIMULATION, rows, "l")
-    return "\n".join([_simulation_title(simulation), *table, *_simulation_notes(simulation)])
-
-
-def _simulation_title(simulation: Simulation) -> str:
-    runs, s = simulation.settings["runs"], simulation.settings
-    count = f"{len(simulation.curves.finished)} of {runs}" if simulation.failures else f"{runs}"
+def simulation(simulation: Simulation) -> Parts:
+    """Return a table of the final losses beside the theory, transfer, and runs that failed."""
+    curves, theory, s = simulation.curves, simulation.theory_losses, simulation.settings
+    runs, finished = s["runs"], len(curves.finished)
+    count = f"{finished} of {runs}" if simulation.failures else f"{runs}"
     plural = "" if runs == 1 else "s"
-    return f"{count} run{plural} of SGD, N = {s['dimension']}, engine {s['engine']}"
-
-
-def _simulation_rows(simulation: Simulation) -> list[tuple[Any, ...]]:
-    """Return name, mean final loss, standard error, theory, largest deviation of each loss."""
-    curves, theory = simulation.curves, simulation.theory_losses
+    title = f"{count} run{plural} of SGD, N = {s['dimension']}, engine {s['engine']}"
     gaps = np.abs(curves.finished - theory)
-    worst = gaps.max(axis=(0, 1)) if len(gaps) else np.full(gaps.shape[2], np.nan)
+    worst = gaps.max(axis=(0, 1)) if finished else np.full(gaps.shape[2], np.nan)
     columns = (curves.names, curves.mean[-1], curves.standard_error[-1], theory[-1], worst)
-    return list(zip(*columns, strict=True))
-
-
-def _simulation_notes(simulation: Simulation) -> list[str]:
-    """Return transfer, the runs that did not finish, and why the theory is missing if it is."""
-    finished = len(simulation.curves.finished)
-    lines = _transfer_text(simulation.transfer) if finished else []
-    lines += _unfinished(simulation.curves)
+    rows = [
+        [name, f"{mean:.5g}", f"{error:.1g}", f"{ode:.5g}", f"{gap:.3g}"]
+        for name, mean, error, ode, gap in zip(*columns, strict=True)
+    ]
+    header = ["", "final loss", "± s.e.", "theory", "largest deviation at any time"]
+    notes = _transfer_text(simulation.transfer) if finished else []
+    notes += _unfinished(curves)
     if simulation.theory.status != "ok":
-        lines.append(f"theory: {simulation.theory.advice}")
-    return lines
+        notes.append(f"theory: {simulation.theory.advice}")
+    return [title, Table(header, rows, "l"), *notes]
 
 
-def comparison_text(comparison: Comparison) -> str:
+# Tables of strategies, levers and problems
+
+
+def comparison(comparison: Comparison) -> Parts:
     """Return a table of strategies, in groups where some set the learning rate."""
     problem = comparison.problem
     names, tasks = problem.model.loss_names, problem.model.tasks
@@ -277,9 +356,9 @@ def comparison_text(comparison: Comparison) -> str:
     header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
     header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
     rows: list[list[str]] = []
-    headings: dict[int, str] = {}
+    several = len(comparison.groups) > 1
     for heading, runs in comparison.groups.items():
-        headings[len(rows)] = heading
+        rows += [[heading]] * several
         for name, run in runs.items():
             losses = run.final_losses
             if wide:
@@ -289,13 +368,9 @@ def comparison_text(comparison: Comparison) -> str:
                 shares = " ".join(f"{round(100 * x):>3}" for x in run.protocol.mean_shares)
                 cells = [*(f"{x:.3g}" for x in losses), shares]
             means = [f"{x:.3g}" for x in transfer_means(run)]
-            rows.append([f"  {name}", f"{run.loss:.3g}", *cells, *means, knobs_text(run)])
-    several = len(headings) > 1
-    if not several:
-        rows = [[row[0].strip(), *row[1:]] for row in rows]
-    lines = text_table(header, rows, "l".ljust(len(header) - 1) + "l")
-    for i in sorted(headings, reverse=True) if several else []:
-        lines.insert(i + 1, headings[i])
+            first = f"{'  ' * several}{name}"
+            rows.append([first, f"{run.loss:.3g}", *cells, *means, knobs_text(run)])
+    bars = {name: run.protocol for name, run in comparison.runs.items()}
     notes = [f"{name}: {plan.advice}" for name, plan in comparison.plans.items() if plan.advice]
     for runs in comparison.groups.values():
         if comparison.plans.keys() & runs.keys() and next(iter(runs)) not in comparison.plans:
@@ -303,8 +378,8 @@ def comparison_text(comparison: Comparison) -> str:
                 f"{next(iter(runs))} mixes tasks or changes within a step, which a plan on "
                 f"{problem.steps} steps cannot: try more `steps`"
             )
-    failed = [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
-    return "\n".join([*lines, *notes, *failed])
+    notes += [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
+    return [Table(header, rows, "l".ljust(len(header) - 1) + "l", bars), *notes]
 
 
 def transfer_means(run: Trajectory) -> list[float]:
@@ -317,7 +392,6 @@ def knobs_text(run: Trajectory) -> str:
     return ", ".join(knob_text(run.protocol, knob) for knob in run.problem.settings)
 
 
-_LEVERS = ["lever", "loss", "alone", "on top", "what is controlled"]
 _LEVER_WORDS = {
     "nothing": "equal shares",
     "share": "constant shares",
@@ -329,12 +403,24 @@ _LEVER_WORDS = {
 }
 
 
-def levers_text(levers: Levers) -> str:
+def levers(levers: Levers) -> Parts:
     """Return a table of levers, and below it how to read it and how exact it is."""
     count = len(levers.problems)
     title = [f"medians of {count} starts, quartiles in brackets"] * (count > 1)
-    rows = [[name, f"{loss:.4g}", *words] for name, loss, *words in _lever_rows(levers)]
-    return "\n".join([*title, *text_table(_LEVERS, rows, "l   l"), *_lever_notes(levers)])
+    gains = {name: percent(x) for name, x in levers.gains.items() if name != "nothing"}
+    additions = {name: percent(x) for name, x in levers.additions.items()}
+    rows = [
+        [
+            name,
+            f"{np.median(losses):.4g}",
+            gains.get(name, ""),
+            additions.get(name, ""),
+            lever_words(levers, name),
+        ]
+        for name, losses in levers.losses.items()
+    ]
+    header = ["lever", "loss", "alone", "on top", "what is controlled"]
+    return [*title, Table(header, rows, "l   l"), *_lever_notes(levers)]
 
 
 def lever_words(levers: Levers, name: str) -> str:
@@ -342,21 +428,6 @@ def lever_words(levers: Levers, name: str) -> str:
     knobs = levers.problems[0].model.knobs
     rate = next((knob.name for knob in knobs if knob.rate), "rate")
     return _LEVER_WORDS.get(name, f"{name} over time").format(rate=rate)
-
-
-def _lever_rows(levers: Levers) -> list[list[Any]]:
-    gains = {name: percent(x) for name, x in levers.gains.items() if name != "nothing"}
-    additions = {name: percent(x) for name, x in levers.additions.items()}
-    return [
-        [
-            name,
-            float(np.median(losses)),
-            gains.get(name, ""),
-            additions.get(name, ""),
-            lever_words(levers, name),
-        ]
-        for name, losses in levers.losses.items()
-    ]
 
 
 def _lever_notes(levers: Levers) -> list[str]:
@@ -391,10 +462,7 @@ def percent(parts: Floats) -> str:
     return f"{middle:.1f} %" + (f" ({low:.0f}-{high:.0f})" if parts.size > 1 else "")
 
 
-# HTML for notebooks: small, self-contained, readable on light and dark pages
-
-
-def study_text(study: Study) -> str:
+def study(study: Study) -> Parts:
     """Return the spread of every run's values over all problems, and the failures."""
     rows = []
     for name in study.runs:
@@ -402,7 +470,7 @@ def study_text(study: Study) -> str:
         count = sum(value is not None for value in values)
         low, median, high = quantiles(values)
         rows.append([name, f"{count}", f"{median:.3g}", f"{low:.3g}", f"{high:.3g}"])
-    lines = text_table(["run", "values", "median", "10 %", "90 %"], rows, "l")
+    lines: Parts = [Table(["run", "values", "median", "10 %", "90 %"], rows, "l")]
     for row in study.failed[:_FAILURES]:
         where = ", ".join(f"{key} = {row[key]}" for key in study.axes)
         lines.append(f"{row['status']}: {row['run']} at {where}: {row['advice']}")
@@ -411,7 +479,7 @@ def study_text(study: Study) -> str:
     loose = [row["status"] for row in study.rows if row["status"] not in ("ok", "converged")]
     if len(loose) > len(study.failed):
         lines.append(f"{len(loose) - len(study.failed)} plans did not converge: see `status`")
-    return "\n".join(lines)
+    return lines
 
 
 def quantiles(values: list[float | None]) -> list[float]:
@@ -419,178 +487,3 @@ def quantiles(values: list[float | None]) -> list[float]:
     numbers = [np.inf if value is None else value for value in values]
     finite = bool(np.isfinite(numbers).all())
     return list(np.quantile(numbers, (0.1, 0.5, 0.9), method="linear" if finite else "higher"))
-
-
-class Html(str):
-    """Text that is HTML already; all other text is escaped."""
-
-
-def html_block(*parts: str) -> Html:
-    """Return parts, text or HTML, one below the other."""
-    shown = [
-        part
-        if isinstance(part, Html)
-        else f'<div style="white-space:pre-wrap">{escape(part)}</div>'
-        for part in parts
-        if part
-    ]
-    return Html(f'<div style="line-height:1.5;overflow-x:auto">{"".join(shown)}</div>')
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Html:
-    """Return a table; numbers are shown with four digits."""
-    head = "".join(f'<th scope="col" {_CELL}>{escape(name)}</th>' for name in header)
-    body = "".join(
-        f"<tr>{''.join(f'<td {_CELL}>{_cell(value)}</td>' for value in row)}</tr>" for row in rows
-    )
-    return Html(
-        '<table style="font:inherit;color:inherit;border-collapse:collapse;margin:6px 0">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Html):
-        return value
-    if value is None:
-        return "–"
-    return escape(f"{value:.4g}" if isinstance(value, float) else str(value))
-
-
-def colour_bar(protocol: Protocol, height: int = 22) -> Html:
-    """Return the colour bar of a protocol: shares stacked from the bottom, one path per task.
-
-    Where the shares change too often to be seen, they are averaged over equal parts.
-    """
-    changed = np.any(np.diff(protocol.shares, axis=0) != 0, axis=1)
-    first = np.concatenate([[0], np.flatnonzero(changed) + 1])
-    edges, shares = np.append(protocol.edges[first], protocol.duration), protocol.shares[first]
-    if first.size > _COLUMNS:
-        edges = np.linspace(0.0, protocol.duration, _COLUMNS + 1)
-        trained = np.cumsum(protocol.shares * protocol.lengths[:, None], axis=0)
-        sums = [np.interp(edges, protocol.edges, [0.0, *column]) for column in trained.T]
-        shares = np.diff(sums, axis=1).T / (protocol.duration / _COLUMNS)
-    x = 1000 * edges / protocol.duration
-    tops = 100 * (1 - np.cumsum(shares, axis=1))
-    paths = []
-    for t in range(protocol.tasks):
-        boxes = "".join(
-            f"M{left:.6g} {top:.4g}H{right:.6g}v{100 * share:.4g}H{left:.6g}z"
-            for left, right, top, share in zip(x, x[1:], tops[:, t], shares[:, t], strict=False)
-            if share > 1e-6  # else a rounding error, or too thin to be seen
-        )
-        paths.append(f'<path fill="{task_colour(t)}" d="{boxes}"/>')
-    title = f"Shares of the tasks over time; of all training, {', '.join(_shares(protocol))}"
-    return Html(
-        f'<svg role="img" aria-label="{title}" viewBox="0 0 1000 100" preserveAspectRatio="none" '
-        f'width="100%" height="{height}" shape-rendering="crispEdges" style="display:block">'
-        f"<title>{title}</title>{''.join(paths)}</svg>"
-    )
-
-
-def _shares(protocol: Protocol) -> list[str]:
-    return [f"task {t + 1} {share:.1%}" for t, share in enumerate(protocol.mean_shares)]
-
-
-def _legend(names: Sequence[str]) -> Html:
-    """Return the names of the tasks, each beside its colour."""
-    entries = "".join(
-        f'<span style="margin-right:16px;white-space:nowrap"><svg width="10" height="10" '
-        f'aria-hidden="true"><rect width="10" height="10" fill="{task_colour(t)}"/></svg> '
-        f"{escape(name)}</span>"
-        for t, name in enumerate(names)
-    )
-    return Html(f"<div>{entries}</div>")
-
-
-def _labelled_bar(protocol: Protocol) -> Html:
-    """Return the colour bar over its time axis, and the share of every task."""
-    return Html(
-        f'<div style="max-width:640px;margin:6px 0">{colour_bar(protocol)}'
-        '<div style="display:flex;justify-content:space-between;font-size:85%">'
-        f"<span>0</span><span>training time α</span><span>{protocol.duration:g}</span></div>"
-        f"{_legend(_shares(protocol))}</div>"
-    )
-
-
-def protocol_html(protocol: Protocol) -> str:
-    """Return the colour bar and the knobs."""
-    title = f"Protocol: {protocol.duration:g} units in {protocol.steps} steps"
-    return html_block(", ".join([title, *knob_texts(protocol)]), _labelled_bar(protocol))
-
-
-def trajectory_html(run: Trajectory) -> str:
-    """Return the loss, the colour bar and a table of the final losses."""
-    if run.status != "ok":
-        return html_block(trajectory_text(run), _labelled_bar(run.protocol))
-    title = f"Trajectory: {_loss_text(run)}"
-    return html_block(title, _labelled_bar(run.protocol), _losses_table(run))
-
-
-def _losses_table(run: Trajectory) -> Html:
-    """Return a table of the losses: weight, final loss, and targets and transfer where any."""
-    objective, names = run.problem.objective, run.problem.model.loss_names
-    columns: dict[str, Iterable[Any]] = {
-        "": names,
-        "weight": objective.weights.tolist(),
-        "final loss": run.final_losses.tolist(),
-    }
-    if objective.has_targets:
-        columns["target"] = [x if np.isfinite(x) else None for x in objective.targets.tolist()]
-    if run.transfer:
-        columns |= run.transfer.to_dict()
-    return html_table(list(columns), zip(*columns.values(), strict=True))
-
-
-def plan_html(plan: Plan) -> str:
-    """Return the loss, the colour bar, the phases, the losses and the certificate."""
-    certificate = {name.replace("_", " "): x for name, x in asdict(plan.certificate).items()}
-    return html_block(
-        f"Plan: {objective_name(plan.trajectory)} {plan.loss:.6g}, {plan.status}",
-        plan.advice,
-        _labelled_bar(plan.protocol),
-        "; ".join([*plan.phases, *plan.targets]),
-        certificate_text(plan),
-        _losses_table(plan.trajectory),
-        html_table(["certificate", ""], certificate.items()),
-    )
-
-
-def simulation_html(simulation: Simulation) -> str:
-    """Return the colour bar and the final losses beside the theory."""
-    return html_block(
-        _simulation_title(simulation),
-        _labelled_bar(simulation.protocol),
-        html_table(_SIMULATION, _simulation_rows(simulation)),
-        *_simulation_notes(simulation),
-    )
-
-
-def comparison_html(comparison: Comparison) -> str:
-    """Return a table of strategies with their losses and colour bars."""
-    problem = comparison.problem
-    knobs = ", ".join(map(knob_label, problem.settings))
-    header = ["strategy", "loss", *problem.model.loss_names, *comparison.transfer_names]
-    tables: list[str] = []
-    for heading, runs in comparison.groups.items():
-        rows = [
-            [
-                name,
-                run.loss,
-                *run.final_losses.tolist(),
-                *transfer_means(run),
-                Html(f'<div style="width:200px">{colour_bar(run.protocol, 12)}</div>'),
-                knobs_text(run),
-            ]
-            for name, run in runs.items()
-        ]
-        tables += [heading, html_table([*header, "shares over time", knobs], rows)]
-    failed = [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
-    return html_block(*tables, _legend(problem.model.task_names), *failed)
-
-
-def levers_html(levers: Levers) -> str:
-    """Return the table of levers and how to read it."""
-    count = len(levers.problems)
-    title = f"Medians of {count} starts" * (count > 1)
-    return html_block(title, html_table(_LEVERS, _lever_rows(levers)), *_lever_notes(levers))

@@ -141,10 +141,10 @@ class Simulation:
         return f"Simulation({s['runs']} runs, N={s['dimension']}, engine={s['engine']!r})"
 
     def __str__(self) -> str:
-        return report.simulation_text(self)
+        return report.text(report.simulation(self))
 
     def _repr_html_(self) -> str:
-        return report.simulation_html(self)
+        return report.html(report.simulation(self), self.protocol)
 
 
 def simulate(

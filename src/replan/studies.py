@@ -223,7 +223,7 @@ class Study:
         return f"Study({len(self.rows)} rows over {', '.join(self.axes)})"
 
     def __str__(self) -> str:
-        return report.study_text(self)
+        return report.text(report.study(self))
 
 
 def _cell(value: Any) -> Any:

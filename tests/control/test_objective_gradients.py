@@ -46,7 +46,7 @@ def activated(name):
 
 def auto(running=None):
     return Problem(
-        skills_model(), np.array([0.2, 0.5]), 1.5, steps=8, control=Control(effort=(0.1, 0.9)),
+        skills_model(), np.array([0.2, 0.5, 0.0]), 1.5, steps=8, control=Control(effort=(0.1, 0.9)),
         objective=Objective(weights=[1.0, 0.7, 0.4], running=running),
     )  # fmt: skip
 

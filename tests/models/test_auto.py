@@ -43,8 +43,6 @@ LIKE = {"M": np.ones((2, 1)), "Q": np.eye(2)}
         ("rate", {"rate": lambda x, task, lr: np.exp(x)}),
         ("rate", {"rate": lambda x, task, lr: x if x[0] > 0 else -x}),
         ("losses", {"loss_names": ["a"]}),
-        ("loss_names", {"loss_names": ["a", "cost"], "cost": lambda x, task, lr: lr}),
-        ("cost", {"cost": lambda x, task, lr: x}),
         ("knobs", {"knobs": ["lr"]}),
         # the structure and shapes of a rate
         ("rate", {"rate": lambda x, task, lr: (x["Q"], x["M"]), "like": LIKE}),
@@ -92,17 +90,15 @@ def test_tasks_may_be_python_ints_and_have_names():
 
 
 def test_knobs_and_the_integral_of_a_cost():
-    heat = Knob("temperature", -np.inf, np.inf, default=0.0)
     model = make(
-        rate=lambda x, task, heat: heat + 0 * x,
-        knobs=[heat],
-        cost=lambda x, task, heat: 3 * heat**2,
+        rate=lambda x, task, heat: jnp.array([heat, 3 * heat**2]),
+        knobs=[Knob("temperature", -np.inf, np.inf, default=0.0)],
+        losses=lambda x: jnp.array([x[0] ** 2, x[1]]),
+        loss_names=["gap", "cost"],
     )
-    assert model.loss_names == ("task 1", "task 2", "cost")
-    x = model.pack(np.zeros(2))
     schedule = Schedule.single_steps(np.full((2, 2), 0.5), np.array([[1.0], [2.0]]), np.ones(2))
-    states = model.roll_out(x, schedule)
-    np.testing.assert_allclose(model.losses(states)[-1], [9.0, 9.0, 3 * (1 + 4)], rtol=1e-12)
+    states = model.roll_out(model.pack(np.zeros(2)), schedule)
+    np.testing.assert_allclose(model.losses(states)[-1], [9.0, 3 * (1 + 4)], rtol=1e-12)
     cotangents = np.zeros_like(states)
     cotangents[-1, -1] = 1.0
     by_knobs = model.roll_out_vjp(states, cotangents, schedule).by_knobs

@@ -116,9 +116,9 @@ def test_orders_of_a_curriculum_under_euler(order, known):
     import jax
 
     with jax.enable_x64(True):
-        step = jax.jit(lambda x, task: x + 0.05 * rate(x, task, 3.0, **model.parameters))
+        step = jax.jit(lambda x, task, p: x + 0.05 * rate(x, task, 3.0, **p))
         for i in range(240):
-            x = step(x, order[i // 120])
+            x = step(x, order[i // 120], model.parameters)
         assert model.losses(np.array(x)).mean() == pytest.approx(known, abs=5e-11)
 
 
@@ -163,13 +163,14 @@ def test_the_factor_is_the_best_from_0_to_10(Q, M, best):
 def test_denoising_from_the_covariance_of_its_fields():
     """E of the products of the fields of weights and clusters, given the sign of the cluster."""
     model, (m, q, b), noise = MAKE["denoising"](), START["denoising"], 0.25
-    mean = np.array([m, model.mean])
-    square = np.array([[q, m], [m, model.mean]])
-    clean = model.variance * square + np.outer(mean, mean)
+    of_inputs, variance = model.parameters["mean"], model.parameters["variance"]
+    mean = np.array([m, of_inputs])
+    square = np.array([[q, m], [m, of_inputs]])
+    clean = variance * square + np.outer(mean, mean)
     kappa = np.sqrt(1 - noise)
     mixed, noisy = kappa * clean, kappa**2 * clean + noise * square
     rest, seen = np.array([1 - b * kappa, -b * np.sqrt(noise)]), np.array([kappa, np.sqrt(noise)])
-    power = np.array([model.variance, 1.0])  # of the clean input and of the noise
+    power = np.array([variance, 1.0])  # of the clean input and of the noise
     R, X, Y = rest**2 @ power, seen**2 @ power, (rest * seen) @ power
     e = b + q
     first = mixed[0, 0] - e * noisy[0, 0]
@@ -183,6 +184,11 @@ def test_denoising_from_the_covariance_of_its_fields():
 
 
 # Files and mistakes
+
+
+def test_changed_parameters_are_those_of_files_too():
+    model = MAKE["dropout"]().with_parameters(noise=0.0)
+    assert model.to_dict()["noise"] == 0.0
 
 
 @pytest.mark.parametrize("kind", MAKE)

@@ -80,13 +80,16 @@ def skills_model():
     """Return two skills that fade, with a cost of the effort; losses are not those of tasks."""
 
     def rate(x, task, lr, effort, *, fading):
-        return lr * jnp.where(jnp.arange(2) == task, effort * (1 - x), 0.0) - fading * x
+        skills = x[:2]
+        slope = lr * jnp.where(jnp.arange(2) == task, effort * (1 - skills), 0.0) - fading * skills
+        return jnp.append(slope, effort**2 * (1 + x[0] * lr))
+
+    def losses(x, *, fading):
+        return jnp.array([jnp.sum((1 - x[:2]) ** 2), fading * x[0], x[2]])
 
     return AutoModel(
-        rate, lambda x, *, fading: jnp.array([jnp.sum((1 - x) ** 2), fading * x[0]]),
-        tasks=2, like=np.zeros(2), knobs=[LR, Knob("effort", 0.0, 1.0, default=0.5)],
-        parameters={"fading": 0.2}, loss_names=["gap", "praise"],
-        cost=lambda x, task, lr, effort, *, fading: effort**2 * (1 + x[0] * lr),
+        rate, losses, tasks=2, like=np.zeros(3), knobs=[LR, Knob("effort", 0.0, 1.0, default=0.5)],
+        parameters={"fading": 0.2}, loss_names=["gap", "praise", "cost"],
     )  # fmt: skip
 
 

@@ -138,10 +138,10 @@ class Levers:
         return f"Levers({losses})"
 
     def __str__(self) -> str:
-        return report.levers_text(self)
+        return report.text(report.levers(self))
 
     def _repr_html_(self) -> str:
-        return report.levers_html(self)
+        return report.html(report.levers(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types; see docs/planning.md."""

@@ -248,7 +248,7 @@ class Plan:
         return f"Plan(loss={self.loss:.6g}, status={self.status!r})"
 
     def __str__(self) -> str:
-        return report.plan_text(self)
+        return report.text(report.plan(self))
 
     def _repr_html_(self) -> str:
-        return report.plan_html(self)
+        return report.html(report.plan(self), self.protocol)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from jax.flatten_util import ravel_pytree
 
 _CHUNK = 1024  # steps, or states, in one call of compiled code: Ctrl-C takes effect between two
-COST = "cost"  # the name of the loss that is the integral of a running cost
 
 
 def _load_jax() -> None:
@@ -72,9 +72,8 @@ class AutoModel(DifferentiableModel):
     - `parameters`: numbers and arrays that all functions get by keyword. `with_parameters` changes
       them without compiling again.
     - `loss_names`: the names of the losses, by default those of the tasks.
-    - `cost(state, task, lr)`: with the arguments of `rate`, a number: what training costs per unit
-      of time. Its integral is a further loss, "cost", with the weight of the others unless the
-      problem says otherwise.
+
+    A running cost is one more entry of the state, whose rate is the cost, and one more loss.
 
     All numbers are float64. Models with the same functions, tasks and knobs share what JAX
     compiles, and JAX keeps it in replan's cache unless `jax_compilation_cache_dir` is set before
@@ -106,7 +105,6 @@ class AutoModel(DifferentiableModel):
         knobs: Sequence[Knob] = (LR,),
         parameters: Mapping[str, Any] | None = None,
         loss_names: Sequence[str] | None = None,
-        cost: Callable[..., Any] | None = None,
     ) -> None:
         _load_jax()
         self._task_names = _names(tasks)
@@ -117,27 +115,22 @@ class AutoModel(DifferentiableModel):
         )
         check.function("rate", rate)
         check.function("losses", losses)
-        if cost is not None:
-            check.function("cost", cost)
-        names = self._task_names if loss_names is None else _words("loss_names", loss_names)
-        if cost is not None and COST in names:
-            raise ArgumentError("loss_names", f"other names than that of the cost, {COST!r}", COST)
+        self._loss_names = (
+            self._task_names if loss_names is None else _words("loss_names", loss_names)
+        )
         with jax.enable_x64(True):
-            arrays, structure = jax.tree_util.tree_flatten(_doubles("like", like))
+            arrays, structure = jax.tree_util.tree_flatten(_numbers("like", like))
             shapes = tuple(a.shape for a in arrays)
             if sum(a.size for a in arrays) == 0:
                 raise ArgumentError("like", "a state of at least one number", check.show(like))
             self.parameters = {
-                name: _doubles(check.word("parameters", name), value)
+                name: _numbers(check.word("parameters", name), value)
                 for name, value in (parameters or {}).items()
             }
-            functions = (rate, losses, cost)
-            plain = all(inspect.isfunction(function) or function is None for function in functions)
+            plain = inspect.isfunction(rate) and inspect.isfunction(losses)
             make = _shared_program if plain else _Program
-            self._program = make(functions, self.tasks, self.knobs, structure, shapes)
-            hint = ": give `loss_names`" if loss_names is None else ""
-            self._program.check(self.parameters, len(names), hint)
-        self._loss_names = (*names, *([COST] * self._program.costs))
+            self._program = make(rate, losses, self.tasks, self.knobs, structure, shapes)
+            self._program.check(self.parameters, len(self._loss_names))
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -151,7 +144,7 @@ class AutoModel(DifferentiableModel):
 
     @property
     def size(self) -> int:
-        """The length n of a state, in which the integral of the cost, if any, comes last."""
+        """The length n of a state."""
         return self._program.size
 
     def with_parameters(self, **parameters: Any) -> AutoModel:
@@ -160,7 +153,7 @@ class AutoModel(DifferentiableModel):
         with jax.enable_x64(True):
             for name, value in parameters.items():
                 check.one_of("parameters", name, self.parameters)
-                changed[name] = _doubles(name, value)
+                changed[name] = _numbers(name, value)
                 before, now = _show(self.parameters[name]), _show(changed[name])
                 if now != before:
                     raise ArgumentError(name, f"of the structure and shapes {before}", now)
@@ -173,7 +166,7 @@ class AutoModel(DifferentiableModel):
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
         with jax.enable_x64(True):
-            state = _doubles("start", start)
+            state = _numbers("start", start)
             flat = np.array(ravel_pytree(state)[0])
         if _show(state) != self._program.shown:
             raise ArgumentError(
@@ -181,15 +174,15 @@ class AutoModel(DifferentiableModel):
                 f"of the structure and shapes of `like`, {self._program.shown:.200}",
                 f"{_show(state):.200}",
             )
-        return np.append(flat, np.zeros(self._program.costs))
+        return flat
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""
         if states.shape[-1] != self.size:
             raise ArgumentError("states", f"{self.size} numbers each", f"{states.shape[-1]}")
-        rows = states.reshape(-1, self.size)[:, : self.size - self._program.costs]
         with jax.enable_x64(True):
-            trees = jax.vmap(self._program.unravel)(jnp.asarray(rows))
+            rows = jnp.asarray(states.reshape(-1, self.size))
+            trees = jax.vmap(self._program.unravel)(rows)
         lead = states.shape[:-1]
         return jax.tree_util.tree_map(lambda a: np.array(a).reshape((*lead, *a.shape[1:])), trees)
 
@@ -253,19 +246,11 @@ class AutoModel(DifferentiableModel):
         return [np.concatenate(column) for column in zip(*chunks, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names of the functions, which no file can hold, and the parameters."""
-        rate, losses, _ = self._program.functions
-        content: dict[str, Any] = {
-            "rate": getattr(rate, "__name__", "rate"),
-            "losses": getattr(losses, "__name__", "losses"),
-            "tasks": self.tasks,
+        """Return the parameters by name; no file can hold the functions."""
+        return {
+            name: jax.tree_util.tree_map(lambda a: a.tolist(), value)
+            for name, value in self.parameters.items()
         }
-        if self.parameters:
-            content["parameters"] = {
-                name: jax.tree_util.tree_map(lambda a: np.asarray(a).tolist(), value)
-                for name, value in self.parameters.items()
-            }
-        return content
 
 
 class _Program:
@@ -276,20 +261,19 @@ class _Program:
 
     def __init__(
         self,
-        functions: tuple[Any, Any, Any],
+        rate: Callable[..., Any],
+        losses: Callable[..., Any],
         tasks: int,
         knobs: tuple[Knob, ...],
         structure: Any,
         shapes: tuple[tuple[int, ...], ...],
     ) -> None:
-        self.functions = self.rate, self.losses, self.cost = functions
-        self.tasks, self.knobs = tasks, knobs
+        self.rate, self.losses, self.tasks, self.knobs = rate, losses, tasks, knobs
         self.columns = list(KnobLayout(knobs, tasks).columns.values())
         self.like = jax.tree_util.tree_unflatten(structure, [jnp.zeros(s) for s in shapes])
         flat, self.unravel = ravel_pytree(self.like)
-        self.costs = int(self.cost is not None)
-        self.size, self.shown = int(flat.size) + self.costs, _show(self.like)
-        self.traces_task = False  # whether the functions take a traced task
+        self.size, self.shown = int(flat.size), _show(self.like)
+        self.traces_task = False  # whether `rate` takes a traced task
         loops = {
             "forward": self._forward,
             "backward": self._backward,
@@ -298,60 +282,33 @@ class _Program:
         }
         self.compiled = {name: jax.jit(loop) for name, loop in loops.items()}
 
-    def check(self, parameters: Any, losses: int, hint: str) -> None:
-        """Refuse functions that do not return what they should, such as the number of losses."""
-        knobs = [1.0] * len(self.knobs)
+    def check(self, parameters: Any, losses: int) -> None:
+        """Refuse functions that do not return what they should."""
+        arguments = self.like, parameters, [1.0] * len(self.knobs)
         names = ", ".join(["state", "task", *(knob.name for knob in self.knobs)])
-        functions = {"rate": self.rate} | ({"cost": self.cost} if self.cost else {})
 
-        def trace(name: str, task: Any) -> Any:
-            function, arguments = functions[name], (self.like, parameters, knobs)
-            if isinstance(task, int):
-                return _traced(name, names, lambda x, p, k: function(x, task, *k, **p), *arguments)
-            return _traced(
-                name, names, lambda x, p, k, t: function(x, t, *k, **p), *arguments, task
-            )
+        def rate(task: Any, x: Any, p: Any, knobs: Any) -> Any:
+            return self.rate(x, task, *knobs, **p)
 
-        try:
-            for name in functions:
-                trace(name, jnp.zeros((), jnp.int32))
+        with suppress(Exception):  # it may need the task as a Python int
+            jax.eval_shape(rate, jnp.zeros((), jnp.int32), *arguments)
             self.traces_task = self.tasks > 1
-        except ArgumentError:  # it may need the task as a Python int
-            pass
         for task in range(self.tasks):
-            shown = _show(trace("rate", task))
+            shown = _traced("rate", names, partial(rate, task), *arguments)
             if shown != self.shown:
-                raise ArgumentError(
-                    "rate",
-                    f"a function that returns a state of the shapes {self.shown:.150}",
-                    f"{shown:.150} for task {task}",
-                )
-            if self.cost is not None and _show(trace("cost", task)) != "()":
-                raise ArgumentError(
-                    "cost",
-                    "a function that returns a number",
-                    f"{_show(trace('cost', task)):.150} for task {task}",
-                )
-        shape = _show(
-            _traced("losses", "state", lambda x, p: self.losses(x, **p), self.like, parameters)
-        )
-        if shape != f"({losses},)":
-            is_vector = shape.startswith("(") and shape.count(",") == 1
-            raise ArgumentError(
-                "losses",
-                f"a function that returns an array of shape ({losses},)",
-                f"{shape:.200}{hint if is_vector else ''}",
-            )
+                expected = f"a function that returns a state of the shapes {self.shown:.150}"
+                raise ArgumentError("rate", expected, f"{shown:.150} for task {task}")
+        shown = _traced("losses", "state", lambda x, p: self.losses(x, **p), *arguments[:2])
+        if shown != f"({losses},)":
+            expected = f"a function that returns an array of shape ({losses},), as `loss_names`"
+            raise ArgumentError("losses", expected, f"{shown:.200}")
 
     def _slope(self, p: Any, x: Any, shares: Any, knobs: Any) -> Any:
         """Return Σ_t share_t × the rate of the state (n,) on task t."""
-        state = self.unravel(x[: self.size - self.costs])
+        state = self.unravel(x)
 
         def on_task(task: Any, share: Any, values: Any) -> Any:
-            slope = ravel_pytree(self.rate(state, task, *values, **p))[0]
-            if self.cost is not None:
-                slope = jnp.append(slope, self.cost(state, task, *values, **p))
-            return share * slope
+            return share * ravel_pytree(self.rate(state, task, *values, **p))[0]
 
         values = [jnp.broadcast_to(knobs[c], (self.tasks,)) for c in self.columns]
         if self.traces_task:
@@ -393,8 +350,7 @@ class _Program:
         return jax.lax.fori_loop(0, count, retreat, (adjoint, *zeros))[1:]
 
     def _flat_losses(self, p: Any, x: Any) -> Any:
-        losses = jnp.asarray(self.losses(self.unravel(x[: self.size - self.costs]), **p))
-        return jnp.append(losses, x[-1]) if self.costs else losses
+        return jnp.asarray(self.losses(self.unravel(x), **p))
 
     def _flat_losses_vjp(self, p: Any, x: Any, cotangent: Any) -> Any:
         return jax.vjp(lambda a: self._flat_losses(p, a), x)[1](cotangent)[0]
@@ -431,23 +387,19 @@ def _words(name: str, names: Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-def _traced(name: str, signature: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def _traced(name: str, signature: str, function: Callable[..., Any], *arguments: Any) -> str:
     """Return the shapes that a user's function returns; refuse one that JAX cannot trace."""
     try:
-        return jax.eval_shape(function, *arguments)
+        return _show(jax.eval_shape(function, *arguments))
     except Exception as error:  # whatever is wrong in the user's code
         why = str(error).strip().partition("\n")[0]
-        raise ArgumentError(
-            name,
-            f"a function of ({signature}) in JAX code, with functions of `jax.numpy` and no `if` "
-            "that depends on the state",
-            f"{type(error).__name__}: {why}",
-        ) from error
+        expected = f"a function of ({signature}) in JAX code, without `if` on the state"
+        raise ArgumentError(name, expected, f"{type(error).__name__}: {why}") from error
 
 
-def _doubles(name: str, state: Any) -> Any:
-    """Return a state, an argument of that name, as JAX arrays of float64."""
-    return jax.tree_util.tree_map(lambda a: jnp.asarray(check.array(name, a)), state)
+def _numbers(name: str, state: Any) -> Any:
+    """Return a state, an argument of that name, as arrays of float64."""
+    return jax.tree_util.tree_map(lambda a: check.array(name, a), state)
 
 
 def _show(state: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sampled: SGD in N dimensions for any model that can draw a sample and make a step on it."""
+"""Sampled: SGD in N dimensions for any model that can make a step on a fresh sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
 
 
 class Sampled(Simulable):
-    """A model that is simulated by drawing samples and updating weights, one after another.
+    """A model that is simulated by steps of SGD on fresh samples, one after another.
 
     Weights may be anything that `copy.deepcopy` can copy.
 
@@ -25,7 +25,7 @@ class Sampled(Simulable):
         True
         >>> problem = replan.Problem(model, (1.0, 1.0, 0.1), duration=1.0, steps=4)
         >>> mixed = replan.strategies.interleaved(problem)
-        >>> replan.simulate(problem, mixed, dimension=50, seeds=2).losses.shape
+        >>> replan.simulate(problem, mixed, dimension=50, runs=2).losses.shape
         (2, 51, 2)
     """
 
@@ -36,12 +36,11 @@ class Sampled(Simulable):
         """Return weights in N = `dimension` dimensions whose state is `state` (n,)."""
 
     @abstractmethod
-    def sample(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
-        """Draw a sample of a task (from 0); `knobs` holds the value of each knob."""
+    def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Return the weights after a step on a fresh sample of a task (from 0).
 
-    @abstractmethod
-    def update(self, weights: Any, sample: Any, task: int, knobs: Floats) -> Any:
-        """Return the weights after a step of SGD on a sample; they may be changed in place."""
+        `knobs` holds the value of each knob. The weights may be changed in place.
+        """
 
     @abstractmethod
     def measure(self, weights: Any) -> Floats:
@@ -77,8 +76,7 @@ class _SampledChain(Chain):
         model, weights = self.model, self.weights
         with np.errstate(all="ignore"):
             for i, task in enumerate(tasks.tolist()):
-                sample = model.sample(weights, task, knobs[i], self.rng)
-                weights = model.update(weights, sample, task, knobs[i])
+                weights = model.sgd_step(weights, task, knobs[i], self.rng)
                 due = i % 64 == 63 or i + 1 == len(tasks)
                 if due and not np.all(np.abs(model.measure(weights)) < _LARGE):
                     return i

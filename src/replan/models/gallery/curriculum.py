@@ -9,7 +9,6 @@ has variance s = q₁ + Δ q₂; T is the teacher's squared norm; η is the lear
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,8 @@ from numpy.typing import ArrayLike
 from replan import check
 from replan.check import Floats
 from replan.errors import ArgumentError
-from replan.models.auto import AutoModel
+from replan.models.gallery.base import GalleryModel
 from replan.models.registry import register
-from replan.models.sampled import Sampled
-from replan.schema import from_keys
 
 EXAMPLE = """\
 [model]
@@ -83,7 +80,7 @@ def losses(state: Any, *, difficulties: Any, teacher: Any) -> Any:
 
 
 @register
-class Curriculum(AutoModel, Sampled):
+class Curriculum(GalleryModel):
     """A student erf(λ/2) of relevant and irrelevant inputs that learns the sign of a teacher's.
 
     The teacher sees the relevant inputs only. A task is a difficulty: the variance of the
@@ -105,28 +102,26 @@ class Curriculum(AutoModel, Sampled):
 
     kind = "curriculum"
     example = EXAMPLE
+    entries = {"q1": 1.0, "q2": 1.0, "m": 0.0}  # noqa: RUF012
     least_dimension = 2  # along the teacher and across
 
     def __init__(self, difficulties: ArrayLike = (0.0, 2.0), *, teacher: float = 2.0) -> None:
-        self.difficulties = check.array("difficulties", difficulties, ("T",))
-        names = [f"difficulty {x:g}" for x in self.difficulties]
-        if not names or len(set(names)) < len(names) or self.difficulties.min() < 0:
-            got = check.show(self.difficulties.tolist())
+        variances = check.array("difficulties", difficulties, ("T",))
+        names = [f"difficulty {x:g}" for x in variances]
+        if not names or len(set(names)) < len(names) or variances.min() < 0:
+            got = check.show(variances.tolist())
             raise ArgumentError("difficulties", "different variances of at least 0", got)
-        if len(names) == 2 and self.difficulties[0] < self.difficulties[1]:
+        if len(names) == 2 and variances[0] < variances[1]:
             names = ["easy", "hard"]
-        self.teacher = check.number("teacher", teacher, above=0)
-        parameters = {"difficulties": self.difficulties, "teacher": self.teacher}
+        norm = check.number("teacher", teacher, above=0)
+        parameters = {"difficulties": variances, "teacher": norm}
         super().__init__(rate, losses, tasks=names, like=np.zeros(3), parameters=parameters)
-
-    def __repr__(self) -> str:
-        return f"Curriculum({self.difficulties.tolist()}, teacher={self.teacher:g})"
 
     def pack(self, start: Any) -> Floats:
         """Return a start (q₁, q₂, m), checked, as a state."""
         state = check.array("start", start, (3,))
         q1, q2, m = state.tolist()
-        if q1 <= 0 or q2 < 0 or m * m > q1 * self.teacher * (1 + 1e-9):
+        if q1 <= 0 or q2 < 0 or m * m > q1 * self.parameters["teacher"] * (1 + 1e-9):
             expected = "(q1, q2, m) with q1 > 0, q2 ≥ 0 and m² ≤ q1 × teacher"
             raise ArgumentError("start", expected, check.show(state.tolist()))
         return state
@@ -137,52 +132,24 @@ class Curriculum(AutoModel, Sampled):
         """Return the weights (2, N) on relevant and irrelevant inputs, along the first axes."""
         q1, q2, m = state.tolist()
         weights = np.zeros((2, dimension))
-        along = m / np.sqrt(self.teacher)
+        along = m / np.sqrt(self.parameters["teacher"])
         weights[0, :2] = along, np.sqrt(max(q1 - along**2, 0.0))
         weights[1, 0] = np.sqrt(q2)
         return np.sqrt(dimension) * weights
 
-    def sample(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
-        """Draw inputs (2, N); the teacher points along the first relevant one."""
-        inputs = rng.standard_normal(weights.shape)
-        inputs[1] *= np.sqrt(self.difficulties[task])
-        return inputs
-
-    def update(self, weights: Any, sample: Any, task: int, knobs: Floats) -> Any:
-        """Make a step of SGD on the squared error."""
+    def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Draw inputs (2, N) and make a step on the squared error of the label."""
         N = weights.shape[1]
-        field = float(np.sum(weights * sample)) / math.sqrt(N)
-        label = 1.0 if sample[0, 0] > 0 else -1.0
+        inputs = rng.standard_normal(weights.shape)
+        inputs[1] *= np.sqrt(self.parameters["difficulties"][task])
+        field = float(np.sum(weights * inputs)) / math.sqrt(N)
+        label = 1.0 if inputs[0, 0] > 0 else -1.0
         slope = math.exp(-field * field / 4) / math.sqrt(math.pi)
-        weights += knobs[0] / math.sqrt(N) * (label - math.erf(field / 2)) * slope * sample
+        weights += knobs[0] / math.sqrt(N) * (label - math.erf(field / 2)) * slope * inputs
         return weights
 
     def measure(self, weights: Any) -> Floats:
         """Return (q₁, q₂, m) of weights."""
         N = weights.shape[1]
-        overlap = weights[0, 0] * np.sqrt(self.teacher) / np.sqrt(N)
+        overlap = weights[0, 0] * np.sqrt(self.parameters["teacher"]) / np.sqrt(N)
         return np.array([*np.sum(weights**2, axis=1) / N, overlap])
-
-    # Files
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Curriculum:
-        """Return the model that the `[model]` section of a problem file describes."""
-        return from_keys(cls, content, "model")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as the `[model]` section of a problem file."""
-        return {"difficulties": self.difficulties.tolist(), "teacher": self.teacher}
-
-    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
-        """Return the start that the `[start]` section describes: q1, q2 and m."""
-
-        def start(q1: Any = 1.0, q2: Any = 1.0, m: Any = 0.0) -> Any:
-            numbers = {"q1": q1, "q2": q2, "m": m}
-            return [check.number(f"start.{name}", value) for name, value in numbers.items()]
-
-        return from_keys(start, content, "start")
-
-    def start_to_dict(self, start: Any) -> dict[str, Any]:
-        """Return a start as the `[start]` section of a problem file."""
-        return dict(zip(("q1", "q2", "m"), self.pack(start).tolist(), strict=True))

@@ -12,7 +12,6 @@ is the best skip at the noise of the test.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -21,11 +20,9 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.errors import ArgumentError
-from replan.models.auto import AutoModel
+from replan.models.gallery.base import GalleryModel
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
-from replan.models.sampled import Sampled
-from replan.schema import from_keys
 
 _MOST_NOISE = 0.999  # beyond it nothing is left of the input, and κ has no derivative
 
@@ -100,7 +97,7 @@ def losses(state: Any, *, mean: Any, variance: Any, test_noise: Any) -> Any:
 
 
 @register
-class Denoising(AutoModel, Sampled):
+class Denoising(GalleryModel):
     """A linear autoencoder with tied weights and a skip, b x̃ + w (w·x̃)/N, on two clusters.
 
     Inputs ±μ/√N + σ z become x̃ = √(1 − Δ) x + √Δ ξ, and it learns to give x back. The share Δ of
@@ -114,7 +111,7 @@ class Denoising(AutoModel, Sampled):
 
     Examples:
         >>> model = replan.models.Denoising(test_noise=0.3)
-        >>> problem = replan.Problem(model, (0.1, 0.1, 0.0), duration=5.0, knobs={"noise": 0.2})
+        >>> problem = replan.Problem(model, (0.1, 0.1, 0.0), duration=5.0, noise=0.2)
         >>> run = replan.evaluate(problem, replan.strategies.one_task(problem))
         >>> dict(zip(model.loss_names, run.final_losses.round(3).tolist()))
         {'skip': 0.081, 'cluster': 0.279}
@@ -122,32 +119,32 @@ class Denoising(AutoModel, Sampled):
 
     kind = "denoising"
     example = EXAMPLE
+    entries = {"m": None, "q": None, "b": 0.0}  # noqa: RUF012
     least_dimension = 2  # along the clusters and across
 
     def __init__(
         self, *, mean: float = 1.0, variance: float = 0.1, test_noise: float = 0.3
     ) -> None:
-        self.mean = check.number("mean", mean, above=0)
-        self.variance = check.number("variance", variance, above=0)
-        self.test_noise = check.number("test_noise", test_noise, at_least=0, at_most=_MOST_NOISE)
+        parameters = {
+            "mean": check.number("mean", mean, above=0),
+            "variance": check.number("variance", variance, above=0),
+            "test_noise": check.number("test_noise", test_noise, at_least=0, at_most=_MOST_NOISE),
+        }
         super().__init__(
             rate,
             losses,
             tasks=["inputs"],
             like=np.zeros(3),
             knobs=(LR, Knob("noise", 0.0, _MOST_NOISE, 0.3)),
-            parameters=self.to_dict(),
+            parameters=parameters,
             loss_names=["skip", "cluster"],
         )
-
-    def __repr__(self) -> str:
-        return f"Denoising(mean={self.mean:g}, variance={self.variance:g})"
 
     def pack(self, start: Any) -> Floats:
         """Return a start (m, q, b), checked, as a state."""
         state = check.array("start", start, (3,))
         m, q, _ = state.tolist()
-        if q < 0 or m * m > q * self.mean * (1 + 1e-9):
+        if q < 0 or m * m > q * self.parameters["mean"] * (1 + 1e-9):
             expected = "(m, q, b) with q ≥ 0 and m² ≤ q × mean"
             raise ArgumentError("start", expected, check.show(state.tolist()))
         return state
@@ -158,21 +155,17 @@ class Denoising(AutoModel, Sampled):
         """Return the weights (N,) and the skip, as a list."""
         m, q, b = state.tolist()
         weights = np.zeros(dimension)
-        along = m / sqrt(self.mean)
+        along = m / sqrt(self.parameters["mean"])
         weights[:2] = along, sqrt(max(q - along**2, 0.0))
         return [sqrt(dimension) * weights, b]
 
-    def sample(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
-        """Draw an input (N,) and its noisy version."""
-        N = weights[0].size
-        x = sqrt(self.variance) * rng.standard_normal(N)
-        x[0] += sqrt(self.mean) * (1.0 if rng.random() < 0.5 else -1.0)
-        return x, sqrt(1 - knobs[1]) * x + sqrt(knobs[1]) * rng.standard_normal(N)
-
-    def update(self, weights: Any, sample: Any, task: int, knobs: Floats) -> Any:
-        """Make a step of SGD on half the squared error."""
-        (w, b), (x, noisy) = weights, sample
-        N = w.size
+    def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Draw an input (N,) and its noisy version; make a step on half the squared error."""
+        w, b = weights
+        N, noise = w.size, knobs[1]
+        x = sqrt(self.parameters["variance"]) * rng.standard_normal(N)
+        x[0] += sqrt(self.parameters["mean"]) * (1.0 if rng.random() < 0.5 else -1.0)
+        noisy = sqrt(1 - noise) * x + sqrt(noise) * rng.standard_normal(N)
         field = w @ noisy / sqrt(N)
         residual = x - b * noisy - w * (field / sqrt(N))
         back = w @ residual / sqrt(N)
@@ -184,28 +177,4 @@ class Denoising(AutoModel, Sampled):
         """Return (m, q, b) of weights."""
         w, b = weights
         N = w.size
-        return np.array([w[0] * sqrt(self.mean) / sqrt(N), w @ w / N, b])
-
-    # Files
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Denoising:
-        """Return the model that the `[model]` section of a problem file describes."""
-        return from_keys(cls, content, "model")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as the `[model]` section of a problem file."""
-        return {"mean": self.mean, "variance": self.variance, "test_noise": self.test_noise}
-
-    def start_from_dict(self, content: Mapping[str, Any]) -> Any:
-        """Return the start that the `[start]` section describes: m, q and b."""
-
-        def start(m: Any, q: Any, b: Any = 0.0) -> Any:
-            numbers = {"m": m, "q": q, "b": b}
-            return [check.number(f"start.{name}", value) for name, value in numbers.items()]
-
-        return from_keys(start, content, "start")
-
-    def start_to_dict(self, start: Any) -> dict[str, Any]:
-        """Return a start as the `[start]` section of a problem file."""
-        return dict(zip(("m", "q", "b"), self.pack(start).tolist(), strict=True))
+        return np.array([w[0] * sqrt(self.parameters["mean"]) / sqrt(N), w @ w / N, b])

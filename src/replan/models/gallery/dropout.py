@@ -24,12 +24,11 @@ from numpy.typing import ArrayLike
 from replan import check
 from replan.check import Floats
 from replan.errors import ArgumentError
-from replan.models.auto import AutoModel
+from replan.models.gallery.base import GalleryModel
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
-from replan.models.sampled import Sampled
 from replan.models.teacher_student.overlaps import check_students, check_teachers
-from replan.schema import from_keys
+from replan.schema import check_keys
 
 _MOST_RESCALE = 10.0  # the largest factor of the heads at test time, where it is chosen
 
@@ -62,32 +61,22 @@ lr = false                        # or { min = 0.0, max = 5.0 }
 """
 
 
-def _covariance(state: Any, teacher_overlaps: Any) -> Any:
-    """Return the joint covariance (U, U) of student and teacher units."""
+def _units(state: Any, p: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the joint covariance (U, U) and the weights (U,) of student and teacher units."""
     import jax.numpy as jnp
 
     Q, M = state
-    return jnp.block([[(Q + Q.T) / 2, M], [M.T, teacher_overlaps]])
+    covariance = jnp.block([[(Q + Q.T) / 2, M], [M.T, p["teacher_overlaps"]]])
+    return covariance, jnp.concatenate([p["heads"], -p["teacher_heads"]])
 
 
-def rate(
-    state: Any,
-    task: Any,
-    lr: Any,
-    keep: Any,
-    *,
-    teacher_overlaps: Any,
-    weights: Any,
-    noise: Any,
-    rescale: Any = None,
-) -> Any:
+def rate(state: Any, task: Any, lr: Any, keep: Any, **p: Any) -> Any:
     """Return d(Q, M)/dα."""
     import jax.numpy as jnp
 
     from replan.models.gallery.erf_moments import i3, i4, slopes
 
-    cov, K = _covariance(state, teacher_overlaps), len(state[0])
-    heads = weights[:K]
+    (cov, weights), heads, K = _units(state, p), p["heads"], len(state[0])
     powers = jnp.stack([keep**j for j in range(5)])
     is_unit = np.eye(len(cov), K, dtype=int)  # [n, k]: whether unit n is hidden unit k
     pairs = is_unit[:, None] | is_unit[:K]
@@ -95,14 +84,12 @@ def rate(
     kept_pairs, kept_fours = powers[pairs.sum(axis=-1)], powers[fours.sum(axis=-1)]
     drift = heads[:, None] * jnp.einsum("n,nk,nkh->kh", weights, kept_pairs, i3(cov, K))
     square = jnp.einsum("n,m,nmkh,nmkh->kh", weights, weights, kept_fours, i4(cov, K))
-    square += noise**2 * kept_pairs[:K] * slopes(cov, K)
+    square += p["noise"] ** 2 * kept_pairs[:K] * slopes(cov, K)
     along, across = drift[:, :K], drift[:, K:]
     return -lr * (along + along.T) + lr**2 * jnp.outer(heads, heads) * square, -lr * across
 
 
-def losses(
-    state: Any, *, teacher_overlaps: Any, weights: Any, noise: Any, rescale: Any = None
-) -> Any:
+def losses(state: Any, **p: Any) -> Any:
     """Return ½ E[(r Σ_k v_k g_k − Σ_p A_p g_p)²] with r = `rescale`, or else its minimum over r.
 
     It is ½ (A r² − 2 B r + C), least at r = B / A. There its derivative by r is 0, so that r may
@@ -113,17 +100,16 @@ def losses(
 
     from replan.models.gallery.erf_moments import i2
 
-    K = len(state[0])
-    terms = jnp.outer(weights, weights) * i2(_covariance(state, teacher_overlaps))
+    (cov, weights), K = _units(state, p), len(state[0])
+    terms = jnp.outer(weights, weights) * i2(cov)
     A, B, C = terms[:K, :K].sum(), -terms[:K, K:].sum(), terms[K:, K:].sum()
-    if rescale is None:
-        best = jnp.clip(B / jnp.where(A > 0, A, 1.0), 0.0, _MOST_RESCALE)
-        rescale = jax.lax.stop_gradient(best)
+    best = jnp.clip(B / jnp.where(A > 0, A, 1.0), 0.0, _MOST_RESCALE)
+    rescale = p.get("rescale", jax.lax.stop_gradient(best))
     return jnp.array([0.5 * (A * rescale**2 - 2 * B * rescale + C)])
 
 
 @register
-class Dropout(AutoModel, Sampled):
+class Dropout(GalleryModel):
     """A two-layer student with fixed heads that learns from one teacher, with dropout.
 
     In training, every hidden unit is kept with probability `keep`, a knob. At test time all are
@@ -141,7 +127,7 @@ class Dropout(AutoModel, Sampled):
     Examples:
         >>> model = replan.models.Dropout([[1.0]], hidden=2, noise=0.2)
         >>> start = (np.zeros((2, 2)), np.zeros((2, 1)))  # overlaps Q and M
-        >>> problem = replan.Problem(model, start, duration=5.0, knobs={"keep": 0.7})
+        >>> problem = replan.Problem(model, start, duration=5.0, keep=0.7)
         >>> f"{replan.evaluate(problem, replan.strategies.one_task(problem)).loss:.4f}"
         '0.0254'
     """
@@ -159,19 +145,18 @@ class Dropout(AutoModel, Sampled):
         noise: float = 0.0,
         rescale: float | None = None,
     ) -> None:
-        self.teacher_overlaps = S = check_teachers(teacher_overlaps)
+        S = check_teachers(teacher_overlaps)
         P, K = len(S), check.integer("hidden", hidden, at_least=1)
-        self.hidden = K
-        self.teacher_heads = check.array(
-            "teacher_heads", np.ones(P) if teacher_heads is None else teacher_heads, (P,)
-        )
-        self.heads = check.array("heads", np.ones(K) if heads is None else heads, (K,))
-        self.noise = check.number("noise", noise, at_least=0)
-        self.rescale = None if rescale is None else check.number("rescale", rescale, at_least=0)
-        weights = np.concatenate([self.heads, -self.teacher_heads])
-        parameters = {"teacher_overlaps": S, "weights": weights, "noise": self.noise}
-        if self.rescale is not None:
-            parameters["rescale"] = self.rescale
+        parameters = {
+            "teacher_overlaps": S,
+            "teacher_heads": np.ones(P) if teacher_heads is None else teacher_heads,
+            "heads": np.ones(K) if heads is None else heads,
+            "noise": check.number("noise", noise, at_least=0),
+        }
+        for name, units in (("teacher_heads", P), ("heads", K)):
+            parameters[name] = check.array(name, parameters[name], (units,))
+        if rescale is not None:
+            parameters["rescale"] = check.number("rescale", rescale, at_least=0)
         super().__init__(
             rate,
             losses,
@@ -182,43 +167,37 @@ class Dropout(AutoModel, Sampled):
             loss_names=["error"],
         )
 
-    def __repr__(self) -> str:
-        return f"Dropout(hidden={self.hidden}, teacher_units={len(self.teacher_overlaps)})"
-
     def pack(self, start: Any) -> Floats:
         """Return a pair (Q, M), checked, as a state [Q, M]."""
         if not isinstance(start, tuple | list) or len(start) != 2:
             raise ArgumentError("start", "a pair (Q, M)", check.show(start))
-        Q, M = check_students(start[0], start[1], self.teacher_overlaps, self.hidden)
+        Q, M = check_students(start[0], start[1], self.parameters["teacher_overlaps"], self.hidden)
         return np.concatenate([Q.ravel(), M.ravel()])
 
     # Simulation at finite size
 
     def make_weights(self, state: Floats, dimension: int, rng: np.random.Generator) -> Any:
         """Return weights (K, N) and teachers (P, N) with these overlaps, along the first axes."""
-        Q, M = self.unpack(state)
-        joint = np.block([[self.teacher_overlaps, M.T], [M, Q]])
+        (Q, M), S = self.unpack(state), self.parameters["teacher_overlaps"]
+        joint = np.block([[S, M.T], [M, Q]])
         values, vectors = np.linalg.eigh(joint)
         rows = np.zeros((len(joint), dimension))
         rows[:, : len(joint)] = vectors * np.sqrt(values.clip(min=0.0))
         rows *= sqrt(dimension)
-        P = len(self.teacher_overlaps)
+        P = len(S)
         return rows[P:], rows[:P]
 
-    def sample(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
-        """Draw an input (N,), label noise and the units that are kept (K,)."""
-        x = rng.standard_normal(weights[0].shape[1])
-        return x, self.noise * rng.standard_normal(), rng.random(self.hidden) < knobs[1]
-
-    def update(self, weights: Any, sample: Any, task: int, knobs: Floats) -> Any:
-        """Make a step of SGD on the squared error of the units that are kept."""
+    def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Draw an input (N,), label noise and the units kept (K,); make a step with these alone."""
         from scipy.special import erf
 
-        (student, teachers), (x, noise, kept) = weights, sample
-        N = x.size
+        (student, teachers), p = weights, self.parameters
+        N = student.shape[1]
+        x = rng.standard_normal(N)
+        noise, kept = p["noise"] * rng.standard_normal(), rng.random(self.hidden) < knobs[1]
         fields = student @ x / sqrt(N)
-        label = self.teacher_heads @ erf(teachers @ x / sqrt(2 * N)) + noise
-        active = kept * self.heads
+        label = p["teacher_heads"] @ erf(teachers @ x / sqrt(2 * N)) + noise
+        active = kept * p["heads"]
         error = active @ erf(fields / sqrt(2)) - label
         slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
         student -= (knobs[0] / sqrt(N) * error * active * slopes)[:, None] * x
@@ -233,36 +212,26 @@ class Dropout(AutoModel, Sampled):
         )
 
     @property
+    def hidden(self) -> int:
+        """K."""
+        return len(self.parameters["heads"])
+
+    @property
     def least_dimension(self) -> int:  # type: ignore[override]
         """K + P: room for all units."""
-        return self.hidden + len(self.teacher_overlaps)
+        return self.hidden + len(self.parameters["teacher_heads"])
 
     # Files
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Dropout:
-        """Return the model that the `[model]` section of a problem file describes."""
-        return from_keys(cls, content, "model")
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as the `[model]` section of a problem file."""
-        content = {
-            "hidden": self.hidden,
-            "teacher_overlaps": self.teacher_overlaps.tolist(),
-            "teacher_heads": self.teacher_heads.tolist(),
-            "heads": self.heads.tolist(),
-            "noise": self.noise,
-        }
-        return content if self.rescale is None else content | {"rescale": self.rescale}
+        """Return the arguments as the `[model]` section of a problem file."""
+        return {"hidden": self.hidden} | super().to_dict()
 
     def start_from_dict(self, content: Mapping[str, Any]) -> Any:
         """Return the start that the `[start]` section describes: Q and M, by default 0."""
-        K, P = self.hidden, len(self.teacher_overlaps)
-
-        def start(Q: Any = None, M: Any = None) -> Any:
-            return np.zeros((K, K)) if Q is None else Q, np.zeros((K, P)) if M is None else M
-
-        return from_keys(start, content, "start")
+        check_keys(content, ["Q", "M"], "start")
+        K, P = self.hidden, len(self.parameters["teacher_heads"])
+        return content.get("Q", np.zeros((K, K))), content.get("M", np.zeros((K, P)))
 
     def start_to_dict(self, start: Any) -> dict[str, Any]:
         """Return a start as the `[start]` section of a problem file."""
