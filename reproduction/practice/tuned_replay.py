@@ -1,11 +1,10 @@
 """Strategies of replay in training loops, each at its own best share, learning rate and decay.
 
 Three tasks of two classes of Fashion-MNIST arrive one after another, with a head for each task or
-one for all classes, with SGD or Adam, in PyTorch (1,200 or 12,000 images a task) and in Avalanche
-(1,200). All strategies train on equally many samples with a memory of 300 images, including those
-on which losses are probed. Each is tuned in the same way on validation images with seeds of its
-own, and tested on other images with other seeds. Takes hours. Needs the extra `torch`, and
-`avalanche` where that is in `loops`.
+one for all classes, with SGD or Adam and 1,200 or 12,000 images a task. All strategies train on
+equally many samples with a memory of 300 images, including those on which losses are probed. Each
+is tuned in the same way on validation images with separate seeds, and tested on other images with
+other seeds. Takes hours. Needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from reproduction.base import Run, Tables, mean_interval
 from reproduction.images.data import fetch
 
 FULL: dict[str, Any] = {
-    "loops": ["few", "many", "avalanche"],
+    "sizes": ["few", "many"],
     "heads": ["task", "one"],
     "optimizers": ["sgd", "adam"],
-    "seeds": {"few": 24, "many": 12, "avalanche": 12},
+    "seeds": {"few": 24, "many": 12},
     "budget": 30,  # choices that a strategy may try
     "tuning_seeds": 8,
 }
 QUICK = FULL | {
-    "loops": ["few"], "heads": ["task"], "optimizers": ["sgd"], "seeds": {"few": 2}, "budget": 4,
+    "sizes": ["few"], "heads": ["task"], "optimizers": ["sgd"], "seeds": {"few": 2}, "budget": 4,
     "tuning_seeds": 2,
 }  # fmt: skip
 
@@ -64,7 +63,7 @@ def make_policy(strategy: str, tasks: int, share: float | None) -> Policy:
     return FocusThenReplay(tasks, until=until, shares=1.0 - (share or 0.0), max_focus=longest)
 
 
-def pytorch_case(
+def case(
     strategy: str, split: dict[str, Any], choice: list[Any], seed: int, tested: str
 ) -> dict[str, Any]:
     """Return the numbers of one run of the PyTorch loop."""
@@ -77,59 +76,37 @@ def pytorch_case(
     return learn(policy, settings, lr=lr, decay=decay, seed=seed, tested=tested, probed=probed)
 
 
-def avalanche_case(**case: Any) -> dict[str, Any]:
-    """Return the numbers of one run in Avalanche."""
-    from reproduction.practice.in_avalanche import learn
-
-    return learn(**case)
-
-
 def compute(
-    run: Run,
-    *,
-    loops: list[str],
-    heads: list[str],
-    optimizers: list[str],
-    seeds: dict[str, int],
-    budget: int,
-    tuning_seeds: int,
+    run: Run, *, seeds: dict[str, int], budget: int, tuning_seeds: int, **axes: list[str]
 ) -> Tables:
     """Return the tables `tuned`, and `tried` with the validation loss of every choice."""
     fetch("fashion-mnist")
     tuned, searched = [], []
-    for loop, head, optimizer in product(loops, heads, optimizers):
-        where = {"loop": loop, "heads": head, "optimizer": optimizer}
-        size = SIZES["few" if loop == "avalanche" else loop]
-        case = avalanche_case if loop == "avalanche" else pytorch_case
+    for size, head, optimizer in product(axes["sizes"], axes["heads"], axes["optimizers"]):
         tests: dict[str, list[Any]] = {}
-        for name in strategies(loop, head):
-            common = {"strategy": name, "split": size | {"heads": head, "optimizer": optimizer}}
+        for name in strategies(head):
+            where = {"size": size, "heads": head, "optimizer": optimizer, "strategy": name}
+            split = SIZES[size] | {"heads": head, "optimizer": optimizer}
             share = None if name == "no-replay" else _FIRST_SHARE
-            best, tried = tune(
-                Choice(RATES[optimizer], DECAYS[0], share), partial(_losses, run, case, common),
-                range(_FIRST_TUNING_SEED, _FIRST_TUNING_SEED + tuning_seeds), budget,
-            )  # fmt: skip
-            given = common | {"choice": list(best), "tested": "test"}
-            tests[name] = run(case, [given | {"seed": 1 + i} for i in range(seeds[loop])])
-            row = where | {"strategy": name} | best._asdict() | {"tried": len(tried)}
+            losses = partial(_losses, run, {"strategy": name, "split": split})
+            tuning = range(_FIRST_TUNING_SEED, _FIRST_TUNING_SEED + tuning_seeds)
+            best, tried = tune(Choice(RATES[optimizer], DECAYS[0], share), losses, tuning, budget)
+            given = {"strategy": name, "split": split, "choice": list(best), "tested": "test"}
+            tests[name] = run(case, [given | {"seed": 1 + i} for i in range(seeds[size])])
+            row = where | best._asdict() | {"tried": len(tried)}
             tuned.append(row | {"settled": not around(tried, best)} | _means(tests, name))
-            searched += [
-                where | {"strategy": name} | choice._asdict() | {"loss": loss}
-                for choice, loss in tried.items()
-            ]
+            searched += [where | x._asdict() | {"loss": loss} for x, loss in tried.items()]
     return {"tuned": pd.DataFrame(tuned), "tried": pd.DataFrame(searched)}
 
 
-def strategies(loop: str, heads: str) -> list[str]:
+def strategies(heads: str) -> list[str]:
     """Return the strategies to compare; without replay one head forgets all but the last task."""
-    if loop == "avalanche":
-        return ["fixed-replay", "focus-until-halved"]
     names = ["fixed-replay", "focus-until-halved", "focus-then-replay"]
     return names if heads == "one" else [*names, "no-replay"]
 
 
 def _losses(
-    run: Run, case: Any, common: dict[str, Any], choices: list[Choice], seeds: Sequence[int]
+    run: Run, common: dict[str, Any], choices: list[Choice], seeds: Sequence[int]
 ) -> list[float]:
     """Return the mean validation loss of each choice, infinite where a run diverged."""
     given = common | {"tested": "validation"}
