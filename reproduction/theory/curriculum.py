@@ -36,13 +36,13 @@ RATES = {"fixed": "rate fixed", "constant": "best constant rates", "free": "best
 
 
 def _problem(
-    difficulty: float, steps: int, duration: float, rate: float, **control: Any
+    difficulty: float, times: dict[str, Any], rate: float, **control: Any
 ) -> replan.Problem:
     """Return a problem; controlled tasks are half easy and half hard samples, exactly."""
     content: dict[str, Any] = {
         "model": {"kind": "curriculum", "difficulties": [0.0, difficulty], "teacher": 2.0},
         "start": {"q1": 1.0, "q2": 1.0, "m": 0.0},
-        "training": {"duration": duration, "steps": steps, "lr": rate},
+        "training": times | {"lr": rate},
         "control": {"tasks": True} | control,
         "objective": {"weights": [0.5, 0.5]},
     }
@@ -51,15 +51,13 @@ def _problem(
     return replan.Problem.from_dict(content)
 
 
-def case(
-    difficulty: float, steps: int, duration: float, lr: float, max_lr: float
-) -> dict[str, Any]:
+def case(difficulty: float, lr: float, max_lr: float, **times: Any) -> dict[str, Any]:
     """Return final errors and the optima, with three kinds of learning rates.
 
     The learning rate is "fixed" at `lr`, the best "constant" one, or "free"; the latter two are at
     most `max_lr`.
     """
-    pose = partial(_problem, difficulty, steps, duration)
+    pose = partial(_problem, difficulty, times)
     rates = {"min": 0.0, "max": max_lr}
 
     def at(log_rate: float) -> replan.Problem:
@@ -74,14 +72,14 @@ def case(
         return replan.solve(pose(lr, tasks=False, lr=rates), replan.Relax(0), initial=order)
 
     problem = pose(lr)
-    errors: dict[str, dict[str, float]] = {"fixed": {}, "constant": {}}
-    for name in ORDERS:
-        error = partial(_error, name)
-        errors["fixed"][name] = error(problem)
-        errors["constant"][name] = error(at_best_rate(error))
+    pairs = {name: partial(_error, name) for name in ORDERS}
+    errors = {
+        "fixed": {name: error(problem) for name, error in pairs.items()},
+        "constant": {name: error(at_best_rate(error)) for name, error in pairs.items()},
+    }
     annealed = {name: with_rates(ORDERS[name](problem)) for name in (EASY_HARD, HARD_EASY, MIXED)}
     opening = parts.minimiser(
-        lambda time: with_rates(_easy_hard_easy(problem, time)).loss, 0.0, duration / 2, 5
+        lambda time: with_rates(_easy_hard_easy(problem, time)).loss, 0.0, problem.duration / 2, 5
     )
     errors["free"] = {name: plan.loss for name, plan in annealed.items()}
     errors["free"][EASY_HARD_EASY] = with_rates(_easy_hard_easy(problem, opening)).loss
@@ -176,6 +174,7 @@ def _drop_at_first_hard(steps: pd.DataFrame) -> float:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what is said about curricula, over variances of the hard inputs."""
+    judge = partial(Claim, over="difficulty")
     kinds = {rate: wide(tables, "difficulty", rate) for rate in RATES}
     fixed, constant, free = kinds.values()
     thirds, halves = _hard_shares(tables, "fixed", 3), _hard_shares(tables, "free", 2)
@@ -187,16 +186,15 @@ def claims(tables: Tables) -> list[Claim]:
 
     def better_than(other: str) -> Claim:
         ratios = {rate: errors[other] / errors[EASY_HARD] for rate, errors in kinds.items()}
-        return Claim(
+        return judge(
             f"Easy to hard is better than {other}.",
             "at the fixed rate, and each at its best constant rate",
             (ratios["fixed"] > 1) & (ratios["constant"] > 1),
             {f"{other} / easy to hard, {rate} rates": ratio for rate, ratio in ratios.items()},
-            "difficulty",
         )
 
     return [
-        Claim(
+        judge(
             "At a constant learning rate the optimal curriculum is not monotone: easy, hard, easy.",
             "the share of hard samples is larger in the middle third of the time than in the first "
             "and in the last, by at least 0.1",
@@ -206,11 +204,10 @@ def claims(tables: Tables) -> list[Claim]:
                 "in the middle": thirds[1],
                 "in the last": thirds[2],
             },
-            "difficulty",
         ),
         better_than(HARD_EASY),
         better_than(MIXED),
-        Claim(
+        judge(
             "The optimal curriculum beats easy to hard, hard to easy and a mixture.",
             "at the fixed rate, by at least 1 %",
             gain >= 1.01,
@@ -218,9 +215,8 @@ def claims(tables: Tables) -> list[Claim]:
                 "best of the three / optimal": gain,
                 "best easy-hard-easy / optimal": fixed[EASY_HARD_EASY] / fixed[OPTIMAL],
             },
-            "difficulty",
         ),
-        Claim(
+        judge(
             "With the learning rate free as well, the optimum is easy to hard.",
             "at most 5 % of the first half are hard samples",
             halves[0] <= 0.05,
@@ -228,20 +224,17 @@ def claims(tables: Tables) -> list[Claim]:
                 "share of hard samples in the first half": halves[0],
                 "optimal at the fixed rate / at a free one": fixed[OPTIMAL] / free[OPTIMAL],
             },
-            "difficulty",
         ),
-        Claim(
+        judge(
             "The learning rate drops where hard samples begin.",
             "by at least 20 % from the last easy step to the first hard one",
             drop <= 0.8,
             {"first rate on hard samples / last on easy ones before": drop},
-            "difficulty",
         ),
-        Claim(
+        judge(
             "With learning rates of their own, the orders differ more (our question).",
             "worst / best of the three orders is larger with free rates than with constant ones",
             free_spread > spread,
             {"worst / best with free rates": free_spread, "with constant ones": spread},
-            "difficulty",
         ),
     ]

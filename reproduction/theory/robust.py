@@ -3,6 +3,7 @@
 The paper's optima know the overlaps of their start.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,7 @@ def draw(tables: Tables) -> Figure:
 def claims(tables: Tables) -> list[Claim]:
     """Check what somebody who knows nothing should do."""
     by_similarity, by_members = (closed(tables["losses"], x) for x in ("similarity", "members"))
+    judge = partial(Claim, over="similarity")
     one, rule = by_similarity[ONE], by_similarity[RULE]
     regrets = _regrets(tables)
     gaps = (regrets["unseen"] - regrets["seen"]).groupby("members").mean()
@@ -155,26 +157,23 @@ def claims(tables: Tables) -> list[Claim]:
     largest, before = parts.columns[-1], parts.columns[max(len(parts.columns) - 2, 0)]
     worth = f"closes at least {_REACHED:.0%} of the gap between interleaved and the own optimum"
     return [
-        Claim(
+        judge(
             "One protocol for all starts is worth having without knowing any.",
             f"on unseen starts it {worth}",
             one >= _REACHED,
             {"part of the gap closed": one},
-            "similarity",
         ),
-        Claim(
+        judge(
             "A rule that reacts is worth having.",
             f"focus-then-replay, until the losses meet and then equal shares, {worth}",
             rule >= _REACHED,
             {"part of the gap closed": rule},
-            "similarity",
         ),
-        Claim(
+        judge(
             "A rule that reacts beats one protocol for all.",
             "focus-then-replay closes more of the gap than the protocol, on unseen starts",
             rule > one,
             {"rule − protocol": rule - one},
-            "similarity",
         ),
         Claim(
             "The regret on unseen starts comes down to that on seen ones as members are added.",
