@@ -9,7 +9,8 @@ import pytest
 
 from reproduction.practice import focus_end, tuned_replay
 from reproduction.practice.tuned_replay import Choice, tune
-from reproduction.tests.made_images import compute, folder  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 # The search
 
@@ -93,12 +94,11 @@ def test_rules_that_end_the_focus():
 # Comparisons
 
 
-def test_late_replay():
-    _, tables = compute(
-        "practice.late_replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
+def test_late_replay(made):
+    table = made(
+        "late-replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
         first=60, test_samples=20, hidden=3, cifar=["0 5 2 7"], max_lr=0.5,
-    )  # fmt: skip
-    table = tables["gains"]
+    )["gains"]  # fmt: skip
     assert len(table) == 2 * 6
     assert set(table["data"]) == {"fashion-mnist", "cifar10"}
     late = table[table["contender"] == "late replay"]
@@ -107,29 +107,21 @@ def test_late_replay():
     assert (table[table["contender"] == "fixed share"]["% below"] == 0).all()
 
 
-def test_held_out_gap():
+def test_held_out_gap(made):
     pytest.importorskip("jax")
-    _, tables = compute(
-        "practice.held_out_gap",
-        counts=[2],
-        unseen=3,
-        first=60,
-        samples=20,
-        gradients=2,
-        test_samples=20,
-    )
-    row = tables["plans"].iloc[0]
+    tiny = {"counts": [2], "unseen": 3, "first": 60, "samples": 20, "gradients": 2}
+    row = made("held-out-gap", test_samples=20, **tiny)["plans"].iloc[0]
     assert row["plan, planned on"] <= row["constant, planned on"] + 1e-9
     assert row["gradients"] <= 2
 
 
-def test_tuned_replay(monkeypatch):
+def test_tuned_replay(made, monkeypatch):
     pytest.importorskip("torch")
     small = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "probe": 6, "hidden": 8}
     monkeypatch.setitem(tuned_replay.SIZES, "few", small)
-    _, tables = compute("practice.tuned_replay", budget=2, tuning_seeds=1)
+    tables = made("tuned-replay", budget=2, tuning_seeds=1)
     tuned = tables["tuned"].set_index("strategy")
-    assert list(tuned.index) == tuned_replay.strategies("few", "task")
+    assert list(tuned.index) == tuned_replay.strategies("task")
     assert len(tables["tried"]) == 2 * 4
     assert tuned.loc["fixed-replay", "loss − fixed-replay"] == 0
     assert np.isfinite(tuned["loss"]).all()
@@ -139,7 +131,7 @@ def test_a_fixed_share_is_what_is_trained_on():
     pytest.importorskip("torch")
     split = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "hidden": 8}
     case = {"split": split, "choice": [0.1, "cosine", 0.5], "seed": 1, "tested": "test"}
-    found = tuned_replay.pytorch_case("fixed-replay", **case)
+    found = tuned_replay.case("fixed-replay", **case)
     assert found["replayed"] == pytest.approx(1 / 3)  # half of two of three turns
     assert found["accuracy"] > 0.75  # chance is 0.5
-    assert tuned_replay.pytorch_case("fixed-replay", **case) == found
+    assert tuned_replay.case("fixed-replay", **case) == found
