@@ -6,8 +6,6 @@ unseen realisations and test images. Task 1 is the old one, task 2 the new one. 
 a batch of both tasks, with their shares as weights, or a single sample of one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ ones and on test images: where a step of SGD takes a batch of both tasks, and wh
 single sample.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ rates, refined; the rate falls to 0), the factor of its rates is chosen on 40 fu
 unseen ones and test images decide. Takes half an hour on a core.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
