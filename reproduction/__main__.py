@@ -1,9 +1,11 @@
 """python -m reproduction: compute figures, write their tables and pictures, check their claims."""
 
 import argparse
+import hashlib
 import json
 import sys
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,12 +45,7 @@ LONG = tuple(FIGURES)[-6:]  # from `stream` on: half an hour and more, so `all` 
 
 
 def make(
-    name: str,
-    out: Path,
-    *,
-    quick: bool = False,
-    changes: dict[str, Any],
-    workers: int | None = None,
+    name: str, out: Path, *, quick: bool, changes: dict[str, Any], workers: int | None
 ) -> list[Claim]:
     """Make one figure in the folder `out` and return its claims.
 
@@ -61,7 +58,8 @@ def make(
     settings = settings | {key: value for key, value in changes.items() if key in settings}
 
     def run(function: Any, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return replan.sweep(function, cases, cache=out / "cache", workers=workers, progress=True)
+        kept = {"cache": out / "cache", "key": digest()}
+        return replan.sweep(function, cases, workers=workers, progress=True, **kept)
 
     tables = module.compute(run, **settings)
     for i, (table, rows) in enumerate(tables.items()):
@@ -87,6 +85,13 @@ def make(
     entries = {known: json.loads(x.read_text()) for known, x in files.items() if x.exists()}
     (out / "claims.md").write_text(page(entries))
     return claims
+
+
+@cache
+def digest() -> str:
+    """Return a digest of all code here: results of edited figures are computed again."""
+    paths = [x for x in Path(__file__).parent.rglob("*.py") if "tests" not in x.parts]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
 def load(name: str) -> Any:

@@ -1,7 +1,5 @@
 """Figs. 11 and 12: CIFAR-10 by parity of the labels, three strategies and their differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from reproduction.base import Claim, Run, Tables, below, mean_interval, paired

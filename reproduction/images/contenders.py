@@ -6,8 +6,6 @@ unseen realisations and test images. Task 1 is the old one, task 2 the new one. 
 a batch of both tasks, with their shares as weights, or a single sample of one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +22,7 @@ from replan.strategies import focus_then_replay, interleaved, no_replay, power_l
 from reproduction.images.network import Floats, ImageNetwork
 from reproduction.images.tasks import make_tasks
 
-HALF, FIXED, FOCUS, THEORY = "50 %", "fixed share", "focus-then-replay", "theory's plan"
-LATE = "late replay"
+FIXED, FOCUS, THEORY, LATE = "fixed share", "focus-then-replay", "theory's plan", "late replay"
 TIMING, RATE, BOTH = PLANS = "timing", "rate", "both"
 SCHEDULES = {"constant": 0.0, "decayed": 1.0}  # rate × (1 − time / duration)^exponent
 BATCH, SINGLE = "batch", "single"  # what a step of SGD takes
@@ -58,15 +55,9 @@ class Tuned:
 
 
 def case(
-    data: str,
-    classes: str,
-    similarity: float,
-    samples: int,
-    memory: str,
-    contenders: list[list[str]],
-    theory: dict[str, list[Any]],
-    search: dict[str, Any],
-) -> dict[str, Any]:
+    data: str, classes: str, similarity: float, samples: int, memory: str,
+    contenders: list[list[str]], theory: dict[str, list[Any]], search: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """Return the rows of a cell's contenders and of their losses.
 
     classes: four labels, such as "0 5 2 7". memory: images kept of the old task, or "all".
@@ -90,34 +81,31 @@ def case(
     planned, validated, tested = problems
     keys: list[Key] = [(name, schedule, step) for name, schedule, step in contenders]
     plans: dict[str, replan.Plan] = {}
-    found: dict[Key, Tuned] = {}
+    best: dict[Key, Tuned] = {}
     for key in keys:  # plans come after what they begin from
         if key[0] in PLANS:
-            plans = plans or _plans(planned, found, search)
-            found[key] = _of_plan(planned, plans[key[0]], key[2], search)
+            plans = plans or _plans(planned, best, search)
+            best[key] = _of_plan(planned, plans[key[0]], key[2], search)
         else:
-            found[key] = _tuned(planned, key, search, theory.get(str(similarity), []))
+            best[key] = _tuned(planned, key, search, theory.get(str(similarity), []))
     rows: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": []}
-    for key in keys:
+    for key, tuned in best.items():
         who = dict(zip(WHO, key, strict=True))
-        factor = _best_factor(validated, found[key].protocol)
-        protocol = _times(found[key].protocol, factor)
+        factor = _best_factor(validated, tuned.protocol)
+        protocol = _times(tuned.protocol, factor)
         losses = losses_each(tested, protocol)
-        rows["contenders"].append(
-            who
-            | {
-                "lr": factor * found[key].lr,
-                "at_end": not search["min_lr"] < 0.999 * found[key].lr < 0.998 * search["max_lr"],
-                "share_1": float(protocol.mean_shares[0]),
-                "alone": float(protocol.focus_length(1) / protocol.duration),
-                "trials": found[key].trials,
-                "planned": _finite(_loss(planned, found[key].protocol)),
-                "factor": factor,
-                "validated": _finite(_loss(validated, protocol)),
-                "loss": _finite(losses.mean()),
-                "diverged": int(np.isinf(losses).sum()),
-            }
-        )
+        row = {
+            "lr": factor * tuned.lr,
+            "at_end": not search["min_lr"] < 0.999 * tuned.lr < 0.998 * search["max_lr"],
+            "share_1": float(protocol.mean_shares[0]),
+            "alone": float(protocol.focus_length(1) / protocol.duration),
+            "trials": tuned.trials,
+            "planned": _finite(_loss(planned, tuned.protocol)),
+            "factor": factor,
+            "validated": _finite(_loss(validated, protocol)),
+            "loss": _finite(losses.mean()),
+        }
+        rows["contenders"].append(who | row)
         rows["runs"] += [
             who | {"realisation": number, "loss": _finite(loss)}
             for number, loss in zip(tested.model.realisations, losses, strict=True)
@@ -142,12 +130,12 @@ def _loss(problem: replan.Problem, protocol: replan.Protocol) -> float:
 def _tuned(problem: replan.Problem, key: Key, search: dict[str, Any], theory: list[Any]) -> Tuned:
     """Return a contender with a share (or the like) and a rate to choose, at its best.
 
-    All have the same rates to try and as many variants, but 50 %, which is one of the fixed shares.
+    All have the same rates and equally many variants to try.
     """
     name, schedule, step = key
     exponent = SCHEDULES[schedule]
     meeting = cache(partial(_meeting_time, problem, exponent))
-    variants = {HALF: [0.5], THEORY: list(range(len(theory))), LATE: search.get("parts")}
+    variants = {THEORY: list(range(len(theory))), LATE: search.get("parts")}
 
     def family(variant: float, lr: float) -> replan.Protocol:
         mixed = [variant, 1 - variant]
@@ -163,18 +151,14 @@ def _tuned(problem: replan.Problem, key: Key, search: dict[str, Any], theory: li
         made = power_law_lr(problem, initial=lr, exponent=exponent, protocol=shares)
         return made if step == BATCH else _single(made)
 
-    near = name not in (HALF, THEORY)
-    return _tune(problem, family, variants.get(name) or search["shares"], search, near=near)
+    choices = variants.get(name) or search["shares"]
+    return _tune(problem, family, choices, search, near=name != THEORY)
 
 
 def _tune(
-    problem: replan.Problem,
-    family: Callable[[float, float], replan.Protocol],
-    variants: list[float],
-    search: dict[str, Any],
-    *,
-    near: bool,
-) -> Tuned:
+    problem: replan.Problem, family: Callable[[float, float], replan.Protocol],
+    variants: list[float], search: dict[str, Any], *, near: bool,
+) -> Tuned:  # fmt: skip
     """Return the best of a grid of variants and rates, and of points ever closer to the best one.
 
     family: makes a protocol of a variant and a rate. near: whether there are variants between those

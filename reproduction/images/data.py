@@ -1,7 +1,5 @@
 """Fashion-MNIST and CIFAR-10 as arrays: over https, or by a package manager where that fails."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Fig. 6: two mixed tasks of Fashion-MNIST, three strategies, and their mean losses compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from reproduction.base import Claim, Run, Tables, below, paired

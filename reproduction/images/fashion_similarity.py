@@ -1,7 +1,5 @@
 """Fig. 7: the mean loss on Fashion-MNIST against similarity, for five sizes of task 2."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A step of SGD takes the next sample of every task with its share as its weight. 
 trainer's; JAX (extra `jax`) differentiates them, segment by segment.
 """
 
-from __future__ import annotations
-
 from functools import cache, cached_property
 from typing import Any
 

@@ -1,11 +1,9 @@
 """The paper's experiment on images: task 1, then task 2 with three strategies, many times over."""
 
-from __future__ import annotations
-
 import json
 import math
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -76,7 +74,7 @@ class Network:
         self.streams = np.reshape(drawn, (1, len(tasks.pools), 2, count))
         self.taken = np.zeros(len(tasks.pools), np.int64)
 
-    def copy(self) -> Network:
+    def copy(self) -> Self:
         """Return a network that can continue from here in another way."""
         other = copy(self)
         other.weights, other.probe = deepcopy((self.weights, self.probe))

@@ -1,7 +1,5 @@
 """Two tasks made of images: pairs of classes that are mixed, or classes by their parity."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ rate: W ← W − Σ_t rate_t ∇_W loss_t, and V_t likewise. One rate that is n
 sample; shares × learning rates are a weighted batch of all tasks.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray

@@ -6,8 +6,6 @@ After the focus phase half of each batch is of the new task. The learning rate o
 best of three on seeds that are not tested on. Takes 20 minutes on a core. Needs the extra `torch`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -16,6 +14,7 @@ import pandas as pd
 from replan.replay import FocusThenReplay
 from reproduction.base import Run, Tables, grid, mean_interval
 from reproduction.images.data import fetch
+from reproduction.practice.search import search
 
 FULL: dict[str, Any] = {
     "heads": ["task", "one"],
@@ -83,22 +82,15 @@ def compute(
     fetch("fashion-mnist")
     rows = []
     for head in heads:
-        points = grid(rule=RULES, heads=[head], lr=rates, seed=tuning)
-        table = pd.DataFrame([p | r for p, r in zip(points, run(case, points), strict=True)])
-        means = table.groupby(["rule", "lr"])["loss"].mean().unstack()
-        best = means.idxmin(axis=1)
-        points = [
-            p
-            for rule in RULES
-            for p in grid(rule=[rule], heads=[head], lr=[float(best[rule])], seed=testing)
-        ]
-        tests = pd.DataFrame([p | r for p, r in zip(points, run(case, points), strict=True)])
-        base = tests[tests["rule"] == "no focus"].set_index("seed")
-        for rule in RULES:
-            own = tests[tests["rule"] == rule].set_index("seed")
-            row = {"heads": head, "rule": rule, "lr": best[rule], "loss": own["loss"].mean()}
+        tests: dict[str, pd.DataFrame] = {}
+        for rule in RULES:  # the first is the baseline
+            common = {"rule": rule, "heads": head}
+            best, _ = search(run, case, grid(lr=rates), tuning, **common)
+            results = run(case, [common | best | {"seed": seed} for seed in testing])
+            own = tests[rule] = pd.DataFrame(results, testing)
+            row = common | best | {"loss": own["loss"].mean()}
             for key in ("loss", "way"):
-                mean, low, high = map(float, mean_interval(own[key] - base[key]))
+                mean, low, high = map(float, mean_interval(own[key] - tests["no focus"][key]))
                 row |= {f"{key} − no focus": mean, f"{key} ±": (high - low) / 2}
             rows.append(row | {key: own[key].mean() for key in ("focus", "never", "bound")})
     return {"rules": pd.DataFrame(rows)}

@@ -6,8 +6,6 @@ ten steps, from equal shares and the best constant rate, and tested on 200 other
 Needs the extra `jax`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,11 +9,12 @@ rates, refined; the rate falls to 0), the factor of its rates is chosen on 40 fu
 unseen ones and test images decide. Takes half an hour on a core.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from reproduction.base import Run, Tables, collect, grid
+import numpy as np
+import pandas as pd
+
+from reproduction.base import Run, Tables, collect, grid, mean_interval
 from reproduction.images import networks
 from reproduction.images.contenders import BATCH, CELL, FIXED, FOCUS, LATE, SINGLE, WHO, case
 from reproduction.images.data import fetch
@@ -46,15 +47,9 @@ _KEYS = [(name, "decayed", step) for step in (SINGLE, BATCH) for name in (FIXED,
 
 
 def compute(
-    run: Run,
-    *,
-    fashion: list[str],
-    cifar: list[str],
-    similarities: list[float],
-    samples: list[int],
-    memories: list[str],
-    **search: Any,
-) -> Tables:
+    run: Run, *, fashion: list[str], cifar: list[str], similarities: list[float],
+    samples: list[int], memories: list[str], **search: Any,
+) -> Tables:  # fmt: skip
     """Return the table `gains`: how far losses are below those of the best fixed share, paired."""
     axes = [["fashion-mnist"], fashion, similarities, samples, memories]
     others = [["cifar10"], cifar, similarities, [500], ["200"]]
@@ -62,7 +57,14 @@ def compute(
     for data in {cell["data"] for cell in cells}:
         fetch(data)
     tables = collect(run, case, cells, contenders=_KEYS, theory={}, search=search)
-    table = networks.compared(tables)["contenders"]
-    table["% below"] = -100 * table["difference"] / table["reference"]
-    table["±"] = 50 * (table["to"] - table["from"]) / table["reference"]
-    return {"gains": table[[*CELL, *WHO, "loss", "% below", "±", "share_1", "alone", "broken"]]}
+    runs = tables["runs"].fillna({"loss": np.inf}).set_index([*CELL, *WHO, "realisation"])["loss"]
+    rows = []
+    for row in tables["contenders"].to_dict("records"):
+        cell = tuple(row[x] for x in CELL)
+        own, fixed = (
+            runs[(*cell, name, "decayed", row["step"])] for name in (row["contender"], FIXED)
+        )
+        mean, low, high = mean_interval(100 * networks.gain(own, fixed))
+        rows.append(row | {"% below": float(mean), "±": float(high - low) / 2})
+    table = pd.DataFrame(rows)
+    return {"gains": table[[*CELL, *WHO, "loss", "% below", "±", "share_1", "alone"]]}

@@ -4,8 +4,6 @@ A PyTorch loop as a practitioner would write it: what is kept of old tasks, imag
 the loss included, is one memory.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -1,6 +1,3 @@
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -52,9 +49,3 @@ def test_rows_carry_the_point_of_their_case():
     rows = tables["sums"][["a", "b", "sum"]].to_numpy().tolist()
     assert rows == [[1, 10, 111], [1, 20, 121], [2, 10, 112], [2, 20, 122]]
     assert len(tables["columns"]) == 8
-
-
-def test_only_public_names_of_replan_are_imported():
-    private = re.compile(r"(?:from|import) replan[\w.]*(?:\._| import .*\b_)")
-    for path in Path(__file__).parents[1].rglob("*.py"):
-        assert not private.findall(path.read_text(encoding="utf-8")), path

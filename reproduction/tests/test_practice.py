@@ -8,39 +8,19 @@ import numpy as np
 import pytest
 
 from reproduction.practice import focus_end, tuned_replay
-from reproduction.practice.tuned_replay import Choice, tune
-from reproduction.tests.made_images import compute, folder  # noqa: F401
+from reproduction.practice.search import search
 
-# The search
-
-
-def searched(budget, share):
-    """Search for the minimum of a smooth function of the choices; it diverges at high rates."""
-    asked = []
-
-    def losses(choices, seeds):
-        asked.append((len(choices), len(seeds)))
-        return [
-            math.inf
-            if choice.lr > 1.0
-            else 1
-            + math.log(choice.lr / 0.8) ** 2
-            + (math.log(choice.share / 0.75) ** 2 if choice.share else 0.0)
-            + 0.1 * (choice.decay == "constant")
-            for choice in choices
-        ]
-
-    return *tune(Choice(0.1, "constant", share), losses, range(8), budget), asked
+pytestmark = pytest.mark.usefixtures("folder")
 
 
-@pytest.mark.parametrize("share, best", [(None, None), (0.25, 0.75)])
-def test_the_search_finds_the_best_choice_around(share, best):
-    choice, tried, asked = searched(100, share)
-    assert choice == Choice(0.8, "cosine", best)
-    assert max(tried, key=tried.get).lr == 1.6
-    assert {seeds for _, seeds in asked[:-1]} == {3}
-    assert asked[-1] == (4, 8)  # the finalists, with all seeds
-    assert len(searched(9, share)[1]) == 9  # never more than the budget
+def test_the_search_takes_the_best_choice_that_never_diverges():
+    def case(lr, seed, share):
+        return {"loss": None if lr > 0.5 and seed else abs(lr - 0.8) + 0.1 * seed + share}
+
+    choices = [{"lr": lr} for lr in (0.1, 0.2, 0.4, 0.8)]
+    best, tried = search(lambda f, cases: [f(**x) for x in cases], case, choices, [0, 1], share=1)
+    assert best == {"lr": 0.4}
+    np.testing.assert_allclose(tried["loss"], [1.75, 1.65, 1.45, np.inf])
 
 
 # What is measured
@@ -93,12 +73,11 @@ def test_rules_that_end_the_focus():
 # Comparisons
 
 
-def test_late_replay():
-    _, tables = compute(
-        "practice.late_replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
+def test_late_replay(made):
+    table = made(
+        "late-replay", samples=[20], tested=4, validated=2, planned=2, rates=3, steps=4,
         first=60, test_samples=20, hidden=3, cifar=["0 5 2 7"], max_lr=0.5,
-    )  # fmt: skip
-    table = tables["gains"]
+    )["gains"]  # fmt: skip
     assert len(table) == 2 * 6
     assert set(table["data"]) == {"fashion-mnist", "cifar10"}
     late = table[table["contender"] == "late replay"]
@@ -107,29 +86,21 @@ def test_late_replay():
     assert (table[table["contender"] == "fixed share"]["% below"] == 0).all()
 
 
-def test_held_out_gap():
+def test_held_out_gap(made):
     pytest.importorskip("jax")
-    _, tables = compute(
-        "practice.held_out_gap",
-        counts=[2],
-        unseen=3,
-        first=60,
-        samples=20,
-        gradients=2,
-        test_samples=20,
-    )
-    row = tables["plans"].iloc[0]
+    tiny = {"counts": [2], "unseen": 3, "first": 60, "samples": 20, "gradients": 2}
+    row = made("held-out-gap", test_samples=20, **tiny)["plans"].iloc[0]
     assert row["plan, planned on"] <= row["constant, planned on"] + 1e-9
     assert row["gradients"] <= 2
 
 
-def test_tuned_replay(monkeypatch):
+def test_tuned_replay(made, monkeypatch):
     pytest.importorskip("torch")
     small = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "probe": 6, "hidden": 8}
     monkeypatch.setitem(tuned_replay.SIZES, "few", small)
-    _, tables = compute("practice.tuned_replay", budget=2, tuning_seeds=1)
+    tables = made("tuned-replay", shares=[0.25], factors=[1, 2])
     tuned = tables["tuned"].set_index("strategy")
-    assert list(tuned.index) == tuned_replay.strategies("few", "task")
+    assert list(tuned.index) == tuned_replay.strategies("task")
     assert len(tables["tried"]) == 2 * 4
     assert tuned.loc["fixed-replay", "loss − fixed-replay"] == 0
     assert np.isfinite(tuned["loss"]).all()
@@ -138,8 +109,8 @@ def test_tuned_replay(monkeypatch):
 def test_a_fixed_share_is_what_is_trained_on():
     pytest.importorskip("torch")
     split = {"images": 60, "batches": 10, "batch_size": 12, "memory": 30, "hidden": 8}
-    case = {"split": split, "choice": [0.1, "cosine", 0.5], "seed": 1, "tested": "test"}
-    found = tuned_replay.pytorch_case("fixed-replay", **case)
+    case = {"split": split, "lr": 0.1, "decay": "cosine", "share": 0.5, "seed": 1, "tested": "test"}
+    found = tuned_replay.case("fixed-replay", **case)
     assert found["replayed"] == pytest.approx(1 / 3)  # half of two of three turns
     assert found["accuracy"] > 0.75  # chance is 0.5
-    assert tuned_replay.pytorch_case("fixed-replay", **case) == found
+    assert tuned_replay.case("fixed-replay", **case) == found

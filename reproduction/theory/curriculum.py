@@ -24,25 +24,24 @@ FULL = {
 }
 QUICK = FULL | {"difficulties": [1.0, 3.0], "steps": 24}
 EASY_HARD, HARD_EASY, MIXED = "easy to hard", "hard to easy", "interleaved"
-EASY_HARD_EASY, OPTIMAL = "best easy-hard-easy", "optimal"
+OPTIMAL = "optimal"
 LINES: dict[str, dict[str, Any]] = {
     EASY_HARD: {"color": "#E69F00", "marker": "^", "linestyle": "--"},
     HARD_EASY: drawing.LOOKS["no replay"],
     MIXED: drawing.LOOKS["interleaved 1:1"],
-    EASY_HARD_EASY: {"color": "#009E73", "marker": "v", "linestyle": "-."},
     OPTIMAL: drawing.LOOKS["optimal"],
 }
 RATES = {"fixed": "rate fixed", "constant": "best constant rates", "free": "best schedules"}
 
 
 def _problem(
-    difficulty: float, steps: int, duration: float, rate: float, **control: Any
+    difficulty: float, times: dict[str, Any], rate: float, **control: Any
 ) -> replan.Problem:
     """Return a problem; controlled tasks are half easy and half hard samples, exactly."""
     content: dict[str, Any] = {
         "model": {"kind": "curriculum", "difficulties": [0.0, difficulty], "teacher": 2.0},
         "start": {"q1": 1.0, "q2": 1.0, "m": 0.0},
-        "training": {"duration": duration, "steps": steps, "lr": rate},
+        "training": times | {"lr": rate},
         "control": {"tasks": True} | control,
         "objective": {"weights": [0.5, 0.5]},
     }
@@ -51,15 +50,13 @@ def _problem(
     return replan.Problem.from_dict(content)
 
 
-def case(
-    difficulty: float, steps: int, duration: float, lr: float, max_lr: float
-) -> dict[str, Any]:
+def case(difficulty: float, lr: float, max_lr: float, **times: Any) -> dict[str, Any]:
     """Return final errors and the optima, with three kinds of learning rates.
 
     The learning rate is "fixed" at `lr`, the best "constant" one, or "free"; the latter two are at
     most `max_lr`.
     """
-    pose = partial(_problem, difficulty, steps, duration)
+    pose = partial(_problem, difficulty, times)
     rates = {"min": 0.0, "max": max_lr}
 
     def at(log_rate: float) -> replan.Problem:
@@ -74,17 +71,13 @@ def case(
         return replan.solve(pose(lr, tasks=False, lr=rates), replan.Relax(0), initial=order)
 
     problem = pose(lr)
-    errors: dict[str, dict[str, float]] = {"fixed": {}, "constant": {}}
-    for name in ORDERS:
-        error = partial(_error, name)
-        errors["fixed"][name] = error(problem)
-        errors["constant"][name] = error(at_best_rate(error))
-    annealed = {name: with_rates(ORDERS[name](problem)) for name in (EASY_HARD, HARD_EASY, MIXED)}
-    opening = parts.minimiser(
-        lambda time: with_rates(_easy_hard_easy(problem, time)).loss, 0.0, duration / 2, 5
-    )
+    pairs = {name: partial(_error, order) for name, order in ORDERS.items()}
+    errors = {
+        "fixed": {name: error(problem) for name, error in pairs.items()},
+        "constant": {name: error(at_best_rate(error)) for name, error in pairs.items()},
+    }
+    annealed = {name: with_rates(order(problem)) for name, order in ORDERS.items()}
     errors["free"] = {name: plan.loss for name, plan in annealed.items()}
-    errors["free"][EASY_HARD_EASY] = with_rates(_easy_hard_easy(problem, opening)).loss
     start = min(annealed.values(), key=lambda plan: plan.loss).protocol
     plans = {
         "fixed": replan.solve(problem),
@@ -98,31 +91,15 @@ def case(
     )
 
 
-def _error(name: str, problem: replan.Problem) -> float:
-    return parts.loss(problem, ORDERS[name](problem))
-
-
-def _easy_hard_easy(problem: replan.Problem, opening: float) -> replan.Protocol:
-    """Return all hard samples in one block, after easy ones for the time `opening`."""
-    half = problem.duration / 2
-    blocks = [(opening, 0), (half, 1), (half - opening, 0)]
-    kept = [(length, task) for length, task in blocks if length > 1e-9 * half]
-    return replan.Protocol.from_segments(kept, 2, **problem.settings).split(problem.edges)
-
-
-def _best_easy_hard_easy(problem: replan.Problem) -> replan.Protocol:
-    def error(opening: float) -> float:
-        return parts.loss(problem, _easy_hard_easy(problem, opening), rtol=1e-6)
-
-    return _easy_hard_easy(problem, parts.minimiser(error, 0.0, problem.duration / 2, 7))
-
-
 ORDERS: dict[str, Callable[[replan.Problem], replan.Protocol]] = {
     EASY_HARD: strategies.sequential,
     HARD_EASY: partial(strategies.sequential, order=[1, 0]),
     MIXED: strategies.interleaved,
-    EASY_HARD_EASY: _best_easy_hard_easy,
 }
+
+
+def _error(order: Callable[..., replan.Protocol], problem: replan.Problem) -> float:
+    return parts.loss(problem, order(problem))
 
 
 compute = over(case, difficulty="difficulties")
@@ -176,27 +153,27 @@ def _drop_at_first_hard(steps: pd.DataFrame) -> float:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what is said about curricula, over variances of the hard inputs."""
+    judge = partial(Claim, over="difficulty")
     kinds = {rate: wide(tables, "difficulty", rate) for rate in RATES}
     fixed, constant, free = kinds.values()
     thirds, halves = _hard_shares(tables, "fixed", 3), _hard_shares(tables, "free", 2)
     plans = pick(tables["protocols"], rate="free").groupby("difficulty")
     drop = pd.Series({at: _drop_at_first_hard(steps) for at, steps in plans})
-    others = [EASY_HARD, HARD_EASY, MIXED]
+    others = list(ORDERS)
     gain = fixed[others].min(axis=1) / fixed[OPTIMAL]
     spread, free_spread = (x[others].max(axis=1) / x[others].min(axis=1) for x in (constant, free))
 
     def better_than(other: str) -> Claim:
         ratios = {rate: errors[other] / errors[EASY_HARD] for rate, errors in kinds.items()}
-        return Claim(
+        return judge(
             f"Easy to hard is better than {other}.",
             "at the fixed rate, and each at its best constant rate",
             (ratios["fixed"] > 1) & (ratios["constant"] > 1),
             {f"{other} / easy to hard, {rate} rates": ratio for rate, ratio in ratios.items()},
-            "difficulty",
         )
 
     return [
-        Claim(
+        judge(
             "At a constant learning rate the optimal curriculum is not monotone: easy, hard, easy.",
             "the share of hard samples is larger in the middle third of the time than in the first "
             "and in the last, by at least 0.1",
@@ -206,21 +183,16 @@ def claims(tables: Tables) -> list[Claim]:
                 "in the middle": thirds[1],
                 "in the last": thirds[2],
             },
-            "difficulty",
         ),
         better_than(HARD_EASY),
         better_than(MIXED),
-        Claim(
+        judge(
             "The optimal curriculum beats easy to hard, hard to easy and a mixture.",
             "at the fixed rate, by at least 1 %",
             gain >= 1.01,
-            {
-                "best of the three / optimal": gain,
-                "best easy-hard-easy / optimal": fixed[EASY_HARD_EASY] / fixed[OPTIMAL],
-            },
-            "difficulty",
+            {"best of the three / optimal": gain},
         ),
-        Claim(
+        judge(
             "With the learning rate free as well, the optimum is easy to hard.",
             "at most 5 % of the first half are hard samples",
             halves[0] <= 0.05,
@@ -228,20 +200,17 @@ def claims(tables: Tables) -> list[Claim]:
                 "share of hard samples in the first half": halves[0],
                 "optimal at the fixed rate / at a free one": fixed[OPTIMAL] / free[OPTIMAL],
             },
-            "difficulty",
         ),
-        Claim(
+        judge(
             "The learning rate drops where hard samples begin.",
             "by at least 20 % from the last easy step to the first hard one",
             drop <= 0.8,
             {"first rate on hard samples / last on easy ones before": drop},
-            "difficulty",
         ),
-        Claim(
+        judge(
             "With learning rates of their own, the orders differ more (our question).",
             "worst / best of the three orders is larger with free rates than with constant ones",
             free_spread > spread,
             {"worst / best with free rates": free_spread, "with constant ones": spread},
-            "difficulty",
         ),
     ]

@@ -1,7 +1,6 @@
-"""Schedules of one knob: the optimum beside constant values and simple schedules at their best."""
+"""Schedules of one knob: the optimum beside constant values, at a fixed and at a free rate."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,11 @@ from reproduction import drawing
 from reproduction.base import Figure, Tables, pick
 from reproduction.theory import parts
 
-CONSTANT, LINEAR, STEP, OPTIMAL = "best constant", "best linear", "best step", "optimal"
-STYLES: dict[str, dict[str, Any]] = {
-    CONSTANT: drawing.LOOKS["interleaved 1:1"],
-    LINEAR: {"color": "#009E73", "marker": "^", "linestyle": "--"},
-    STEP: {"color": "#E69F00", "marker": "v", "linestyle": "-."},
-    OPTIMAL: drawing.LOOKS["optimal"],
-}
-_POINTS = {1: 11, 2: 7}  # of a grid along each of its settings, before the best is refined
+CONSTANT, OPTIMAL = "best constant", "optimal"
+STYLES = {CONSTANT: drawing.LOOKS["interleaved 1:1"], OPTIMAL: drawing.LOOKS["optimal"]}
+
+
+_POINTS = 11  # of a grid, before the best constant is refined
 
 
 def by_rate(losses: dict[str, Any], plans: dict[str, Any], protocols: dict[str, Any]) -> Any:
@@ -38,25 +34,18 @@ def contenders(
     """Return the tables of one problem, with the learning rate "fixed", and "free" up to `max_lr`.
 
     `content` is that of a problem file that controls the knob alone. `fixed`: constant values by
-    name; the first means not to use the knob, and it is where a step begins.
+    name; the first means not to use the knob.
     """
-    problem = replan.Problem.from_dict(content)
-    off, limits = next(iter(fixed.values())), content["control"][knob]
-    values = (limits["min"], limits["max"])
+    problem, limits = replan.Problem.from_dict(content), content["control"][knob]
     plan = replan.solve(problem)
-    search = partial(_searched, problem, knob)
-    protocols = {
-        name: _with(problem, knob, _constant(problem, value)) for name, value in fixed.items()
-    }
-    protocols |= {
-        CONSTANT: search(_constant, [values]),
-        LINEAR: search(_linear, [values, values]),
-        STEP: search(partial(_step, first=off), [values, (0.0, problem.duration)]),
-        OPTIMAL: plan.protocol,
-    }
+
+    def steady(value: float) -> replan.Protocol:
+        return strategies.interleaved(problem).with_knobs(**{knob: value})
+
+    best = _best_constant(lambda x: parts.loss(problem, steady(x), rtol=1e-6), limits)
+    protocols = {name: steady(value) for name, value in (fixed | {CONSTANT: best}).items()}
+    protocols[OPTIMAL] = plan.protocol
     losses = {name: parts.loss(problem, protocol) for name, protocol in protocols.items()}
-    for name in (LINEAR, STEP):  # a constant is one of each, and their searches may end elsewhere
-        losses[name] = min(losses[name], losses[CONSTANT])
     free = _with_free_rate(content, knob, fixed, max_lr, plan.protocol)
     shown = {
         "fixed": {name: protocols[name] for name in (CONSTANT, OPTIMAL)},
@@ -97,42 +86,13 @@ def _with_free_rate(
     return plans | {CONSTANT: best, OPTIMAL: min(joint, key=lambda plan: plan.loss)}
 
 
-def _searched(
-    problem: replan.Problem, knob: str, schedule: Callable[..., Any], bounds: list[Any]
-) -> replan.Protocol:
-    """Return the best protocol whose knob has the values `schedule(problem, *settings)`.
-
-    The settings are searched for within their bounds: on a grid, then by the simplex method.
-    """
+def _best_constant(loss: Callable[[float], float], limits: dict[str, float]) -> float:
+    """Return the value with the least loss: on a grid, then by the simplex method."""
     from scipy.optimize import brute
 
-    low, high = np.transpose(bounds)
-
-    def protocol(settings: Any) -> replan.Protocol:
-        values = np.clip(np.atleast_1d(settings), low, high)
-        return _with(problem, knob, schedule(problem, *values))
-
-    points = _POINTS[len(bounds)]
-    return protocol(brute(lambda x: parts.loss(problem, protocol(x), rtol=1e-6), bounds, Ns=points))
-
-
-def _constant(problem: replan.Problem, value: float) -> Any:
-    return np.full(problem.steps, value)
-
-
-def _linear(problem: replan.Problem, first: float, last: float) -> Any:
-    """Return values (steps,) along a line, at the middle of every step."""
-    return first + (last - first) * (np.arange(problem.steps) + 0.5) / problem.steps
-
-
-def _step(problem: replan.Problem, last: float, when: float, *, first: float) -> Any:
-    """Return values (steps,) that change at a time; in the step around it, their mean."""
-    late = np.clip(np.arange(1, problem.steps + 1) - when / problem.duration * problem.steps, 0, 1)
-    return first + (last - first) * late
-
-
-def _with(problem: replan.Problem, knob: str, values: Any) -> replan.Protocol:
-    return strategies.interleaved(problem).with_knobs(**{knob: values})
+    low, high = limits["min"], limits["max"]
+    found = brute(lambda x: loss(float(np.clip(x, low, high)[0])), [(low, high)], Ns=_POINTS)
+    return float(np.clip(found, low, high)[0])
 
 
 def wide(tables: Tables, x: str, rate: str, value: str = "loss") -> pd.DataFrame:

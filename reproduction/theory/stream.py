@@ -5,6 +5,7 @@ with few switches may mix tasks within a step, so that none gains or loses by th
 alone.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,7 @@ from matplotlib.patches import Patch
 import replan
 from replan import strategies
 from reproduction import drawing
-from reproduction.base import (
-    Claim,
-    Figure,
-    Interval,
-    Run,
-    Tables,
-    collect,
-    grid,
-    mean_interval,
-    pick,
-)
+from reproduction.base import Claim, Figure, Run, Tables, collect, grid, mean_interval, pick
 from reproduction.theory import parts
 
 FULL = {
@@ -52,7 +43,6 @@ LOOKS: dict[str, dict[str, Any]] = {
 STRATEGIES = [FOCUS, FIXED, INTERLEAVED, NO_REPLAY]
 _OPPONENTS = (FOCUS, FIXED, INTERLEAVED)  # over which gains are drawn against the number of tasks
 _TOLERANCE = 1e-3  # of plans: a tighter one changes losses in the fourth digit
-_SAME = 1e-6  # times that differ by less are the same
 _LEAST = 3  # initialisations, below which claims are undecided
 
 
@@ -106,17 +96,11 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
         NO_REPLAY: strategies.no_replay(problem),
     }
     runs = {name: replan.evaluate(problem, protocol) for name, protocol in protocols.items()}
-    ends = []
-    for name, run in runs.items():
+    ends = [{"strategy": name, "loss": run.loss} for name, run in runs.items()]
+    for row, run in zip(ends, runs.values(), strict=True):
         # with two tasks, which are both there from the beginning, forgetting is not defined
-        forgetting = None if run.transfer is None else run.transfer.means["forgetting"]
-        ends.append({"strategy": name, "loss": run.loss, "forgetting": forgetting})
-    row = {
-        "share": share,
-        "one_task_loss": plan.loss,
-        "residual": plan.certificate.pmp_residual / plan.loss,
-    }
-    tables: dict[str, Any] = {"losses": ends, "plans": [row | parts.search_row(plan)]}
+        row["forgetting"] = None if run.transfer is None else run.transfer.means["forgetting"]
+    tables: dict[str, Any] = {"losses": ends, "plans": [{"share": share} | parts.search_row(plan)]}
     if tasks < most:
         return tables
     times, curves = np.linspace(0.0, problem.duration, 2 * problem.steps + 1), []
@@ -128,19 +112,13 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
 
 
 def compute(run: Run, *, seeds: int, tasks: list[int], **settings: Any) -> Tables:
-    """Return the tables `losses`, `gains`, `plans`, and `curves` and `protocols` of most tasks.
+    """Return the tables `losses`, `plans`, and `curves` and `protocols` of most tasks.
 
     `steps`, `switches`: of protocols, and at most of the plan with few, between two arrivals.
     """
     # The longest first, so that no worker is left with one when all others are done.
     points = grid(tasks=sorted(tasks)[::-1], seed=range(seeds))
-    tables = collect(run, case, points, most=max(tasks), **settings)
-    rows = []
-    for name in (FEW, *STRATEGIES):
-        ratios = _ratio(tables["losses"], name)
-        for number, gain, low, high in zip(ratios.columns, *_geometric(ratios), strict=True):
-            rows.append({"tasks": number, "over": name, "gain": gain, "from": low, "to": high})
-    return {"losses": tables.pop("losses"), "gains": pd.DataFrame(rows)} | tables
+    return collect(run, case, points, most=max(tasks), **settings)
 
 
 def _ratio(losses: pd.DataFrame, other: str) -> pd.DataFrame:
@@ -150,11 +128,6 @@ def _ratio(losses: pd.DataFrame, other: str) -> pd.DataFrame:
         for name in (other, PLAN)
     )
     return found / plan[found.columns]
-
-
-def _geometric(values: pd.DataFrame | pd.Series) -> Interval:
-    """Return the geometric mean over initialisations, the rows, and its 95 % interval."""
-    return Interval(*(np.exp(x) for x in mean_interval(np.log(values.to_numpy()))))
 
 
 def draw(tables: Tables) -> Figure:
@@ -175,7 +148,7 @@ def _draw_streams(part: Any, curves: pd.DataFrame, protocols: pd.DataFrame) -> N
     # a map that only brightens has too few colours that can be told apart
     colours = [to_hex(x) for x in colormaps["turbo"](np.linspace(0.05, 0.95, len(columns)))]
     axes = part.subplots(4, 3, sharex=True, sharey="row", height_ratios=[3, 10, 3, 10])
-    arrivals = [0.0, *_arrivals(protocols)]
+    arrivals = [0.0, *np.linspace(0.0, protocols["end"].max(), len(columns))[:-1]]
     for name, bar, panel in zip(LOOKS, axes[::2].ravel(), axes[1::2].ravel(), strict=True):
         drawing.draw_protocol(bar, parts.protocol_of(pick(protocols, strategy=name)), colours)
         bar.set_title(name)
@@ -198,7 +171,7 @@ def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
     """Draw the gains over three opponents, against the number of tasks."""
     for i, name in enumerate(_OPPONENTS):
         ratios = _ratio(losses, name)
-        gain, low, high = _geometric(ratios)
+        gain, low, high = np.exp(mean_interval(np.log(ratios.to_numpy())))  # geometric means
         tasks, known = ratios.columns + 0.08 * (i - 1), np.isfinite(high)  # beside one another
         colour = LOOKS[name]["color"]
         axes.vlines(tasks[known], low[known], high[known], color=colour, linewidth=1.6)
@@ -212,20 +185,15 @@ def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what planning gains on streams, and how plans look."""
-    losses, protocols = tables["losses"], tables["protocols"]
+    losses, judge = tables["losses"], partial(Claim, least=_LEAST)
     ratios = {name: _ratio(losses, name) for name in (FEW, *STRATEGIES)}
     best = pd.concat([ratios[name] for name in STRATEGIES]).groupby("seed").min()
     few, focus, fixed = (ratios[name].iloc[:, -1] for name in (FEW, FOCUS, FIXED))
-    plans = pick(protocols, strategy=PLAN).groupby("seed")
-    late = pd.Series({seed: _late_rank(rows) for seed, rows in plans})
-    opening = pd.Series({seed: _opening(rows) for seed, rows in plans})
-    limited = pick(protocols, strategy=FEW).groupby("seed")
-    switches = pd.Series({seed: _switches(rows) for seed, rows in limited})
     most = pick(losses, tasks=losses["tasks"].max())
     forgetting = most.pivot(index="seed", columns="strategy", values="forgetting").astype(float)
     relative = forgetting[PLAN] / forgetting[STRATEGIES].min(axis=1)
     return [
-        Claim(
+        judge(
             "The plan always ends below every strategy, with any number of tasks.",
             "by at least 1 % below each of the four (some are among the solver's starts)",
             (best > 1.01).all(axis=1),
@@ -234,44 +202,26 @@ def claims(tables: Tables) -> list[Claim]:
                 "smallest over the numbers of tasks": best.min(axis=1),
             },
             always=True,
-            least=_LEAST,
         ),
-        Claim(
+        judge(
             "With most tasks planning is worth a third of the loss of either good strategy.",
             "focus-then-replay and the tuned fixed share end at least 1.5 times as high",
             np.minimum(focus, fixed) >= 1.5,
             {"focus-then-replay / plan": focus, "fixed share, tuned / plan": fixed},
-            least=_LEAST,
         ),
         *(_grows(name, ratios[name]) for name in _OPPONENTS),
-        Claim(
+        judge(
             "The plan forgets less than every strategy.",
             "mean forgetting of the tasks, with most of them, below those of all four",
             (relative < 1).where(relative.notna()),
             {"plan's forgetting": forgetting[PLAN]}
             | {f"of {x} / of the plan": forgetting[x] / forgetting[PLAN] for x in _OPPONENTS},
-            least=_LEAST,
         ),
-        Claim(
+        judge(
             "Few switches cost at most a quarter.",
             "with one task at a time and few switches the plan ends at most 25 % higher",
             few <= 1.25,
-            {"loss / the plan's loss": few, "switches": switches},
-            least=_LEAST,
-        ),
-        Claim(
-            "The plan opens every arrival with the new task.",
-            "in its first step it has more than half of the samples, in 80 % of the arrivals",
-            opening >= 0.8,
-            {"part of the arrivals": opening},
-            least=_LEAST,
-        ),
-        Claim(
-            "After the last arrival the plan replays recent tasks more than old ones.",
-            "mean rank of what is replayed above 0.55 (0 the oldest, 1 the most recent old task)",
-            (late > 0.55).where(late.notna()),
-            {"mean rank": late},
-            least=_LEAST,
+            {"loss / the plan's loss": few},
         ),
     ]
 
@@ -293,35 +243,3 @@ def _grows(opponent: str, ratios: pd.DataFrame) -> Claim:
         },
         least=_LEAST,
     )  # fmt: skip
-
-
-def _shares(rows: pd.DataFrame) -> Any:
-    return rows.filter(regex="^share_").to_numpy()
-
-
-def _arrivals(rows: pd.DataFrame) -> Any:
-    """Return when tasks 2 to T arrive (T − 1,), in a stream whose protocols the rows are."""
-    return np.linspace(0.0, rows["end"].max(), _shares(rows).shape[1])[:-1]
-
-
-def _switches(rows: pd.DataFrame) -> int:
-    """Return how often the shares of a protocol change."""
-    return int(np.any(np.diff(_shares(rows), axis=0) != 0, axis=1).sum())
-
-
-def _opening(rows: pd.DataFrame) -> float:
-    """Return in what part of the arrivals the first step is mostly on the new task."""
-    steps = np.searchsorted(rows["start"], _arrivals(rows) - _SAME)
-    return float(np.mean(_shares(rows)[steps, np.arange(1, len(steps) + 1)] > 0.5))
-
-
-def _late_rank(rows: pd.DataFrame) -> float:
-    """Return the mean rank of the tasks replayed after the last arrival, from 0 to 1.
-
-    NaN where fewer than two can be replayed, or none is.
-    """
-    last = rows[rows["start"] >= _arrivals(rows)[-1] - _SAME]
-    replayed = (last["end"] - last["start"]).to_numpy() @ _shares(last)[:, :-1]
-    if len(replayed) < 2 or not replayed.any():
-        return float("nan")
-    return float(np.average(np.linspace(0.0, 1.0, len(replayed)), weights=replayed))
