@@ -10,7 +10,7 @@ import numpy as np
 
 import replan
 from common import best_times, save
-from replan.models import Chain
+from replan.models.capabilities import Chain
 
 STEPS = 200_000
 

@@ -35,15 +35,10 @@ from replan.protocol import Protocol
 from replan.schema import task_from_one
 
 __all__ = [
-    "STRATEGIES",
-    "Strategy",
-    "Task",
-    "UnfitError",
     "alternating",
     "constant_lr",
     "exponential_lr",
     "focus_then_replay",
-    "grid_search",
     "interleaved",
     "no_replay",
     "one_task",

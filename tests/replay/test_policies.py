@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import replan.replay
 from replan import Protocol
 from replan.errors import ArgumentError
-from replan.replay import Decision, FixedReplay, FocusThenReplay, FollowProtocol, Policy
+from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol, Policy
+from replan.replay._policy import Decision
 
 PLAN = Protocol.from_segments([(1.0, 1), (3.0, [0.5, 0.5])], 2, lr=[2.0, 1.0])
 OTHER_PLAN = Protocol.from_segments([(1.0, 1), (3.0, [0.5, 0.5])], 2, lr=[2.0, 0.5])

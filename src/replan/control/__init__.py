@@ -12,8 +12,7 @@ from replan.control.plan import Certificate, Plan
 
 if TYPE_CHECKING:
     from replan.control._levers import Levers, levers
-    from replan.control._solve import METHODS as METHODS
-    from replan.control._solve import solve
+    from replan.control._solve import METHODS, solve
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from replan.control.search import Search, Solver
 
 __all__ = [
+    "METHODS",
     "Certificate",
     "Exhaustive",
     "Flips",

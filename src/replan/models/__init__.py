@@ -6,7 +6,6 @@ from replan.core.kernels import Kernels
 from replan.core.schedule import Gradients, Schedule
 from replan.models.auto import AutoModel
 from replan.models.base import DifferentiableModel, Model
-from replan.models.capabilities import Chain, Simulable
 from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import LR, Knob
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LR",
     "AutoModel",
-    "Chain",
     "CompiledModel",
     "Curriculum",
     "Denoising",
@@ -33,7 +31,6 @@ __all__ = [
     "Overlaps",
     "Sampled",
     "Schedule",
-    "Simulable",
     "TeacherStudent",
     "compiled",
     "register",

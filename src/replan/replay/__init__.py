@@ -6,6 +6,6 @@ adapters are modules of their own: `replan.replay.torch`, `replan.replay.lightni
 """
 
 from replan.replay._policies import FixedReplay, FocusThenReplay, FollowProtocol
-from replan.replay._policy import Decision, Policy
+from replan.replay._policy import Policy
 
-__all__ = ["Decision", "FixedReplay", "FocusThenReplay", "FollowProtocol", "Policy"]
+__all__ = ["FixedReplay", "FocusThenReplay", "FollowProtocol", "Policy"]
