@@ -152,7 +152,9 @@ def solve(problem: replan.Problem) -> Result:
     S, n = problem.model.teacher_overlaps, problem.steps
 
     def both(x, share):
-        return (1 - share) * rate(x, 0, S, problem.lr) + share * rate(x, 1, S, problem.lr)
+        return (1 - share) * rate(x, 0, S, problem.knobs["lr"]) + share * rate(
+            x, 1, S, problem.knobs["lr"]
+        )
 
     start = problem.start
     Q = np.asarray(start.Q)
@@ -160,5 +162,7 @@ def solve(problem: replan.Problem) -> Result:
     second, _, stats = shoot(
         both, lambda x, e: mean_loss(x, S), x0, [(0.0, 1.0, 0.5)], n, problem.duration / n
     )
-    protocol = replan.Protocol(np.hstack([1 - second, second]), problem.duration, problem.lr)
+    protocol = replan.Protocol(
+        np.hstack([1 - second, second]), problem.duration, lr=problem.knobs["lr"]
+    )
     return Result(protocol, stats["iter_count"], stats["return_status"])

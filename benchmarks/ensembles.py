@@ -14,10 +14,10 @@ import tracemalloc
 from functools import cache
 
 import numpy as np
-from replan.control.objective import Controls, Objective
 
 import replan
 from common import best_times, save
+from replan.control.discretised import Controls, DiscretisedObjective
 from replan.models import _members
 from streams import together, with_exponents
 
@@ -28,13 +28,13 @@ def member(seed: int) -> replan.Problem:
     return replan.Problem(model, model.pretrain(duration=1000.0, seed=seed), duration=25.0)
 
 
-def ensemble(count: int, risk: str | float = "mean") -> replan.Ensemble:
-    return replan.Ensemble([member(seed) for seed in range(count)], risk=risk)
+def ensemble(count: int, risk: str | float = "mean") -> replan.Problem:
+    return replan.Problem.ensemble([member(seed) for seed in range(count)], risk=risk)
 
 
 def gradient(count: int):
     """Return a function that computes a value and gradient on the plan's own grid."""
-    objective = Objective(ensemble(count), 250)
+    objective = DiscretisedObjective(ensemble(count), 250)
     knobs = objective.model.layout.rows(objective.problem.knob_values, 250)
     controls = Controls(np.full((250, 2), 0.5), knobs)
     objective.gradient(controls)

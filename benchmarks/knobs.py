@@ -40,7 +40,7 @@ def problem_of(kind: str, folder: Path) -> replan.Problem:
 
 
 def curriculum(problem: replan.Problem, shoot):
-    T, levels, lr = problem.model.teacher, problem.model.difficulties, problem.lr
+    T, levels, lr = problem.model.teacher, problem.model.difficulties, problem.knobs["lr"]
 
     def rate_on(x, level):
         q1, q2, m = x[0], x[1], x[2]
@@ -68,11 +68,11 @@ def curriculum(problem: replan.Problem, shoot):
         problem.duration / problem.steps, mean=0.5,
     )  # fmt: skip
     shares = np.hstack([1 - hard, hard])
-    return replan.Protocol(shares, problem.duration, lr), stats
+    return replan.Protocol(shares, problem.duration, lr=lr), stats
 
 
 def dropout(problem: replan.Problem, shoot):
-    lr, noise = problem.lr, problem.model.noise
+    lr, noise = problem.knobs["lr"], problem.model.noise
     w = [1.0, 1.0, -1.0]  # two students, one teacher
 
     def covariance(x):
@@ -119,11 +119,11 @@ def dropout(problem: replan.Problem, shoot):
         problem.duration / problem.steps, ends=[(0.0, 10.0, 0.7)],
     )  # fmt: skip
     knobs = {"lr": lr, "keep": keep[:, 0]}
-    return replan.Protocol(np.ones((problem.steps, 1)), problem.duration, knobs=knobs), stats
+    return replan.Protocol(np.ones((problem.steps, 1)), problem.duration, **knobs), stats
 
 
 def denoising(problem: replan.Problem, shoot):
-    model, lr = problem.model, problem.lr
+    model, lr = problem.model, problem.knobs["lr"]
     a, variance = model.mean, model.variance
 
     def averages(x, noise):
@@ -159,7 +159,7 @@ def denoising(problem: replan.Problem, shoot):
         problem.duration / problem.steps,
     )  # fmt: skip
     knobs = {"lr": lr, "noise": noise[:, 0]}
-    return replan.Protocol(np.ones((problem.steps, 1)), problem.duration, knobs=knobs), stats
+    return replan.Protocol(np.ones((problem.steps, 1)), problem.duration, **knobs), stats
 
 
 PEERS = {"curriculum": curriculum, "dropout": dropout, "denoising": denoising}

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from replan.control.objective import Controls, Objective
 
 import casadi_peer
 import replan
 import sweep_peer
 from common import HERE, best_times, compile_peer, pointers, save
+from replan.control.discretised import Controls, DiscretisedObjective
 
 REPEATS = 3  # of what is slow
 
@@ -41,7 +41,7 @@ def gradient_against_c(peer: ctypes.CDLL, problem: replan.Problem) -> dict:
     """Milliseconds for value and gradient, and for the forward roll-out alone in plain C."""
     model, n = problem.model, problem.steps
     T = model.tasks
-    objective = Objective(problem, n)
+    objective = DiscretisedObjective(problem, n)
     objective.substeps = 1  # as in C
     controls = Controls(np.full((n, T), 1 / T), np.ones((n, 3 * T)))
     states = np.zeros((n + 1, problem.state.size))

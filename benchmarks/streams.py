@@ -14,10 +14,10 @@ import time
 import tracemalloc
 
 import numpy as np
-from replan.control.objective import Controls, Objective
 
 import replan
 from common import best_times, save
+from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.multistart import descend_from
 from replan.control.relax import TOLERANCE, Relax
 from replan.control.search import Search
@@ -75,7 +75,7 @@ def gradient_cost(tasks: int, hidden: int, steps: int, repeats: int) -> tuple[fl
     """Return the seconds and the peak of new memory, in MB, of a value and gradient."""
     model = replan.TeacherStudent.stream(tasks, 0.5, hidden=hidden)
     problem = replan.Problem(model, model.fresh(seed=0), duration=0.1 * steps, steps=steps)
-    objective = Objective(problem, steps, accuracy=1.0)
+    objective = DiscretisedObjective(problem, steps, accuracy=1.0)
     assert objective.substeps == 1
     knobs = model.layout.rows(problem.knob_values, steps)
     controls = Controls(np.full((steps, tasks), 1 / tasks), knobs)

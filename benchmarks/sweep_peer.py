@@ -79,7 +79,7 @@ def jacobians(x, tasks, S, lr, step=1e-6):
 
 
 def solve(problem: replan.Problem) -> Result:
-    S, n, lr = problem.model.teacher_overlaps, problem.steps, problem.lr
+    S, n, lr = problem.model.teacher_overlaps, problem.steps, problem.knobs["lr"]
     h = problem.duration / n
     tasks = np.arange(n) % 2
     states = adjoints = None
@@ -105,7 +105,7 @@ def solve(problem: replan.Problem) -> Result:
         steady = steady + 1 if np.array_equal(chosen, tasks) else 0
         tasks = chosen
     status = "steady" if steady == STEADY else "not converged"
-    return Result(replan.Protocol.from_sequence(best, 2, problem.duration, lr), sweeps, status)
+    return Result(replan.Protocol.from_sequence(best, 2, problem.duration, lr=lr), sweeps, status)
 
 
 def final_gradient(x, S, step=1e-6):

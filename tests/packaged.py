@@ -28,20 +28,20 @@ def main() -> None:
     mixed = replan.evaluate(problem, replan.strategies.interleaved(problem))
     assert plan.status == "converged"
     assert plan.loss < mixed.loss
-    runs = replan.simulate(problem, plan.protocol, dimension=200, seeds=2)
+    runs = replan.simulate(problem, plan.protocol, dimension=200, runs=2)
     assert len(runs.to_frame()) == 2 * len(runs.times)
     with TemporaryDirectory() as folder:
         plan.plot(f"{folder}/plan.pdf")
         assert command_line("--version", folder=folder).strip().endswith(version("replan"))
         command_line("new", "problem.toml", folder=folder)
         command_line("evaluate", "problem.toml", "--strategy", "interleaved", folder=folder)
-        made = command_line("figure", "readout", "--quick", folder=folder)
-        assert "readout.png" in made
+        made = command_line("compare", "problem.toml", "--strategy", "interleaved", folder=folder)
+        assert "interleaved" in made
     print(f"replan {version('replan')}:", *versions())
 
 
 def versions() -> list[str]:
-    names = ["numpy", "scipy", "numba", "matplotlib", "click", "tqdm", "pydantic", "pandas"]
+    names = ["numpy", "scipy", "numba", "matplotlib", "click", "tqdm", "pandas"]
     return [f"{name} {version(name)}" for name in names]
 
 
