@@ -174,7 +174,7 @@ def test_a_plan_that_the_integrator_limits_says_so(monkeypatch):
 
 
 def test_a_plan_is_kept_where_the_integrator_cannot_reach_its_accuracy(monkeypatch, tmp_path):
-    monkeypatch.setattr("replan.control.certificate.evaluate", partial(evaluate, max_steps=300))
+    monkeypatch.setattr("replan.control._solve.evaluate", partial(evaluate, max_steps=300))
     plan = solve(paper(duration=5.0, steps=10))
     assert plan.trajectory.rtol == 1e-5
     assert (plan.status, plan.trajectory.status) == ("inaccurate", "ok")

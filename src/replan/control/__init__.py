@@ -36,22 +36,20 @@ __all__ = [
 
 # These load numba, and are therefore imported when they are first used.
 _LAZY = {
-    "METHODS": "_solve",
-    "Exhaustive": "exhaustive",
-    "Flips": "flips",
-    "ForwardBackward": "forward_backward",
-    "Levers": "_levers",
-    "Relax": "relax",
-    "Search": "search",
-    "Solver": "search",
-    "levers": "_levers",
-    "solve": "_solve",
+    "_levers": ("Levers", "levers"),
+    "_solve": ("METHODS", "solve"),
+    "exhaustive": ("Exhaustive",),
+    "flips": ("Flips",),
+    "forward_backward": ("ForwardBackward",),
+    "relax": ("Relax",),
+    "search": ("Search", "Solver"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    for module, names in _LAZY.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

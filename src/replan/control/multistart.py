@@ -52,17 +52,26 @@ def descend_from(
         values = [descent.value for descent in list(descents.values())]
         search.report(f"best {min([search.best.value, *values]):.6g}", done)
 
+    # The members of an ensemble use all cores by themselves.
+    threads = 1 if len(search.problem.members) > 1 else min(free_cores(), count)
     try:
-        # The members of an ensemble use all cores by themselves.
-        threads = 1 if len(search.problem.members) > 1 else min(free_cores(), count)
         if threads == 1:
             for i in range(count):
                 descend(i, report)
-        else:
-            # The first begins here: it compiles, which Ctrl-C can abandon only in this thread.
-            with suppress(LimitError):
-                descents[0] = begin(objectives[0], starts[0])
-            _in_threads(threads, count, descend, report, stop)
+            return list(descents.values())
+        # The first begins here: it compiles, which Ctrl-C can abandon only in this thread.
+        descents[0] = begin(objectives[0], starts[0])
+        with ThreadPoolExecutor(threads) as pool:
+            pending = {pool.submit(descend, i, lambda: None) for i in range(count)}
+            try:
+                while pending:
+                    done, pending = wait(pending, _REPORT_EVERY, FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    report()
+            finally:
+                stop.set()
+        return [descents[i] for i in sorted(descents)]
     except BaseException as error:
         if interrupted(error):  # loses nothing
             for descent in descents.values():
@@ -71,23 +80,3 @@ def descend_from(
     finally:
         for objective in objectives:
             search.counts.add(objective.counts)
-    return [descents[i] for i in sorted(descents)]
-
-
-def _in_threads(
-    threads: int,
-    count: int,
-    descend: Callable[[int, Callable[[], object]], None],
-    report: Callable[[], None],
-    stop: Event,
-) -> None:
-    with ThreadPoolExecutor(threads) as pool:
-        pending = {pool.submit(descend, i, lambda: None) for i in range(count)}
-        try:
-            while pending:
-                done, pending = wait(pending, timeout=_REPORT_EVERY, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-                report()
-        finally:
-            stop.set()

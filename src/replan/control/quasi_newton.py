@@ -9,7 +9,6 @@ that minimum.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,21 +23,15 @@ _LINE_SEARCH = 25  # trials, each at most half as far as the one before
 _PAIRS = 20  # of the limited memory
 
 
-@dataclass
 class QuasiNewton:
     """A minimisation: `step` advances it; `x`, `value` and `gradient` are the best so far."""
 
-    function: Function
-    domain: Domain
-    x: Floats
-    value: float = field(init=False)
-    gradient: Floats = field(init=False)
-    pairs: list[tuple[Floats, Floats]] = field(init=False, default_factory=list)
-    stalled: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        self.x = project(self.x, self.domain)
-        self.value, self.gradient = self.function(self.x)
+    def __init__(self, function: Function, domain: Domain, x: Floats) -> None:
+        self.function, self.domain = function, domain
+        self.x: Floats = project(x, domain)
+        self.value, self.gradient = function(self.x)
+        self.pairs: list[tuple[Floats, Floats]] = []
+        self.stalled = False
 
     def step(self) -> None:
         """Take one step; `stalled` says that no direction makes progress any longer."""

@@ -176,16 +176,13 @@ class Relax(Solver):
         Likewise from the relaxed one, where the plan has shown that less may be left to gain.
         """
         assert search.relaxed is not None
+        enough = _CONVERGED * search.threshold(self.tolerance)
         if search.best.value < search.relaxed.value:
             self._relax_on_fine_grid(search, search.best.controls, gain=_PLAN_GAIN)
-        elif not self._converged(search):
+        elif search.relaxed.residual > enough:
             self._relax_on_fine_grid(search, search.relaxed.controls)
-        return "converged" if self._converged(search) else "stalled"
-
-    def _converged(self, search: Search) -> bool:
-        """Whether Pontryagin's condition is met, within the tolerance."""
-        assert search.relaxed is not None
-        return search.relaxed.residual <= _CONVERGED * search.threshold(self.tolerance)
+        enough = _CONVERGED * search.threshold(self.tolerance)
+        return "converged" if search.relaxed.residual <= enough else "stalled"
 
 
 def _promising(search: Search) -> list[Controls]:
