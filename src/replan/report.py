@@ -297,7 +297,7 @@ def _parts_text(run: Trajectory) -> list[str]:
 
 def curves(curves: Curves) -> Parts:
     """Return a table of the mean final losses with their intervals."""
-    count, interval = len(curves.runs), curves.interval
+    count = len(curves.runs)
     finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
     title = (
         f"{finished} run{'' if count == 1 else 's'}, {len(curves.times)} times up to "
@@ -306,7 +306,7 @@ def curves(curves: Curves) -> Parts:
     rows = [
         [name, f"{mean:.5g}", f"{half:.1g}" if np.isfinite(half) else ""]
         for name, mean, half in zip(
-            curves.names, interval.mean[-1], interval.half_width[-1], strict=True
+            curves.names, curves.mean[-1], curves.half_width[-1], strict=True
         )
     ]
     return [title, Table(["", "final loss", "± 95 %"], rows, "l"), *_unfinished(curves)]

@@ -35,9 +35,7 @@ def test_a_model_that_only_rolls_out_is_evaluated_but_not_solved():
     content = problem.to_dict()
     assert content["start"] == {"state": [2.0, 1.0]}
     assert Problem.from_dict(content, model=Rolls()).state.tolist() == [2.0, 1.0]
-    with pytest.raises(ArgumentError) as error:
-        Rolls.from_dict({})
-    assert error.value.name == "model.kind"
+    assert isinstance(Rolls.from_dict({}), Rolls)
 
 
 @pytest.mark.parametrize(

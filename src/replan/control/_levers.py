@@ -22,7 +22,6 @@ from replan.protocol import Protocol
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _RANDOM_STARTS = 2  # where no rate is free; else the solutions of poorer levers are enough
@@ -162,17 +161,15 @@ class Levers:
             return files.write_json(path, self.to_dict())
         return files.write_frame(path, self.to_frame())
 
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
-    ) -> Figure | None:
+    def plot(self, path: files.FilePath | None = None) -> Figure:
         """Draw the loss of every lever, and what it saves alone and on top of all others.
 
         Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given. With two `axes`, for losses and savings, draw there and return None.
+        .pdf, .svg) is given.
         """
         from replan import plot
 
-        return plot.levers(self, path, axes)
+        return plot.levers(self, path)
 
 
 def levers(

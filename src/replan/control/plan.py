@@ -236,7 +236,7 @@ class Plan:
         )
 
     def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
     ) -> Figure | None:
         """Draw the losses under the colour bar, and every knob that varies.
 

@@ -1,4 +1,4 @@
-"""The teacher-student model in problem files: which constructor a section asks for."""
+"""The teacher-student model in problem files: what its sections ask for."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from replan import check
 from replan.errors import ArgumentError
 from replan.schema import check_keys, task_from_one
 
-# Constructors of the kinds of `teachers`, and the keys that go with each
-_TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "drift": ("stream", ()),
-    "random": ("random_stream", ("seed",)),
-    "blocks": ("block_stream", ("blocks", "between")),
+# The keys that go with each kind of `teachers`
+_TEACHERS: dict[str, tuple[str, ...]] = {
+    "drift": (),
+    "random": ("seed",),
+    "blocks": ("blocks", "between"),
 }
 _UNITS = ("teacher_overlaps", "teacher_heads", "similarity", "tasks", "teachers")
 _OTHERS = ("hidden", "activation", "noise", "train_heads", "head_lr", "batch", "momentum")
-_KEYS = (*_OTHERS, *_UNITS, *(key for _, keys in _TEACHERS.values() for key in keys))
+_KEYS = (*_OTHERS, *_UNITS, *(key for keys in _TEACHERS.values() for key in keys))
 _FRESH = ("seed", "dimension", "weight_variance", "head_variance", "heads")
 _PRETRAIN = ("task", "duration", "lr")
 _OVERLAPS = ("Q", "M", "V")
 
 
-def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the constructor of `TeacherStudent` that a `[model]` section asks for, and arguments.
+def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the constructor that a `[model]` section asks for.
 
-    The constructor is "" for the class itself.
+    It is `stream` with `teachers`, else `similar` with `similarity`, else the class.
     """
     settings = dict(content)
     if settings.get("teacher_activation") == settings.get("activation", "erf"):
@@ -38,8 +38,8 @@ def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for key in ("tasks", "teachers"):
         if key in settings and "similarity" not in settings:
             raise ArgumentError(f"model.{key}", "given with `similarity`", "`teacher_overlaps`")
-    teachers = settings.pop("teachers", None)
-    for kind, (_, keys) in _TEACHERS.items():
+    teachers = settings.get("teachers")
+    for kind, keys in _TEACHERS.items():
         for key in keys:
             if key in settings and teachers != kind:
                 raise ArgumentError(
@@ -50,8 +50,8 @@ def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         settings["teacher_heads"] = [heads]  # of a single task
     if teachers is not None:
         check.one_of("model.teachers", teachers, _TEACHERS)
-        return _TEACHERS[teachers][0], {"tasks": 2} | settings
-    return "similar" if "similarity" in settings else "", settings
+        return {"tasks": 2} | settings
+    return settings
 
 
 def read_start(

@@ -120,50 +120,36 @@ class TeacherStudent(CompiledModel, Simulable):
 
     @classmethod
     def stream(
-        cls, tasks: int, similarity: float, *, hidden: int | None = None, **settings: Any
-    ) -> TeacherStudent:
-        """Return a model of a drifting task: the overlap of teachers i and j is γ^|i−j|.
-
-        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
-        """
-        S = streams.drift(tasks, similarity)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
-
-    @classmethod
-    def random_stream(
         cls,
         tasks: int,
         similarity: float,
         *,
+        teachers: str = "drift",
         seed: int = 0,
-        hidden: int | None = None,
-        **settings: Any,
-    ) -> TeacherStudent:
-        """Return a model of random unit teachers whose mean overlap is γ, drawn with `seed`.
-
-        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
-        """
-        S = streams.random(tasks, similarity, seed=seed)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
-
-    @classmethod
-    def block_stream(
-        cls,
-        tasks: int,
-        similarity: float,
-        *,
         blocks: int = 2,
         between: float = 0.0,
         hidden: int | None = None,
         **settings: Any,
     ) -> TeacherStudent:
-        """Return a model of blocks of successive tasks: overlap γ within one, else `between`.
+        """Return a model of many unit teachers, with `similarity` γ from 0 to 1.
 
-        `similarity`: γ, from 0 to 1. `between`: from 0 to γ. `hidden` and `settings`: as in
-        `similar`.
+        `teachers`: "drift", with the overlap γ^|i−j| of teachers i and j; "random", drawn with
+        `seed` so that their mean overlap is γ; or "blocks" of successive tasks, with overlap γ
+        within each of the `blocks` and `between`, at most γ, elsewhere. `hidden` and `settings`:
+        as in `similar`.
         """
-        S = streams.blocks(tasks, similarity, blocks=blocks, between=between)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
+        tasks = check.integer("tasks", tasks, at_least=1)
+        gamma = check.number("similarity", similarity, at_least=0, at_most=1)
+        if check.one_of("teachers", teachers, streams.KINDS) == "drift":
+            S = streams.drift(tasks, gamma)
+        elif teachers == "random":
+            S = streams.random(tasks, gamma, check.integer("seed", seed))
+        else:
+            count = check.integer("blocks", blocks, at_least=1, at_most=tasks)
+            S = streams.blocks(
+                tasks, gamma, count, check.number("between", between, at_least=0, at_most=gamma)
+            )
+        return cls(S, hidden=tasks if hidden is None else hidden, **settings)
 
     @classmethod
     def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
@@ -406,8 +392,10 @@ class TeacherStudent(CompiledModel, Simulable):
         """Return the model that the `[model]` section of a problem file describes."""
         from replan.models.teacher_student.file import read_model
 
-        constructor, settings = read_model(content)
-        return getattr(cls, constructor)(**settings) if constructor else cls(**settings)
+        settings = read_model(content)
+        if "teachers" in settings:
+            return cls.stream(**settings)
+        return cls.similar(**settings) if "similarity" in settings else cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as the `[model]` section of a problem file."""
