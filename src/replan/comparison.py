@@ -1,7 +1,7 @@
 """compare(problem) → Comparison: strategies side by side, and the optimum beside them.
 
-The learning rate is the largest lever, so strategies that set it are a group of their own: timing
-is compared at the given rate, and with the rate free.
+The learning rate is the largest lever, so strategies that set it are a separate group: timing is
+compared at the given rate, and with the rate free.
 """
 
 from __future__ import annotations

@@ -259,14 +259,10 @@ def _dense_times(run: Trajectory) -> Floats:
 
 
 def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
-    """Draw the targets (L,) of the losses; those that look equal take turns along one line."""
-    heights = {t: f"{target:.2g}" for t, target in enumerate(targets) if target < np.inf}
-    for t, height in heights.items():
-        same = [other for other in heights if heights[other] == height]
-        dashes = (5 * same.index(t), (5, 5 * (len(same) - 1))) if len(same) > 1 else "-"
+    """Draw the targets (L,) of the losses, dashed at different phases where they are equal."""
+    for t in np.flatnonzero(targets < np.inf).tolist():
         look: dict[str, Any] = {"color": task_colour(t), "linewidth": 0.8}
-        axes.axhline(targets[t], linestyle=dashes, **look)
-        axes.plot([], label=f"target of {names[t]}", **look)  # solid in a legend
+        axes.axhline(targets[t], linestyle=(5 * t, (5, 5)), label=f"target of {names[t]}", **look)
 
 
 def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Figure | None:

@@ -33,7 +33,7 @@ TASK_COLOURS = (
 _FAILURES = 5  # of a study that are printed
 _PHASES = 8  # of a protocol that are printed
 _LISTED = 3  # equal shares of more tasks are not listed one by one
-_WIDE = 4  # more losses have no columns of their own in print
+_WIDE = 4  # more losses have no separate columns in print
 _CELL = 'style="text-align:left;white-space:nowrap;padding:2px 14px 2px 0"'
 
 

@@ -20,8 +20,7 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.models.capabilities import Chain, require_simulable
 from replan.problem import Problem
 from replan.progress import Meter, Watch
-from replan.protocol import Protocol
-from replan.samples import ORDERS, Samples, sample_count
+from replan.protocol import ORDERS, Protocol, Samples, sample_count
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ def test_similar_and_committee_are_the_general_model():
     assert similar.teacher_overlaps.tolist() == [[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1]]
     assert (similar.hidden, similar.tasks) == (4, 3)
     assert similar.teacher_heads.tolist() == np.eye(3).tolist()
-    committee = TeacherStudent.soft_committee(3, hidden=2)
+    committee = TeacherStudent(np.eye(3), hidden=2, teacher_heads=np.ones(3), train_heads=False)
     assert (committee.tasks, committee.teacher_units) == (1, 3)
     assert committee.teacher_heads.tolist() == [[1, 1, 1]]
     assert committee.train_heads == (False,)

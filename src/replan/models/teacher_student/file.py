@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replan import check
 from replan.errors import ArgumentError
+from replan.models.teacher_student.overlaps import Overlaps
 from replan.schema import check_keys, task_from_one
+
+if TYPE_CHECKING:
+    from replan.models.teacher_student.model import TeacherStudent
 
 # The keys that go with each kind of `teachers`
 _TEACHERS: dict[str, tuple[str, ...]] = {
@@ -54,13 +58,11 @@ def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def read_start(
-    content: Mapping[str, Any], tasks: int
-) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the settings of `fresh` or of `pretrain` if asked for, or else the overlaps."""
+def read_start(model: TeacherStudent, content: Mapping[str, Any]) -> Overlaps:
+    """Return the start that a `[start]` section asks for: fresh, pretrained, or the overlaps."""
     check_keys(content, ["pretrain", "fresh", *_OVERLAPS], "start")
     if set(content) == set(_OVERLAPS):
-        return {}, None, dict(content)
+        return Overlaps(**content)
     if set(content) not in ({"pretrain"}, {"fresh"}):
         raise ArgumentError(
             "start",
@@ -69,11 +71,12 @@ def read_start(
         )
     [(way, table)] = content.items()
     check.instance(f"start.{way}", table, Mapping, "a table of keys")
+    known = _FRESH if way == "fresh" else (*_PRETRAIN, *_FRESH)
+    check_keys(table, known, f"start.{way}")
+    start = model.fresh(**{key: x for key, x in table.items() if key in _FRESH})
     if way == "fresh":
-        check_keys(table, _FRESH, "start.fresh")
-        return dict(table), None, None
-    check_keys(table, [*_PRETRAIN, *_FRESH], "start.pretrain")
-    fresh = {key: x for key, x in table.items() if key in _FRESH}
+        return start
     pretrain = {key: x for key, x in table.items() if key in _PRETRAIN}
-    given = check.integer("start.pretrain.task", pretrain.get("task", 1))
-    return fresh, pretrain | {"task": task_from_one("start.pretrain.task", given, tasks)}, None
+    task = check.integer("start.pretrain.task", pretrain.get("task", 1))
+    pretrain["task"] = task_from_one("start.pretrain.task", task, model.tasks)
+    return model.pretrain(start=start, **pretrain)

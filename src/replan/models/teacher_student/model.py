@@ -151,17 +151,6 @@ class TeacherStudent(CompiledModel, Simulable):
             )
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
 
-    @classmethod
-    def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
-        """Return a soft committee machine: one task, orthonormal teacher units, fixed heads.
-
-        Teacher heads are 1 and the student's heads stay as they are at the start, unless `settings`
-        (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
-        """
-        units = check.integer("teacher_units", teacher_units, at_least=1)
-        committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
-        return cls(np.eye(units), hidden=hidden, **(committee | settings))
-
     @property
     def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
         """The learning rate and the factors for features and heads, each with a value per task."""
@@ -375,15 +364,13 @@ class TeacherStudent(CompiledModel, Simulable):
         self, engine: str, state: Floats, dimension: int, weights: tuple[Any, Any] | None
     ) -> Chain:
         """Return a run of SGD at its start, by one of the `engines`."""
-        if engine == "reduced":
-            from replan.models.teacher_student.sgd import Reduced
+        from replan.models.teacher_student.sgd import Full, Reduced
 
-            if weights is not None:
-                raise ArgumentError("weights", "None unless the engine is 'full'", "weights")
-            return Reduced.begin(self, self.unpack(state), dimension)
-        from replan.models.teacher_student.sgd import Full
-
-        return Full.begin(self, self.unpack(state), dimension, weights)
+        if engine == "full":
+            return Full(self, self.unpack(state), dimension, weights)
+        if weights is not None:
+            raise ArgumentError("weights", "None unless the engine is 'full'", "weights")
+        return Reduced(self, self.unpack(state), dimension)
 
     # Files
 
@@ -415,11 +402,7 @@ class TeacherStudent(CompiledModel, Simulable):
         """Return the start that the `[start]` section describes: overlaps, fresh or pretrained."""
         from replan.models.teacher_student.file import read_start
 
-        fresh, pretrain, overlaps = read_start(content, self.tasks)
-        if overlaps is not None:
-            return Overlaps(**overlaps)
-        start = self.fresh(**fresh)
-        return start if pretrain is None else self.pretrain(start=start, **pretrain)
+        return read_start(self, content)
 
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
