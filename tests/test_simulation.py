@@ -12,7 +12,7 @@ import pytest
 
 import replan
 from replan import ArgumentError, Problem, Protocol, TeacherStudent, simulate, strategies
-from replan.samples import Samples
+from replan.protocol import Samples
 
 # A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
 FALSE_ALARM = 1e-4

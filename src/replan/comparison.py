@@ -1,7 +1,7 @@
 """compare(problem) → Comparison: strategies side by side, and the optimum beside them.
 
-The learning rate is the largest lever, so strategies that set it are a group of their own: timing
-is compared at the given rate, and with the rate free.
+The learning rate is the largest lever, so strategies that set it are a separate group: timing is
+compared at the given rate, and with the rate free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from replan.strategies import STRATEGIES, Strategy, UnfitError, lr_grid, main_ra
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -109,18 +108,14 @@ class Comparison:
         """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
         files.save(path, self.to_dict, self.to_frame)
 
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
-    ) -> Figure | None:
+    def plot(self, path: files.FilePath | None = None) -> Figure:
         """Draw the protocols as colour bars and the final losses beside them, best on top.
 
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With two `axes`,
-        for the colour bars and the final losses, draw there and return nothing; `legend()` of the
-        second names the tasks.
+        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given.
         """
         from replan import plot
 
-        return plot.comparison(self, path, axes)
+        return plot.comparison(self, path)
 
     def __repr__(self) -> str:
         best = next(((name, run.loss) for name, run in self.runs.items()), ("none", float("nan")))

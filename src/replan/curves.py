@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files, report, statistics
+from replan import check, files, report
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
 from replan.errors import ArgumentError, IntegrationError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
-_SMOOTH = 250  # least number of points of a curve in a picture
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,11 +100,6 @@ class Curves:
         return self.losses[[run not in self.failures for run in self.runs]]
 
     @property
-    def final(self) -> Floats:
-        """The final losses (runs, T) of all runs."""
-        return self.losses[:, -1]
-
-    @property
     def mean(self) -> Floats:
         """The mean loss (m, T) over the finished runs, NaN without any.
 
@@ -122,11 +116,11 @@ class Curves:
         return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
 
     @property
-    def interval(self) -> statistics.Interval:
-        """The mean and its 95 % confidence interval, each (m, T)."""
-        if len(self.finished) == 0:
-            return statistics.Interval(self._unknown, self._unknown, self._unknown)
-        return statistics.mean_interval(self.finished)
+    def half_width(self) -> Floats:
+        """Half of the 95 % confidence interval (m, T) of `mean`, by Student's t distribution."""
+        from scipy.stats import t
+
+        return t.ppf(0.975, len(self.finished) - 1) * self.standard_error
 
     def quantiles(self, levels: ArrayLike) -> Floats:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
@@ -356,20 +350,13 @@ class Trajectory:
 
     # Over time
 
-    @property
-    def weighted_losses(self) -> Floats:
-        """The losses combined by the goal at each time (m,), by default the weighted sum."""
-        each = [member.losses[: self.times.size] for member in self.members or (self,)]
-        return self._combined(self.times, each)
-
     def weighted_at(self, times: ArrayLike) -> Floats:
         """Return the losses combined by the goal, and an ensemble's risk, at any times (k,)."""
         wanted = check.array("times", times, ("m",))
-        return self._combined(wanted, [one.losses_at(wanted) for one in self.members or (self,)])
-
-    def _combined(self, times: Floats, member_losses: Sequence[Floats]) -> Floats:
-        """Return the members' losses (k, L) at times (k,) combined by goal and risk (k,)."""
-        curves = [self.problem.objective.curve(times, losses) for losses in member_losses]
+        curves = [
+            self.problem.objective.curve(wanted, member.losses_at(wanted))
+            for member in self.members or (self,)
+        ]
         return self.problem.risk.of(np.stack(curves))
 
     @cached_property
@@ -396,50 +383,22 @@ class Trajectory:
         wanted[np.abs(wanted - end) <= _SAME * end] = end
         if wanted.size and (wanted.min() < 0 or wanted.max() > end):
             raise ArgumentError("times", f"times from 0 to {end:g}", check.show(wanted.tolist()))
-        rows = [self._losses_at(time) for time in wanted]
-        return np.array(rows).reshape(-1, self.losses.shape[1])
-
-    def _losses_at(self, time: float) -> Floats:
-        i = int(np.searchsorted(self.times, time, side="right")) - 1
-        if self.times[i] == time:
-            return self.losses[i]
-        step = self.protocol.step_at([(time + self.times[i]) / 2])
-        piece = Schedule(
-            self.protocol.shares[step],
-            self.problem.knob_rows(self.protocol)[step],
-            np.array([time - self.times[i]]),
-            self.substeps[i : i + 1],
+        if self.times.size == 1:  # it diverged in its first step
+            return np.repeat(self.losses, wanted.size, axis=0)
+        known = np.searchsorted(self.times, wanted).clip(max=self.times.size - 1)
+        before = (np.searchsorted(self.times, wanted, side="right") - 1).clip(
+            0, self.times.size - 2
         )
-        model = self.problem.model
-        return model.losses(model.roll_out(self.states[i], piece)[-1])
-
-    @cached_property
-    def sampled(self) -> tuple[Floats, Floats]:
-        """Times (k,) and losses (k, L) dense enough for a smooth curve, the edges among them.
-
-        Long steps are cut into parts and integrated again.
-        """
-        if self.members:
-            pairs = [member.sampled for member in self.members]
-            count = min(times.size for times, _ in pairs)
-            each = np.stack([losses[:count] for _, losses in pairs])
-            return pairs[0][0][:count], np.tensordot(self.problem.risk.weights, each, axes=1)
-        lengths = np.diff(self.times)
-        parts = np.ceil(lengths * (_SMOOTH / self.problem.duration) * (1 - _SAME)).astype(np.int64)
-        if np.all(parts == 1):
-            return self.times, self.losses
-        first = np.repeat(self.times[:-1], parts)
-        within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        times = np.append(first + within * np.repeat(lengths / parts, parts), self.times[-1])
-        step = self.protocol.step_at((times[1:] + times[:-1]) / 2)
+        step = self.protocol.step_at((wanted + self.times[before]) / 2)
         pieces = Schedule(
             self.protocol.shares[step],
             self.problem.knob_rows(self.protocol)[step],
-            np.diff(times),
-            np.repeat(-(-self.substeps // parts), parts),
+            wanted - self.times[before],
+            self.substeps[before],
         )
-        states = self.problem.model.roll_out(self.states[0], pieces)
-        return times[: len(states)], self.problem.model.losses(states)
+        model = self.problem.model
+        losses = model.losses(model.roll_out_each(self.states[before], pieces))
+        return np.where((self.times[known] == wanted)[:, None], self.losses[known], losses)
 
     # Files, pictures and text
 
@@ -487,7 +446,7 @@ class Trajectory:
         import pandas as pd
 
         header = ["time", *(f"loss_{t + 1}" for t in range(self.losses.shape[1])), "weighted"]
-        rows = np.column_stack([self.times, self.losses, self.weighted_losses])
+        rows = np.column_stack([self.times, self.losses, self.weighted_at(self.times)])
         return pd.DataFrame(rows, columns=header)
 
     def save(self, path: files.FilePath) -> None:
@@ -495,13 +454,12 @@ class Trajectory:
         files.save(path, self.to_dict, self.to_frame)
 
     def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
     ) -> Figure | None:
         """Draw the losses under the colour bar of the protocol, and every knob that varies.
 
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
-        one more for each knob; `legend()` of the losses' axes names the lines.
+        draw only the losses there and return nothing; `axes.legend()` names the lines.
         """
         from replan import plot
 

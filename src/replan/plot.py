@@ -1,13 +1,13 @@
 """Every picture, in one style: each function draws one kind of result.
 
-A function takes a result and, optionally, a `path` to write to or `axes` to draw in. It returns the
-figure, or None where axes were given.
+A function takes a result and, optionally, a `path` to write to, and returns the figure. Where it
+also takes `axes`, it draws its main panel there instead, and returns None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ _STYLE: dict[Any, Any] = {
     "savefig.dpi": _DPI,
     "pdf.fonttype": 42,
 }
+_SMOOTH = 250  # least number of points of a curve
 _TIME = "training time α (samples per input dimension)"
 
 
@@ -91,21 +92,11 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
         files.write(path, data.getvalue())
 
 
-def _panels(
-    path: files.FilePath | None, axes: Axes | Sequence[Axes], *forms: tuple[str, ...]
-) -> dict[str, Axes]:
-    """Return a user's axes by name, as in the form that has this number of axes."""
+def _check_axes(path: files.FilePath | None, axes: Axes) -> None:
+    """Refuse what is not a user's axes, and a path beside them."""
+    check.instance("axes", axes, Axes, "matplotlib axes")
     if path is not None:
         raise ArgumentError("path", "None where `axes` are given", check.show(path))
-    several = isinstance(axes, Sequence | np.ndarray)
-    listed: list[Any] = list(np.ravel(np.asarray(axes, dtype=object))) if several else [axes]
-    if not all(isinstance(item, Axes) for item in listed):
-        raise ArgumentError("axes", "matplotlib axes", check.show(axes))
-    for form in forms:
-        if len(form) == len(listed):
-            return dict(zip(form, listed, strict=True))
-    counts = " or ".join(f"{len(form)} ({', '.join(form)})" for form in forms)
-    raise ArgumentError("axes", counts, f"{len(listed)}")
 
 
 def _legend_above(figure: Figure, handles: Sequence[Any]) -> None:
@@ -150,14 +141,11 @@ def _log_scale(axes: Axes, values: Floats) -> float:
 def protocol(protocol: Protocol, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
     """Draw the colour bar of a protocol."""
     if axes is not None:
-        panel = _panels(path, axes, ("colour bar",))["colour bar"]
-        draw_protocol(panel, protocol)
-        panel.set_xlabel(_TIME)
+        _check_axes(path, axes)
+        draw_protocol(axes, protocol)
         return None
     with figure(path, width=6.4, height=1.5) as picture:
-        panel = picture.subplots()
-        draw_protocol(panel, protocol)
-        panel.set_xlabel(_TIME)
+        draw_protocol(picture.subplots(), protocol)
         patches = [
             Patch(color=task_colour(t), label=f"task {t + 1}") for t in range(protocol.tasks)
         ]
@@ -184,7 +172,7 @@ def draw_protocol(
             antialiased=False,
         )
         low = high
-    axes.set(xlim=(0, protocol.duration), yticks=[])
+    axes.set(xlim=(0, protocol.duration), yticks=[], xlabel=_TIME)
     axes.margins(y=0)
     axes.spines[:].set_visible(False)
 
@@ -209,55 +197,49 @@ def draw_knob(axes: Axes, protocol: Protocol, knob: str) -> None:
 def _over_time(
     result: Trajectory | Simulation,
     path: files.FilePath | None,
-    axes: Axes | Sequence[Axes] | None,
-    draw: Any,
+    axes: Axes | None,
+    draw: Callable[[Axes], None],
     legend: str | None = None,
 ) -> Figure | None:
-    """Draw losses by `draw(axes)` under the colour bar, and below them the knobs that vary."""
+    """Draw losses by `draw` under the colour bar, and below them the knobs that vary."""
     protocol = result.protocol
+
+    def draw_losses(axes: Axes) -> None:
+        draw(axes)
+        axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
+
     if axes is not None:
-        names = ("colour bar", "losses", *protocol.knobs)
-        forms = [names[: 2 + count] for count in range(len(protocol.knobs) + 1)]
-        panels = _panels(path, axes, ("losses",), *forms)
-        _fill(panels, protocol, draw)
+        _check_axes(path, axes)
+        draw_losses(axes)
         return None
-    names = ("colour bar", "losses", *protocol.varied)
-    extra = len(names) - 2
-    with figure(path, width=6.4, height=3.6 + 1.0 * extra) as picture:
-        parts = picture.subplots(len(names), sharex=True, height_ratios=[1, 11, *[5] * extra])
-        _fill(dict(zip(names, parts, strict=True)), protocol, draw)
-        _legend_beside(picture, parts[1], legend)
+    knobs = protocol.varied
+    with figure(path, width=6.4, height=3.6 + 1.0 * len(knobs)) as picture:
+        ratios = [1, 11, *[5] * len(knobs)]
+        bar, losses, *others = picture.subplots(len(ratios), sharex=True, height_ratios=ratios)
+        draw_protocol(bar, protocol)
+        bar.set_xlabel("")
+        bar.tick_params(bottom=False, labelbottom=False)
+        draw_losses(losses)
+        for panel, knob in zip(others, knobs, strict=True):
+            draw_knob(panel, protocol, knob)
+        [losses, *others][-1].set_xlabel(_TIME)
+        _legend_beside(picture, losses, legend)
     return picture
-
-
-def _fill(panels: dict[str, Axes], protocol: Protocol, draw: Any) -> None:
-    for name, axes in panels.items():
-        if name == "colour bar":
-            draw_protocol(axes, protocol)
-            axes.tick_params(bottom=False, labelbottom=False)
-        elif name == "losses":
-            draw(axes)
-            axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
-        else:
-            draw_knob(axes, protocol, name)
-    list(panels.values())[-1].set_xlabel(_TIME)
 
 
 # Learning curves
 
 
-def trajectory(
-    run: Trajectory, path: files.FilePath | None, axes: Axes | Sequence[Axes] | None
-) -> Figure | None:
+def trajectory(run: Trajectory, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
     """Draw the losses and the objective over time, under the colour bar of the protocol."""
     return _over_time(run, path, axes, lambda panel: _draw_losses(panel, run))
 
 
 def _draw_losses(axes: Axes, run: Trajectory) -> None:
     """Draw every loss, the objective and the targets against time; bands span the members."""
-    (times, losses), problem = run.sampled, run.problem
-    names = problem.model.loss_names
-    each = np.stack([member.sampled[1][: len(times)] for member in run.members or (run,)])
+    times, problem = _dense_times(run), run.problem
+    losses, names = run.losses_at(times), problem.model.loss_names
+    each = np.stack([member.losses_at(times) for member in run.members or (run,)])
     for t in range(losses.shape[1]):
         if len(each) > 1:
             low, high = each[:, :, t].min(axis=0), each[:, :, t].max(axis=0)
@@ -265,28 +247,29 @@ def _draw_losses(axes: Axes, run: Trajectory) -> None:
         line = _LINES[t % len(_LINES)]
         axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
     if len(names) > 1:
-        combined = problem.risk.of(np.stack([problem.objective.curve(times, x) for x in each]))
         label = "objective" if problem.objective.goal == "final" else problem.objective.words
         label += f",\n{problem.risk.words}" if run.members else ""
-        axes.plot(times, combined, color="black", linestyle=":", label=label)
+        axes.plot(times, run.weighted_at(times), color="black", linestyle=":", label=label)
     _draw_targets(axes, problem.objective.targets, names)
 
 
+def _dense_times(run: Trajectory) -> Floats:
+    """Return the edges of a trajectory's steps, and times between them for a smooth curve."""
+    return np.union1d(run.times, np.linspace(0.0, run.times[-1], _SMOOTH + 1))
+
+
 def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
-    """Draw the targets (L,) of the losses; those that look equal take turns along one line."""
-    heights = {t: f"{target:.2g}" for t, target in enumerate(targets) if target < np.inf}
-    for t, height in heights.items():
-        same = [other for other in heights if heights[other] == height]
-        dashes = (5 * same.index(t), (5, 5 * (len(same) - 1))) if len(same) > 1 else "-"
+    """Draw the targets (L,) of the losses, dashed at different phases where they are equal."""
+    for t in np.flatnonzero(targets < np.inf).tolist():
         look: dict[str, Any] = {"color": task_colour(t), "linewidth": 0.8}
-        axes.axhline(targets[t], linestyle=dashes, **look)
-        axes.plot([], label=f"target of {names[t]}", **look)  # solid in a legend
+        axes.axhline(targets[t], linestyle=(5 * t, (5, 5)), label=f"target of {names[t]}", **look)
 
 
 def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
     """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
     if axes is not None:
-        _draw_runs(_panels(path, axes, ("losses",))["losses"], curves)
+        _check_axes(path, axes)
+        _draw_runs(axes, curves)
         return None
     with figure(path, width=6.4, height=3.4) as picture:
         panel = picture.subplots()
@@ -312,7 +295,7 @@ def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
 
 
 def simulation(
-    simulation: Simulation, path: files.FilePath | None, axes: Axes | Sequence[Axes] | None
+    simulation: Simulation, path: files.FilePath | None, axes: Axes | None
 ) -> Figure | None:
     """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
     legend = (
@@ -325,12 +308,13 @@ def simulation(
 def _draw_crosses(axes: Axes, simulation: Simulation) -> None:
     curves, theory = simulation.curves, simulation.theory
     some = np.unique(np.linspace(0, len(curves.times) - 1, 26).astype(int))
+    times = _dense_times(theory)
+    lines = theory.losses_at(times)
     for t in range(curves.tasks):
         look: dict[str, Any] = {"color": task_colour(t)}
         _draw_band(axes, curves, t)
         if theory.status == "ok":
-            times, losses = theory.sampled
-            axes.plot(times, losses[:, t], linestyle=_LINES[t % len(_LINES)], **look)
+            axes.plot(times, lines[:, t], linestyle=_LINES[t % len(_LINES)], **look)
         mean = curves.mean[some, t]
         axes.plot(curves.times[some], mean, "x", label=curves.names[t], clip_on=False, **look)
 
@@ -338,16 +322,10 @@ def _draw_crosses(axes: Axes, simulation: Simulation) -> None:
 # Tables as pictures
 
 
-def comparison(
-    comparison: Comparison, path: files.FilePath | None, axes: Sequence[Axes] | None
-) -> Figure | None:
+def comparison(comparison: Comparison, path: files.FilePath | None) -> Figure:
     """Draw the protocols of each group as colour bars, and the final losses beside them."""
     if not comparison.runs:
         raise ArgumentError("plot", "called where a strategy has a learning curve", "none")
-    if axes is not None:
-        bars, points = _panels(path, axes, ("colour bars", "final losses")).values()
-        _draw_comparison(bars, points, comparison)
-        return None
     longest = max(map(len, comparison.runs))  # of the names, which stand to the left of the bars
     width = 7.6 + 0.07 * max(0, longest - 17)
     lines = len(comparison.runs) + _heading_lines(comparison)
@@ -430,14 +408,8 @@ def _rule_rows(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def levers(
-    levers: Levers, path: files.FilePath | None, axes: Sequence[Axes] | None
-) -> Figure | None:
+def levers(levers: Levers, path: files.FilePath | None) -> Figure:
     """Draw the loss of every lever, and what it saves alone and on top of all others."""
-    if axes is not None:
-        panels = _panels(path, axes, ("losses", "savings"))
-        _draw_levers(panels["losses"], panels["savings"], levers)
-        return None
     with figure(path, width=7.8, height=1.1 + 0.42 * len(levers.names)) as picture:
         losses, savings = picture.subplots(1, 2, width_ratios=[2, 3])
         _draw_levers(losses, savings, levers)

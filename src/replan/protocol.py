@@ -1,4 +1,4 @@
-"""Protocol: a piecewise-constant share of every task and value of every knob."""
+"""Protocol: a piecewise-constant share of every task and value of every knob; its samples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check, files, report
-from replan.check import Floats, Ints
+from replan.check import Bools, Floats, Ints
 from replan.errors import ArgumentError, in_file
-from replan.samples import ORDERS, Samples, sample_count
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+ORDERS = ("spread", "random")
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
@@ -193,41 +193,26 @@ class Protocol:
         others = np.flatnonzero(self.shares[:, check.task("task", task, self.tasks)] < 1.0)
         return float(self.edges[others[0]]) if others.size else self.duration
 
-    def deviation(self, other: Protocol) -> float:
-        """Return the largest |∫ (shares − other shares)| over tasks and times."""
-        self._check_other(other)
-        if abs(other.duration - self.duration) > _SAME * self.duration:
-            raise ArgumentError("other", f"duration {self.duration:g}", f"{other.duration:g}")
-        mine = self.split(other.edges)
-        middles = (mine.edges[1:] + mine.edges[:-1]) / 2
-        gaps = mine.shares - other.shares[other.step_at(middles)]
-        return float(np.max(np.abs(np.cumsum(gaps * mine.lengths[:, None], axis=0))))
-
     # New protocols
 
     def then(self, other: Protocol) -> Protocol:
         """Return this protocol followed by another."""
-        self._check_other(other)
+        if not isinstance(other, Protocol) or other.tasks != self.tasks:
+            raise ArgumentError("other", f"a protocol of {self.tasks} tasks", check.show(other))
         if self.knobs.keys() != other.knobs.keys():
             raise ArgumentError(
                 "other", f"the knobs {', '.join(self.knobs)}", f"{', '.join(other.knobs)}"
             )
         knobs: dict[str, Any] = {}
         for name, mine in self.knobs.items():
-            both_plain = mine.ndim == other.knobs[name].ndim == 1
-            pair = (mine, other.knobs[name])
-            knobs[name] = np.concatenate(
-                pair if both_plain else (self.by_task(name), other.by_task(name))
-            )
+            plain = mine.ndim == other.knobs[name].ndim == 1
+            pair = (mine, other.knobs[name]) if plain else (self.by_task(name), other.by_task(name))
+            knobs[name] = np.concatenate(pair)
         return Protocol(
             np.concatenate([self.shares, other.shares]),
             edges=np.concatenate([self.edges, self.duration + other.edges[1:]]),
             **knobs,
         )
-
-    def _check_other(self, other: Protocol) -> None:
-        if not isinstance(other, Protocol) or other.tasks != self.tasks:
-            raise ArgumentError("other", f"a protocol of {self.tasks} tasks", check.show(other))
 
     def refine(self, factor: int) -> Protocol:
         """Return the same protocol with every step cut into `factor` equal steps."""
@@ -432,3 +417,50 @@ def _knobs(given: Mapping[str, ArrayLike], steps: int, tasks: int) -> dict[str, 
             raise ArgumentError("lr", "learning rates of at least 0", f"{values.min():g}")
         found[name] = values
     return found
+
+
+def sample_count(protocol: Protocol, dimension: int) -> int:
+    """Return how many samples a protocol takes in `dimension` input dimensions."""
+    samples = protocol.duration * dimension
+    if not samples < 2**53:  # which floats can count
+        raise ArgumentError(
+            "dimension", "small enough for 2^53 samples, duration × dimension", f"{samples:g}"
+        )
+    return round(samples)
+
+
+class Samples:
+    """The samples of a protocol in `dimension` input dimensions, taken in order, a few at a time.
+
+    order: "spread" (as evenly as the shares allow) or "random" (drawn from the shares with `rng`).
+    available: (steps, T) whether a lagging task in "spread" can catch up in a step of the protocol;
+    by default it always can.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        dimension: int,
+        order: str,
+        rng: np.random.Generator,
+        available: Bools | None = None,
+    ) -> None:
+        self.protocol, self.dimension, self.order, self.rng = protocol, dimension, order, rng
+        self.available = available
+        self.taken = 0
+        self._lag = np.zeros(protocol.tasks)
+
+    def take(self, count: int) -> tuple[Ints, Ints]:
+        """Return tasks (from 0) and steps of the protocol (count,) of the next samples."""
+        which = np.arange(self.taken, self.taken + count)
+        self.taken += count
+        steps = self.protocol.step_at((which + 0.5) / self.dimension)
+        shares = self.protocol.shares[steps]
+        if self.order == "random":
+            above = self.rng.random(count)[:, None] >= np.cumsum(shares, axis=1)[:, :-1]
+            return np.sum(above, axis=1, dtype=np.int64), steps
+        from replan.core.rounding import follow  # compiled, slow to import
+
+        available = self.available
+        allowed = np.ones(shares.shape, bool) if available is None else available[steps]
+        return np.asarray(follow(shares, np.ones(count), 0.0, allowed, self._lag)), steps

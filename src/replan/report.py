@@ -33,7 +33,7 @@ TASK_COLOURS = (
 _FAILURES = 5  # of a study that are printed
 _PHASES = 8  # of a protocol that are printed
 _LISTED = 3  # equal shares of more tasks are not listed one by one
-_WIDE = 4  # more losses have no columns of their own in print
+_WIDE = 4  # more losses have no separate columns in print
 _CELL = 'style="text-align:left;white-space:nowrap;padding:2px 14px 2px 0"'
 
 
@@ -297,7 +297,7 @@ def _parts_text(run: Trajectory) -> list[str]:
 
 def curves(curves: Curves) -> Parts:
     """Return a table of the mean final losses with their intervals."""
-    count, interval = len(curves.runs), curves.interval
+    count = len(curves.runs)
     finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
     title = (
         f"{finished} run{'' if count == 1 else 's'}, {len(curves.times)} times up to "
@@ -306,7 +306,7 @@ def curves(curves: Curves) -> Parts:
     rows = [
         [name, f"{mean:.5g}", f"{half:.1g}" if np.isfinite(half) else ""]
         for name, mean, half in zip(
-            curves.names, interval.mean[-1], interval.half_width[-1], strict=True
+            curves.names, curves.mean[-1], curves.half_width[-1], strict=True
         )
     ]
     return [title, Table(["", "final loss", "± 95 %"], rows, "l"), *_unfinished(curves)]

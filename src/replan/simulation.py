@@ -20,8 +20,7 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.models.capabilities import Chain, require_simulable
 from replan.problem import Problem
 from replan.progress import Meter, Watch
-from replan.protocol import Protocol
-from replan.samples import ORDERS, Samples, sample_count
+from replan.protocol import ORDERS, Protocol, Samples, sample_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,13 +123,12 @@ class Simulation:
         files.save(path, self.to_dict, self.to_frame)
 
     def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
     ) -> Figure | None:
         """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
 
         Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw there and return nothing: one for the losses, two for the colour bar and the losses, or
-        one more for each knob.
+        draw only the losses there and return nothing.
         """
         from replan import plot
 

@@ -12,7 +12,7 @@ def test_similar_and_committee_are_the_general_model():
     assert similar.teacher_overlaps.tolist() == [[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1]]
     assert (similar.hidden, similar.tasks) == (4, 3)
     assert similar.teacher_heads.tolist() == np.eye(3).tolist()
-    committee = TeacherStudent.soft_committee(3, hidden=2)
+    committee = TeacherStudent(np.eye(3), hidden=2, teacher_heads=np.ones(3), train_heads=False)
     assert (committee.tasks, committee.teacher_units) == (1, 3)
     assert committee.teacher_heads.tolist() == [[1, 1, 1]]
     assert committee.train_heads == (False,)
@@ -22,11 +22,12 @@ def test_streams_drift_are_random_or_come_in_blocks():
     drift = TeacherStudent.stream(4, 0.5, hidden=3)
     assert drift.teacher_overlaps[0].tolist() == [1, 0.5, 0.25, 0.125]
     assert (drift.hidden, drift.tasks) == (3, 4)
-    blocks = TeacherStudent.block_stream(5, 0.5, blocks=2, between=0.25).teacher_overlaps
+    blocks = TeacherStudent.stream(5, 0.5, teachers="blocks", between=0.25).teacher_overlaps
     assert blocks[0].tolist() == [1, 0.5, 0.5, 0.25, 0.25]
     assert blocks[4].tolist() == [0.25, 0.25, 0.25, 0.5, 1]
     first, again, other = (
-        TeacherStudent.random_stream(5, 0.3, seed=seed).teacher_overlaps for seed in (1, 1, 2)
+        TeacherStudent.stream(5, 0.3, seed=seed, teachers="random").teacher_overlaps
+        for seed in (1, 1, 2)
     )
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
@@ -35,9 +36,11 @@ def test_streams_drift_are_random_or_come_in_blocks():
 @pytest.mark.parametrize("similarity", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("tasks", [1, 2, 10])
 def test_streams_are_of_unit_teachers(tasks, similarity):
-    random = [TeacherStudent.random_stream(tasks, similarity, seed=seed) for seed in range(5)]
+    random = [
+        TeacherStudent.stream(tasks, similarity, seed=seed, teachers="random") for seed in range(5)
+    ]
     others = [TeacherStudent.stream(tasks, similarity)]
-    others += [TeacherStudent.block_stream(tasks, similarity, blocks=1)]
+    others += [TeacherStudent.stream(tasks, similarity, blocks=1, teachers="blocks")]
     for model in random + others:
         S = model.teacher_overlaps
         np.testing.assert_array_equal(np.diag(S), 1)
@@ -110,9 +113,9 @@ def test_cosines():
          TeacherStudent.similar(0.3, 3, 2, activation="relu")),
         ({"similarity": 0.3, "teachers": "drift", "tasks": 4}, TeacherStudent.stream(4, 0.3)),
         ({"similarity": 0.3, "teachers": "random", "seed": 3},
-         TeacherStudent.random_stream(2, 0.3, seed=3)),
+         TeacherStudent.stream(2, 0.3, seed=3, teachers="random")),
         ({"similarity": 0.3, "teachers": "blocks", "tasks": 5, "blocks": 3, "between": 0.1},
-         TeacherStudent.block_stream(5, 0.3, blocks=3, between=0.1)),
+         TeacherStudent.stream(5, 0.3, blocks=3, between=0.1, teachers="blocks")),
         ({"teacher_overlaps": [[1.0, 0.3], [0.3, 1.0]], "teacher_heads": [1.0, 0.5],
           "noise": 0.2, "teacher_activation": "erf"},
          TeacherStudent([[1.0, 0.3], [0.3, 1.0]], hidden=2, teacher_heads=[1.0, 0.5], noise=0.2)),
@@ -221,9 +224,9 @@ def test_bad_models_are_refused(change):
         ),
         (lambda model: TeacherStudent.similar(-0.6, 3), "similarity"),
         (lambda model: TeacherStudent.stream(3, -0.1), "similarity"),
-        (lambda model: TeacherStudent.block_stream(3, 0.1, between=0.2), "between"),
-        (lambda model: TeacherStudent.block_stream(3, 0.1, blocks=4), "blocks"),
-        (lambda model: TeacherStudent.random_stream(3, 0.1, seed=-1), "seed"),
+        (lambda model: TeacherStudent.stream(3, 0.1, between=0.2, teachers="blocks"), "between"),
+        (lambda model: TeacherStudent.stream(3, 0.1, blocks=4, teachers="blocks"), "blocks"),
+        (lambda model: TeacherStudent.stream(3, 0.1, seed=-1, teachers="random"), "seed"),
     ],
 )
 def test_bad_arguments_of_methods_are_refused(make, name):

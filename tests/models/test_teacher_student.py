@@ -167,7 +167,7 @@ def test_fixed_heads_stay_and_may_be_chosen_per_task():
 
 def test_a_committee_learns_its_task():
     """Saad & Solla: with fixed heads and matched sizes the error vanishes at a small rate."""
-    model = TeacherStudent.soft_committee(2, hidden=2)
+    model = TeacherStudent(np.eye(2), hidden=2, teacher_heads=np.ones(2), train_heads=False)
     start = model.fresh(seed=0, weight_variance=0.25, dimension=500)
     end = model.pretrain(task=0, duration=2000.0, lr=0.5, start=start)
     assert model.losses(start)[0] > 1e-2

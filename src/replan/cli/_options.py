@@ -190,7 +190,7 @@ def chosen_protocol(
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the values of KEY=VALUE by key: JSON, numbers separated by commas, or else a word."""
+    """Return the values of KEY=VALUE by key, with hyphens in keys as underscores."""
     settings: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -199,20 +199,13 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise ArgumentError("--set", "KEY=VALUE", f"{text!r}")
         if name in settings:
             raise ArgumentError("--set", "each key once", f"{name} twice")
-        settings[name] = _value(value)
+        settings[name] = parse_value(value) if value else ""
     return settings
 
 
-def _value(text: str) -> Any:
-    readers = (json.loads, _number, lambda text: [_number(part) for part in text.split(",")])
-    for read in readers:
+def parse_value(text: str) -> Any:
+    """Return JSON, values separated by commas, or else the text itself."""
+    for form in (text, f"[{text}]"):
         with suppress(ValueError, RecursionError):
-            return read(text)
+            return json.loads(form)
     return text
-
-
-def _number(text: str) -> int | float:
-    """Return a number, even one that JSON does not allow, such as .5."""
-    with suppress(ValueError):
-        return int(text)
-    return float(text)

@@ -32,7 +32,7 @@ def command(
     """Show strategies on a problem in a table and a picture.
 
     All of them, or those given by --strategy, best first. Strategies that set the learning rate are
-    a group of their own: compare like with like.
+    a separate group: compare like with like.
 
     \b
     Examples:

@@ -12,11 +12,11 @@ from replan.cli._options import (
     chosen_protocol,
     load_problem,
     outputs,
+    parse_value,
     problem_file,
     protocol_options,
     show,
 )
-from replan.errors import ArgumentError
 
 
 @click.command("evaluate", cls=Command)
@@ -44,8 +44,11 @@ def command(
       replan evaluate problem.toml --protocol out.json --at 1,2,3
       replan evaluate problem.toml --strategy shuffled --protocol out.json
     """
+    from replan import check
+
     problem, sections = load_problem(file)
-    times = [] if at is None else _times(at, problem.duration)
+    times = [] if at is None else check.items("--at", parse_value(f"[{at}]"), "times")
+    times = [check.number("--at", t, at_least=0, at_most=problem.duration) for t in times]
     chosen = chosen_protocol(problem, strategy, settings, protocol)
     run = replan.evaluate(problem, chosen, rtol=rtol, throw=False)
     content = run.to_dict()
@@ -57,13 +60,3 @@ def command(
         click.echo(f"losses at {time:g}: " + ", ".join(f"{loss:.6g}" for loss in losses))
     if run.status != "ok":
         raise replan.IntegrationError(run.advice)
-
-
-def _times(text: str, duration: float) -> list[float]:
-    from replan import check
-
-    try:
-        times = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ArgumentError("--at", "numbers separated by commas", f"{text!r}") from None
-    return [check.number("--at", time, at_least=0, at_most=duration) for time in times]

@@ -26,7 +26,7 @@ from replan.cli._options import (
 @click.option("--runs", default=8, show_default=True, help="How many runs.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all runs together.")
 @click.option(
-    "--order", default="spread", show_default=True, cls=OneOf, words="replan.samples:ORDERS"
+    "--order", default="spread", show_default=True, cls=OneOf, words="replan.protocol:ORDERS"
 )
 @click.option("--engine", metavar="NAME", help="Where the model has several: reduced or full.")
 @outputs(csv="the curves", plot="Draw the curves")

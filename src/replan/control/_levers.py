@@ -25,7 +25,6 @@ from replan.strategies import constant_lr, grid_search, interleaved
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Freedoms = frozenset[str]
@@ -157,17 +156,15 @@ class Levers:
         """Write everything as a .json file, or `to_frame` as a .csv file."""
         files.save(path, self.to_dict, self.to_frame)
 
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Sequence[Axes] | None = None
-    ) -> Figure | None:
+    def plot(self, path: files.FilePath | None = None) -> Figure:
         """Draw the loss of every lever, and what it saves alone and on top of all others.
 
         Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given. With two `axes`, for losses and savings, draw there and return None.
+        .pdf, .svg) is given.
         """
         from replan import plot
 
-        return plot.levers(self, path, axes)
+        return plot.levers(self, path)
 
 
 def levers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -234,7 +233,7 @@ class Plan:
         )
 
     def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | Sequence[Axes] | None = None
+        self, path: files.FilePath | None = None, *, axes: Axes | None = None
     ) -> Figure | None:
         """Draw the losses under the colour bar, and every knob that varies.
 

@@ -6,11 +6,11 @@ from replan.core.kernels import Kernels
 from replan.core.schedule import Gradients, Schedule
 from replan.models.auto import AutoModel
 from replan.models.base import DifferentiableModel, Model
+from replan.models.capabilities import Sampled
 from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
-from replan.models.sampled import Sampled
 from replan.models.teacher_student import Overlaps, TeacherStudent
 
 if TYPE_CHECKING:

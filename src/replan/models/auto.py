@@ -410,13 +410,9 @@ def _show(state: Any) -> str:
 
     def leaf(a: Any) -> Any:
         real = jnp.issubdtype(a.dtype, jnp.floating) or jnp.issubdtype(a.dtype, jnp.integer)
-        return _Shape(a.shape) if real else a
+        return a.shape if real else a
 
     return str(jax.tree_util.tree_map(leaf, state))
-
-
-class _Shape(tuple[int, ...]):
-    """The shape of an array, a leaf of a structure."""
 
 
 def _single_steps(schedule: Schedule) -> tuple[Floats, Floats, Floats]:

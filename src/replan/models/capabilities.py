@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from replan import check
 from replan.check import Floats, Ints
 from replan.errors import ArgumentError
 from replan.models.base import Model
+
+_LARGE = 1e10  # a run diverges where an entry of its state exceeds this
 
 
 class Chain(ABC):
@@ -76,3 +79,77 @@ def require_simulable(model: Model) -> Simulable:
             "problem", "one whose model can be simulated at finite size", f"kind {model.kind!r}"
         )
     return model
+
+
+class Sampled(Simulable):
+    """A model that is simulated by steps of SGD on fresh samples, one after another.
+
+    Weights may be anything that `copy.deepcopy` can copy.
+
+    Examples:
+        >>> model = replan.models.Curriculum([0.0, 3.0])
+        >>> isinstance(model, replan.models.Sampled)
+        True
+        >>> problem = replan.Problem(model, (1.0, 1.0, 0.1), duration=1.0, steps=4)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> replan.simulate(problem, mixed, dimension=50, runs=2).losses.shape
+        (2, 51, 2)
+    """
+
+    engines = ("full",)
+
+    @abstractmethod
+    def make_weights(self, state: Floats, dimension: int, rng: np.random.Generator) -> Any:
+        """Return weights in N = `dimension` dimensions whose state is `state` (n,)."""
+
+    @abstractmethod
+    def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
+        """Return the weights after a step on a fresh sample of a task (from 0).
+
+        `knobs` holds the value of each knob. The weights may be changed in place.
+        """
+
+    @abstractmethod
+    def measure(self, weights: Any) -> Floats:
+        """Return the state (n,) of weights."""
+
+    least_dimension = 1  # unless a model needs more
+
+    def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
+        """Return a run at its start."""
+        return _SampledChain(self, state, dimension)
+
+
+class _SampledChain(Chain):
+    """A run of SGD; its weights are made when it is resumed with its random numbers."""
+
+    def __init__(self, model: Sampled, state: Floats, dimension: int) -> None:
+        self.model, self._state, self.dimension = model, state, dimension
+        self.weights: Any = None
+        self.rng = np.random.default_rng(0)
+
+    def resume(self, rng: np.random.Generator) -> Chain:
+        """Return a copy that continues from here with its own random numbers."""
+        other = copy.copy(self)
+        other.rng = rng
+        if self.weights is None:
+            other.weights = self.model.make_weights(self._state, self.dimension, rng)
+        else:
+            other.weights = copy.deepcopy(self.weights)
+        return other
+
+    def advance(self, tasks: Ints, knobs: Floats) -> int:
+        """Train on samples of `tasks` (n,) with knobs (n, number); return how many were done."""
+        model, weights = self.model, self.weights
+        with np.errstate(all="ignore"):
+            for i, task in enumerate(tasks.tolist()):
+                weights = model.sgd_step(weights, task, knobs[i], self.rng)
+                due = i % 64 == 63 or i + 1 == len(tasks)
+                if due and not np.all(np.abs(model.measure(weights)) < _LARGE):
+                    return i
+        self.weights = weights
+        return len(tasks)
+
+    def state(self) -> Floats:
+        """Return the state (n,) now."""
+        return self.model.measure(self.weights)

@@ -16,7 +16,7 @@ from replan.errors import ArgumentError
 # Names that protocols, results or sections of files use for something else
 _TAKEN = {
     "tasks", "shares", "duration", "edges", "steps", "start", "end", "weighted", "knobs", "time",
-    "loss", "given", "construct", "copy", "dict", "json", "schema", "validate",
+    "loss",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class Knob:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
             raise ArgumentError("name", "a word of letters and digits", check.show(self.name))
-        if self.name in _TAKEN or re.search(r"^model_|_\d+$", self.name):
+        if self.name in _TAKEN or re.search(r"_\d+$", self.name):
             raise ArgumentError(
                 "name",
                 "a word that files use for nothing else, without a number at its end",

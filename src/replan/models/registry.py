@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TypeVar
@@ -65,7 +65,7 @@ def find(kind: str) -> type[Model]:
     import_named()
     check.word("model.kind", kind)
     if kind not in _KINDS:
-        for entry in _entry_points():
+        for entry in entry_points(group="replan.models"):
             if entry.name == kind:
                 entry.load()
     if kind not in _KINDS:
@@ -83,34 +83,21 @@ def kinds() -> list[str]:
     return sorted(_KINDS)
 
 
-def model_modules() -> list[str]:
-    """Return the names of all modules outside replan that bring models."""
-    return import_named() + [entry.module for entry in _entry_points()]
+def import_named() -> None:
+    """Import the modules, by name, and the files, by path, that REPLAN_IMPORT lists."""
+    for name in filter(None, os.environ.get(IMPORTS, "").split(os.pathsep)):
+        try:
+            if name.endswith(".py"):
+                _import_file(Path(name).resolve())
+            else:
+                importlib.import_module(name)
+        except Exception as error:
+            got = f"'{name}': {type(error).__name__}: {error}"
+            raise ArgumentError(IMPORTS, "modules and .py files", got) from error
 
 
-def _entry_points() -> EntryPoints:
-    return entry_points(group="replan.models")
-
-
-def import_named() -> list[str]:
-    """Import what REPLAN_IMPORT names; return the names of the modules."""
-    return [_import(name) for name in os.environ.get(IMPORTS, "").split(os.pathsep) if name]
-
-
-def _import(name: str) -> str:
-    """Import a module by its name, or a file by its path; return the module's name."""
-    try:
-        if name.endswith(".py"):
-            return _import_file(Path(name).resolve())
-        return importlib.import_module(name).__name__
-    except Exception as error:
-        raise ArgumentError(
-            IMPORTS, "modules and .py files", f"'{name}': {type(error).__name__}: {error}"
-        ) from error
-
-
-def _import_file(path: Path) -> str:
-    """Import a file under its stem, unless that is done already; return the stem.
+def _import_file(path: Path) -> None:
+    """Import a file under its stem, unless that is done already.
 
     As with `python FILE`, modules are looked for in its folder first.
     """
@@ -119,7 +106,7 @@ def _import_file(path: Path) -> str:
         origin = getattr(sys.modules[name], "__file__", None)
         if origin is None or Path(origin).resolve() != path:
             raise ImportError(f"there is another module {name!r}: give the file another name")
-        return name
+        return
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "it ends in .py"
     module = sys.modules[name] = module_from_spec(spec)
@@ -130,4 +117,3 @@ def _import_file(path: Path) -> str:
     except BaseException:
         del sys.modules[name]
         raise
-    return name

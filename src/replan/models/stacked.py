@@ -252,7 +252,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:
-    """Return the members' states side by side, as many rows as the shortest has."""
+    """Return the members' states side by side, cut to the shortest."""
     rows = min(map(len, parts))
     return np.concatenate([part[:rows] for part in parts], axis=1)
 

@@ -1,7 +1,7 @@
 """Policies decide in a running training loop which task comes next.
 
 A policy is told losses, if it needs any, and answers with tasks. It needs no framework; the
-adapters are modules of their own: `replan.replay.torch`, `replan.replay.lightning` and
+adapters are separate modules: `replan.replay.torch`, `replan.replay.lightning` and
 `replan.replay.avalanche`.
 """
 

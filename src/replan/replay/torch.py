@@ -43,7 +43,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     - `sizes`: (T,) samples of each task, one task after the other in the data set, as in a
       `ConcatDataset`. `from_labels` takes samples in any order.
-    - `policy`: a policy with as many tasks. The shares of tasks without samples go to the others.
+    - `policy`: a policy of T tasks. The shares of tasks without samples go to the others.
     - `batch_size`: samples per batch and rank.
 
     **Other arguments**

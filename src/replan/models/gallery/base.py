@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from replan import check
 from replan.models.auto import AutoModel
-from replan.models.sampled import Sampled
+from replan.models.capabilities import Sampled
 from replan.schema import check_keys
 
 

@@ -1,32 +1,36 @@
-"""The teacher-student model in problem files: which constructor a section asks for."""
+"""The teacher-student model in problem files: what its sections ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replan import check
 from replan.errors import ArgumentError
+from replan.models.teacher_student.overlaps import Overlaps
 from replan.schema import check_keys, task_from_one
 
-# Constructors of the kinds of `teachers`, and the keys that go with each
-_TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "drift": ("stream", ()),
-    "random": ("random_stream", ("seed",)),
-    "blocks": ("block_stream", ("blocks", "between")),
+if TYPE_CHECKING:
+    from replan.models.teacher_student.model import TeacherStudent
+
+# The keys that go with each kind of `teachers`
+_TEACHERS: dict[str, tuple[str, ...]] = {
+    "drift": (),
+    "random": ("seed",),
+    "blocks": ("blocks", "between"),
 }
 _UNITS = ("teacher_overlaps", "teacher_heads", "similarity", "tasks", "teachers")
 _OTHERS = ("hidden", "activation", "noise", "train_heads", "head_lr", "batch", "momentum")
-_KEYS = (*_OTHERS, *_UNITS, *(key for _, keys in _TEACHERS.values() for key in keys))
+_KEYS = (*_OTHERS, *_UNITS, *(key for keys in _TEACHERS.values() for key in keys))
 _FRESH = ("seed", "dimension", "weight_variance", "head_variance", "heads")
 _PRETRAIN = ("task", "duration", "lr")
 _OVERLAPS = ("Q", "M", "V")
 
 
-def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the constructor of `TeacherStudent` that a `[model]` section asks for, and arguments.
+def read_model(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the constructor that a `[model]` section asks for.
 
-    The constructor is "" for the class itself.
+    It is `stream` with `teachers`, else `similar` with `similarity`, else the class.
     """
     settings = dict(content)
     if settings.get("teacher_activation") == settings.get("activation", "erf"):
@@ -38,8 +42,8 @@ def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for key in ("tasks", "teachers"):
         if key in settings and "similarity" not in settings:
             raise ArgumentError(f"model.{key}", "given with `similarity`", "`teacher_overlaps`")
-    teachers = settings.pop("teachers", None)
-    for kind, (_, keys) in _TEACHERS.items():
+    teachers = settings.get("teachers")
+    for kind, keys in _TEACHERS.items():
         for key in keys:
             if key in settings and teachers != kind:
                 raise ArgumentError(
@@ -50,17 +54,15 @@ def read_model(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         settings["teacher_heads"] = [heads]  # of a single task
     if teachers is not None:
         check.one_of("model.teachers", teachers, _TEACHERS)
-        return _TEACHERS[teachers][0], {"tasks": 2} | settings
-    return "similar" if "similarity" in settings else "", settings
+        return {"tasks": 2} | settings
+    return settings
 
 
-def read_start(
-    content: Mapping[str, Any], tasks: int
-) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the settings of `fresh` or of `pretrain` if asked for, or else the overlaps."""
+def read_start(model: TeacherStudent, content: Mapping[str, Any]) -> Overlaps:
+    """Return the start that a `[start]` section asks for: fresh, pretrained, or the overlaps."""
     check_keys(content, ["pretrain", "fresh", *_OVERLAPS], "start")
     if set(content) == set(_OVERLAPS):
-        return {}, None, dict(content)
+        return Overlaps(**content)
     if set(content) not in ({"pretrain"}, {"fresh"}):
         raise ArgumentError(
             "start",
@@ -69,11 +71,12 @@ def read_start(
         )
     [(way, table)] = content.items()
     check.instance(f"start.{way}", table, Mapping, "a table of keys")
+    known = _FRESH if way == "fresh" else (*_PRETRAIN, *_FRESH)
+    check_keys(table, known, f"start.{way}")
+    start = model.fresh(**{key: x for key, x in table.items() if key in _FRESH})
     if way == "fresh":
-        check_keys(table, _FRESH, "start.fresh")
-        return dict(table), None, None
-    check_keys(table, [*_PRETRAIN, *_FRESH], "start.pretrain")
-    fresh = {key: x for key, x in table.items() if key in _FRESH}
+        return start
     pretrain = {key: x for key, x in table.items() if key in _PRETRAIN}
-    given = check.integer("start.pretrain.task", pretrain.get("task", 1))
-    return fresh, pretrain | {"task": task_from_one("start.pretrain.task", given, tasks)}, None
+    task = check.integer("start.pretrain.task", pretrain.get("task", 1))
+    pretrain["task"] = task_from_one("start.pretrain.task", task, model.tasks)
+    return model.pretrain(start=start, **pretrain)

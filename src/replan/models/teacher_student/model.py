@@ -120,61 +120,36 @@ class TeacherStudent(CompiledModel, Simulable):
 
     @classmethod
     def stream(
-        cls, tasks: int, similarity: float, *, hidden: int | None = None, **settings: Any
-    ) -> TeacherStudent:
-        """Return a model of a drifting task: the overlap of teachers i and j is γ^|i−j|.
-
-        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
-        """
-        S = streams.drift(tasks, similarity)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
-
-    @classmethod
-    def random_stream(
         cls,
         tasks: int,
         similarity: float,
         *,
+        teachers: str = "drift",
         seed: int = 0,
-        hidden: int | None = None,
-        **settings: Any,
-    ) -> TeacherStudent:
-        """Return a model of random unit teachers whose mean overlap is γ, drawn with `seed`.
-
-        `similarity`: γ, from 0 to 1. `hidden` and `settings`: as in `similar`.
-        """
-        S = streams.random(tasks, similarity, seed=seed)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
-
-    @classmethod
-    def block_stream(
-        cls,
-        tasks: int,
-        similarity: float,
-        *,
         blocks: int = 2,
         between: float = 0.0,
         hidden: int | None = None,
         **settings: Any,
     ) -> TeacherStudent:
-        """Return a model of blocks of successive tasks: overlap γ within one, else `between`.
+        """Return a model of many unit teachers, with `similarity` γ from 0 to 1.
 
-        `similarity`: γ, from 0 to 1. `between`: from 0 to γ. `hidden` and `settings`: as in
-        `similar`.
+        `teachers`: "drift", with the overlap γ^|i−j| of teachers i and j; "random", drawn with
+        `seed` so that their mean overlap is γ; or "blocks" of successive tasks, with overlap γ
+        within each of the `blocks` and `between`, at most γ, elsewhere. `hidden` and `settings`:
+        as in `similar`.
         """
-        S = streams.blocks(tasks, similarity, blocks=blocks, between=between)
-        return cls(S, hidden=len(S) if hidden is None else hidden, **settings)
-
-    @classmethod
-    def soft_committee(cls, teacher_units: int, hidden: int, **settings: Any) -> TeacherStudent:
-        """Return a soft committee machine: one task, orthonormal teacher units, fixed heads.
-
-        Teacher heads are 1 and the student's heads stay as they are at the start, unless `settings`
-        (`TeacherStudent`'s other arguments) say otherwise. (Saad & Solla 1995)
-        """
-        units = check.integer("teacher_units", teacher_units, at_least=1)
-        committee: dict[str, Any] = {"teacher_heads": np.ones(units), "train_heads": False}
-        return cls(np.eye(units), hidden=hidden, **(committee | settings))
+        tasks = check.integer("tasks", tasks, at_least=1)
+        gamma = check.number("similarity", similarity, at_least=0, at_most=1)
+        if check.one_of("teachers", teachers, streams.KINDS) == "drift":
+            S = streams.drift(tasks, gamma)
+        elif teachers == "random":
+            S = streams.random(tasks, gamma, check.integer("seed", seed))
+        else:
+            count = check.integer("blocks", blocks, at_least=1, at_most=tasks)
+            S = streams.blocks(
+                tasks, gamma, count, check.number("between", between, at_least=0, at_most=gamma)
+            )
+        return cls(S, hidden=tasks if hidden is None else hidden, **settings)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
@@ -390,7 +365,7 @@ class TeacherStudent(CompiledModel, Simulable):
         from replan.models.teacher_student.sgd import Full, Reduced
 
         chain = Reduced if engine == "reduced" else Full
-        return chain.begin(self, self.unpack(state), dimension)
+        return chain(self, self.unpack(state), dimension)
 
     # Files
 
@@ -399,8 +374,10 @@ class TeacherStudent(CompiledModel, Simulable):
         """Return the model that the `[model]` section of a problem file describes."""
         from replan.models.teacher_student.file import read_model
 
-        constructor, settings = read_model(content)
-        return getattr(cls, constructor)(**settings) if constructor else cls(**settings)
+        settings = read_model(content)
+        if "teachers" in settings:
+            return cls.stream(**settings)
+        return cls.similar(**settings) if "similarity" in settings else cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as the `[model]` section of a problem file."""
@@ -420,11 +397,7 @@ class TeacherStudent(CompiledModel, Simulable):
         """Return the start that the `[start]` section describes: overlaps, fresh or pretrained."""
         from replan.models.teacher_student.file import read_start
 
-        fresh, pretrain, overlaps = read_start(content, self.tasks)
-        if overlaps is not None:
-            return Overlaps(**overlaps)
-        start = self.fresh(**fresh)
-        return start if pretrain is None else self.pretrain(start=start, **pretrain)
+        return read_start(self, content)
 
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""

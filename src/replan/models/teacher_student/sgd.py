@@ -5,6 +5,7 @@ The notation is that of `replan.core.teacher_student.sgd`, which makes the steps
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,54 +24,36 @@ _BLOCK = 2**20  # numbers drawn at once
 class Reduced(Chain):
     """One run of SGD as a Markov chain of the overlaps."""
 
-    def __init__(
-        self,
-        model: TeacherStudent,
-        along: Floats,
-        rest: Floats,
-        heads: Floats,
-        dimension: int,
-        rng: np.random.Generator,
-    ) -> None:
-        self.model, self.dimension, self.rng = model, dimension, rng
-        self.frame = model.teacher_frame
-        self.along, self.rest, self.heads = along.copy(), rest.copy(), heads.copy()
-
-    @classmethod
-    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Reduced:
-        """Return a run at a start."""
-        along, rest = coordinates(start, model.teacher_frame)
-        return cls(model, along, rest, start.V, dimension, np.random.default_rng(0))
+    def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
+        self.model, self.dimension = model, dimension
+        self.along, self.rest = coordinates(start, model.teacher_frame)
+        self.heads = start.V
+        self.rng = np.random.default_rng(0)
 
     def resume(self, rng: np.random.Generator) -> Reduced:
         """Return a copy that continues from here with its own random numbers."""
-        return Reduced(self.model, self.along, self.rest, self.heads, self.dimension, rng)
+        other = copy.copy(self)
+        other.along, other.rest, other.heads = (
+            array.copy() for array in (self.along, self.rest, self.heads)
+        )
+        other.rng = rng
+        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
-        K, r = self.along.shape
-        model = self.model
-        rates, head_rates = model.sample_rates(tasks, knobs)
+        model, room = self.model, self.dimension - sum(self.along.shape)
+        frame, rates = model.teacher_frame, model.sample_rates(tasks, knobs)
+        chain = self.along, self.rest, self.heads
         return int(
             advance_reduced(
-                model.parameters,
-                self.along,
-                self.rest,
-                self.heads,
-                tasks,
-                rates,
-                head_rates,
-                self.frame,
-                self.dimension,
-                self.dimension - K - r,
-                self.rng,
+                model.parameters, *chain, tasks, *rates, frame, self.dimension, room, self.rng
             )
         )
 
     def state(self) -> Floats:
         """Return the overlaps now, as a state."""
         Q = self.along @ self.along.T + self.rest @ self.rest.T
-        parts = ((Q + Q.T) / 2, self.along @ self.frame.T, self.heads)
+        parts = ((Q + Q.T) / 2, self.along @ self.model.teacher_frame.T, self.heads)
         return np.concatenate([np.ravel(part) for part in parts])
 
 
@@ -84,28 +67,21 @@ class Full(Chain):
     def __init__(
         self,
         model: TeacherStudent,
-        weights: Floats,
-        heads: Floats,
-        teachers: Floats,
-        rng: np.random.Generator,
+        start: Overlaps,
+        dimension: int,
     ) -> None:
-        self.model, self.rng = model, rng
-        self.weights, self.heads, self.teachers = weights.copy(), heads.copy(), teachers
-        self.velocity = None if model.online else (np.zeros_like(weights), np.zeros_like(heads))
-        self.filled = 0
-
-    @classmethod
-    def begin(cls, model: TeacherStudent, start: Overlaps, dimension: int) -> Full:
-        """Return a run at a start, with some weights of its overlaps: all train alike in law."""
-        student, teachers = _embed(model, start, dimension)
-        return cls(model, student, start.V, teachers, np.random.default_rng(0))
+        self.model, self.heads, self.filled = model, start.V, 0
+        self.weights, self.teachers = _embed(model, start, dimension)
+        online = model.online
+        self.velocity = None if online else (np.zeros_like(self.weights), np.zeros_like(self.heads))
+        self.rng = np.random.default_rng(0)
 
     def resume(self, rng: np.random.Generator) -> Full:
         """Return a copy that continues from here with its own random numbers."""
-        other = Full(self.model, self.weights, self.heads, self.teachers, rng)
+        other = copy.copy(self)
+        other.weights, other.heads, other.rng = self.weights.copy(), self.heads.copy(), rng
         if self.velocity is not None:
             other.velocity = (self.velocity[0].copy(), self.velocity[1].copy())
-            other.filled = self.filled
         return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:

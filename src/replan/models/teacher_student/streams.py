@@ -1,31 +1,30 @@
 """Overlaps of the teachers of many tasks: Gram matrices of unit vectors, so never negative.
 
-`tasks`: T. `similarity`: γ, from 0 to 1.
+`tasks`: T. `gamma`: the similarity, from 0 to 1.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from replan import check
 from replan.check import Floats
 
+KINDS = ("drift", "random", "blocks")
 
-def drift(tasks: int, similarity: float) -> Floats:
+
+def drift(tasks: int, gamma: float) -> Floats:
     """Return S_ij = γ^|i−j|: the teacher turns a little from each task to the next."""
-    tasks, gamma = _checked(tasks, similarity)
     distance = np.abs(np.subtract.outer(np.arange(tasks), np.arange(tasks)))
     return np.asarray(gamma**distance)
 
 
-def random(tasks: int, similarity: float, *, seed: int) -> Floats:
+def random(tasks: int, gamma: float, seed: int) -> Floats:
     """Return overlaps of random teachers whose mean is γ: √a c + √(1−a) u_i, with random u_i.
 
     The directions u_i, orthogonal to c, are drawn in T dimensions around their mean, which makes
     their mean overlap negative; a makes up for that.
     """
-    tasks, gamma = _checked(tasks, similarity)
-    rng = np.random.default_rng(check.integer("seed", seed))
+    rng = np.random.default_rng(seed)
     if tasks == 1:
         return np.ones((1, 1))
     directions = rng.standard_normal((tasks, tasks))
@@ -38,19 +37,9 @@ def random(tasks: int, similarity: float, *, seed: int) -> Floats:
     return np.asarray(common + (1 - common) * overlaps)
 
 
-def blocks(tasks: int, similarity: float, *, blocks: int, between: float) -> Floats:
+def blocks(tasks: int, gamma: float, count: int, between: float) -> Floats:
     """Return S_ij = γ within each of several blocks of successive tasks, else `between`."""
-    tasks, gamma = _checked(tasks, similarity)
-    blocks = check.integer("blocks", blocks, at_least=1, at_most=tasks)
-    between = check.number("between", between, at_least=0, at_most=gamma)
-    block = np.arange(tasks) * blocks // tasks
+    block = np.arange(tasks) * count // tasks
     S = np.where(block[:, None] == block, gamma, between)
     np.fill_diagonal(S, 1.0)
     return S
-
-
-def _checked(tasks: int, similarity: float) -> tuple[int, float]:
-    return (
-        check.integer("tasks", tasks, at_least=1),
-        check.number("similarity", similarity, at_least=0, at_most=1),
-    )
