@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,16 +54,8 @@ def over(case: Callable[..., Any], **axes: str) -> Callable[..., Tables]:
     return compute
 
 
-class Interval(NamedTuple):
-    """Means and the limits of their 95 % confidence intervals, all of one shape."""
-
-    mean: Any
-    low: Any
-    high: Any
-
-
-def mean_interval(values: Any) -> Interval:
-    """Return the mean over the first axis and its 95 % interval by Student's t distribution.
+def mean_interval(values: Any) -> tuple[Any, Any, Any]:
+    """Return means over the first axis and their 95 % intervals (low, high) by Student's t.
 
     The interval is infinite for a single run, and where some runs are not finite.
     """
@@ -77,15 +69,19 @@ def mean_interval(values: Any) -> Interval:
     if known.any():
         spread = runs[:, known].std(axis=0, ddof=1) / np.sqrt(count)
         error[known] = t.ppf(0.975, count - 1) * spread
-    return Interval(
-        mean, np.where(known, mean - error, -np.inf), np.where(known, mean + error, np.inf)
-    )
+    return mean, np.where(known, mean - error, -np.inf), np.where(known, mean + error, np.inf)
 
 
 def paired(difference: Any, name: str = "difference") -> dict[str, float]:
     """Return the mean of paired differences and its 95 % interval, as the numbers of a claim."""
     mean, low, high = map(float, mean_interval(difference))
     return {name: mean, "95 % from": low, "to": high}
+
+
+def plus_minus(values: Any, name: str) -> dict[str, float]:
+    """Return a mean and half the width of its 95 % interval, as columns of a table."""
+    mean, low, high = map(float, mean_interval(values))
+    return {name: mean, f"{name} ±": (high - low) / 2}
 
 
 def below(difference: Any) -> bool | None:

@@ -51,12 +51,12 @@ def train(weights: Weights, tasks: ImageTasks, streams: Ints, samples: Ints, rat
 
 def mean_losses(weights: Weights, parts: Parts) -> Reals:
     """Return the mean loss (R, T) of each network and task on inputs and targets."""
-    return np.array(
-        [
-            [_mean_loss(features, head, *part) for head, part in zip(heads, parts, strict=True)]
-            for features, heads in zip(*weights, strict=True)
-        ]
-    )
+    losses = np.empty(weights[1].shape[:2])
+    for r, (features, heads) in enumerate(zip(*weights, strict=True)):
+        for t, (inputs, targets) in enumerate(parts):
+            error = np.maximum(inputs @ features.T, 0) @ heads[t].T - targets
+            losses[r, t] = np.sum(error**2, dtype=float) / 2 / len(inputs)
+    return losses
 
 
 @_compiled
@@ -72,9 +72,9 @@ def _train(features, heads, pixels, targets, factors, streams, samples, rates): 
             if rate == 0:
                 continue
             i, j = streams[t, 0, samples[step, t]], streams[t, 1, samples[step, t]]
-            a, b, c = factors[t, 0], factors[t, 1], factors[t, 2]
+            a, b = factors[t, 0], factors[t, 1]
             for d in range(D):
-                x[t, d] = a * pixels[i, d] + b * pixels[j, d] + c
+                x[t, d] = a * pixels[i, d] + b * pixels[j, d]
             for k in range(K):
                 field = zero
                 for d in range(D):
@@ -85,7 +85,7 @@ def _train(features, heads, pixels, targets, factors, streams, samples, rates): 
                 total = zero
                 for k in range(K):
                     total += heads[t, out, k] * z[k]
-                target = factors[t, 3] * targets[i, out] + factors[t, 4] * targets[j, out]
+                target = factors[t, 2] * targets[i, out] + factors[t, 3] * targets[j, out]
                 error[out] = total - target
             for out in range(C):
                 for k in range(K):
@@ -99,21 +99,3 @@ def _train(features, heads, pixels, targets, factors, streams, samples, rates): 
                     if pace[t, k] != 0:
                         for d in range(D):
                             features[k, d] -= pace[t, k] * x[t, d]
-
-
-@_compiled
-def _mean_loss(features, head, inputs, targets):  # type: ignore[no-untyped-def]
-    K, D = features.shape
-    z, total = np.empty(K, features.dtype), 0.0
-    for i in range(len(inputs)):
-        for k in range(K):
-            field = features.dtype.type(0.0)
-            for d in range(D):
-                field += features[k, d] * inputs[i, d]
-            z[k] = features.dtype.type(0.0) if field <= 0 else field
-        for out in range(len(head)):
-            error = -targets[i, out]
-            for k in range(K):
-                error += head[out, k] * z[k]
-            total += 0.5 * error * error
-    return total / len(inputs)

@@ -119,7 +119,7 @@ def plain_step(W, V, tasks, rows, rates):
         i, j = rows[t]
         pixels, mix = tasks.pixels.astype(float), tasks.mix[t].astype(float)
         x = mix * pixels[i] + (1 - mix) * pixels[j]
-        x = (tasks.scale * x + tasks.shift) / np.sqrt(len(x))
+        x = x / 255 / np.sqrt(len(x))
         y = mix * tasks.targets[i] + (1 - mix) * tasks.targets[j]
         z = np.maximum(W @ x, 0)
         error = V[t] @ z - y
@@ -192,12 +192,8 @@ def test_gradients_against_finite_differences():
             moved = [x + sign * h * d for x, d in zip((start, shares, rates), turns, strict=True)]
             ends.append(objective(model, *moved, lengths)[0])
         slope = (ends[0] - ends[1]) / (2 * h)
-        expected = sum(
-            np.sum(by * d)
-            for by, d in zip(
-                (found.adjoints[0], found.by_shares, found.by_knobs), turns, strict=True
-            )
-        )
+        gradients = found.adjoints[0], found.by_shares, found.by_knobs
+        expected = sum(np.sum(by * d) for by, d in zip(gradients, turns, strict=True))
         np.testing.assert_allclose(expected, slope, rtol=1e-4)
 
 

@@ -54,7 +54,7 @@ compute = over(case, seed="seeds")
 def draw(tables: Tables) -> Figure:
     """Draw, for each strategy, the losses of a typical initialisation under its colour bar."""
     curves = tables["curves"]
-    seed = parts.typical(_final(curves)["optimal"])
+    seed = parts.typical(parts.final(curves, _THEORY)["optimal"])
     picture = drawing.figure(7.2, 4.0)
     axes = picture.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
     for i, name in enumerate(NAMES):
@@ -98,16 +98,9 @@ def draw_theory_and_sgd(axes: Any, one: pd.DataFrame, begin: float = 0.0) -> Non
     axes.plot([], [], "kx", markersize=4, label="SGD")
 
 
-def _final(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the final mean loss of every initialisation (rows) and strategy (columns)."""
-    ends = curves[curves["time"] == curves["time"].max()]
-    mean = ends[_THEORY].mean(axis=1)
-    return ends.assign(mean=mean).pivot(index="seed", columns="strategy", values="mean")
-
-
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 2."""
-    curves, final = tables["curves"], _final(tables["curves"])
+    curves, final = tables["curves"], parts.final(tables["curves"], _THEORY)
     learnt = pick(curves, strategy="first phase", time=CHANGE).set_index("seed")["theory_1"]
     bound = 1 / np.sqrt(tables["runs"]["dimension"].iloc[0])
     gap = np.abs(curves[_SGD].to_numpy() - curves[_THEORY].to_numpy()).max(axis=1)

@@ -209,7 +209,6 @@ def claims(tables: Tables) -> list[Claim]:
             np.minimum(focus, fixed) >= 1.5,
             {"focus-then-replay / plan": focus, "fixed share, tuned / plan": fixed},
         ),
-        *(_grows(name, ratios[name]) for name in _OPPONENTS),
         judge(
             "The plan forgets less than every strategy.",
             "mean forgetting of the tasks, with most of them, below those of all four",
@@ -224,22 +223,3 @@ def claims(tables: Tables) -> list[Claim]:
             {"loss / the plan's loss": few},
         ),
     ]
-
-
-def _grows(opponent: str, ratios: pd.DataFrame) -> Claim:
-    """Return the claim about the slope of log(gain) against log(tasks), by initialisation."""
-    tasks = np.log(ratios.columns.to_numpy(float))
-    away = tasks - tasks.mean()
-    slopes = np.log(ratios.to_numpy()) @ away / max(away @ away, 1e-300)
-    mean, low, high = mean_interval(slopes)
-    return Claim(
-        f"The gain grows with the number of tasks: over {opponent}.",
-        "the slope of log(gain) against log(tasks) is positive",
-        slopes > 0,
-        {
-            "slope": slopes, "mean slope": mean, "its 95 % interval from": low, "to": high,
-            "gain with fewest tasks": ratios.iloc[:, 0], "with most": ratios.iloc[:, -1],
-            "tasks of the largest gain": ratios.idxmax(axis=1),
-        },
-        least=_LEAST,
-    )  # fmt: skip
