@@ -66,7 +66,7 @@ def compute(
     cells = [cell for some in (axes, others) for cell in grid(**dict(zip(CELL, some, strict=True)))]
     for data in {cell["data"] for cell in cells}:
         fetch(data)
-    tables = collect(run, case, cells, contenders=_KEYS, theory={}, search=search)
+    tables = collect(run, case, cells, contenders=_KEYS, search=search)
     rows = []
     for *cell, losses in cells_of(tables):
         for (name, schedule, step), own in losses.items():

@@ -74,7 +74,7 @@ def fixed_share(problem: replan.Problem, share: float) -> replan.Protocol:
 
 
 def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> dict[str, Any]:
-    """Return the losses, forgetting, curves and protocols of all contenders on one problem.
+    """Return the losses, curves and protocols of all contenders on one problem.
 
     The plan with few `switches` per arrival, curves and protocols are for `most` tasks only.
     """
@@ -96,10 +96,7 @@ def case(tasks: int, seed: int, most: int, switches: int, **settings: Any) -> di
         NO_REPLAY: strategies.no_replay(problem),
     }
     runs = {name: replan.evaluate(problem, protocol) for name, protocol in protocols.items()}
-    ends = [{"strategy": name, "loss": run.loss} for name, run in runs.items()]
-    for row, run in zip(ends, runs.values(), strict=True):
-        # with two tasks, which are both there from the beginning, forgetting is not defined
-        row["forgetting"] = None if run.transfer is None else run.transfer.means["forgetting"]
+    ends = parts.rows_of({name: run.loss for name, run in runs.items()})
     tables: dict[str, Any] = {"losses": ends, "plans": [{"share": share} | parts.search_row(plan)]}
     if tasks < most:
         return tables
@@ -189,9 +186,6 @@ def claims(tables: Tables) -> list[Claim]:
     ratios = {name: _ratio(losses, name) for name in (FEW, *STRATEGIES)}
     best = pd.concat([ratios[name] for name in STRATEGIES]).groupby("seed").min()
     few, focus, fixed = (ratios[name].iloc[:, -1] for name in (FEW, FOCUS, FIXED))
-    most = pick(losses, tasks=losses["tasks"].max())
-    forgetting = most.pivot(index="seed", columns="strategy", values="forgetting").astype(float)
-    relative = forgetting[PLAN] / forgetting[STRATEGIES].min(axis=1)
     return [
         judge(
             "The plan always ends below every strategy, with any number of tasks.",
@@ -208,13 +202,6 @@ def claims(tables: Tables) -> list[Claim]:
             "focus-then-replay and the tuned fixed share end at least 1.5 times as high",
             np.minimum(focus, fixed) >= 1.5,
             {"focus-then-replay / plan": focus, "fixed share, tuned / plan": fixed},
-        ),
-        judge(
-            "The plan forgets less than every strategy.",
-            "mean forgetting of the tasks, with most of them, below those of all four",
-            (relative < 1).where(relative.notna()),
-            {"plan's forgetting": forgetting[PLAN]}
-            | {f"of {x} / of the plan": forgetting[x] / forgetting[PLAN] for x in _OPPONENTS},
         ),
         judge(
             "Few switches cost at most a quarter.",
