@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from reproduction.base import search
 from reproduction.practice import tuned_replay
-from reproduction.practice.search import search
 
 pytestmark = pytest.mark.usefixtures("folder")
 
