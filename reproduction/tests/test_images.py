@@ -152,11 +152,10 @@ def test_training_against_plain_numpy(name, settings, single):
 # Gradients through training
 
 
-def small_network(**settings):
+def small_network():
     tasks = mixed_tasks(data.load("fashion-mnist"), 0.4)
-    model = ImageNetwork(
-        tasks, hidden=3, memory=20, samples=60, realisations=range(2), real=np.float64, **settings
-    )
+    sizes = {"hidden": 3, "memory": 20, "samples": 60, "realisations": range(2)}
+    model = ImageNetwork(tasks, **sizes, real=np.float64)
     rng = np.random.default_rng(5)
     shares, rates = rng.dirichlet([2, 2], 3), rng.uniform(0.05, 0.2, (3, 2))
     return model, model.pretrained(50, 0.1), shares, rates, np.array([10.0, 40.5, 3.5])

@@ -170,9 +170,8 @@ def _draw_gains(axes: Any, losses: pd.DataFrame) -> None:
 def claims(tables: Tables) -> list[Claim]:
     """Check what planning gains on streams, and how plans look."""
     losses = tables["losses"]
-    ratios = {name: _ratio(losses, name) for name in STRATEGIES}
-    best = pd.concat([ratios[name] for name in STRATEGIES]).groupby("seed").min()
-    focus, fixed = (ratios[name].iloc[:, -1] for name in (FOCUS, FIXED))
+    best = pd.concat([_ratio(losses, name) for name in STRATEGIES]).groupby("seed").min()
+    focus, fixed = (_ratio(losses, name).iloc[:, -1] for name in (FOCUS, FIXED))
     return [
         Claim(
             "The plan always ends below every strategy, with any number of tasks.",
