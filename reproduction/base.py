@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,20 @@ def collect(
     return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
 
 
+def search(
+    run: Run, case: Callable[..., Any], choices: list[dict[str, Any]], seeds: list[int],
+    **common: Any,
+) -> tuple[dict[str, Any], pd.DataFrame]:  # fmt: skip
+    """Return the choice with the lowest mean loss over the seeds, and the loss of every choice.
+
+    A choice with a run that diverged, whose loss is None, has an infinite loss.
+    """
+    results = run(case, [common | x | {"seed": seed} for x in choices for seed in seeds])
+    losses = np.array([result["loss"] for result in results], float).reshape(len(choices), -1)
+    means = np.nan_to_num(losses.mean(axis=1), nan=np.inf)
+    return choices[int(np.argmin(means))], pd.DataFrame(choices).assign(loss=means)
+
+
 def pick(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows of a table that have these values in these columns."""
     for column, value in values.items():
@@ -54,16 +68,8 @@ def over(case: Callable[..., Any], **axes: str) -> Callable[..., Tables]:
     return compute
 
 
-class Interval(NamedTuple):
-    """Means and the limits of their 95 % confidence intervals, all of one shape."""
-
-    mean: Any
-    low: Any
-    high: Any
-
-
-def mean_interval(values: Any) -> Interval:
-    """Return the mean over the first axis and its 95 % interval by Student's t distribution.
+def mean_interval(values: Any) -> tuple[Any, Any, Any]:
+    """Return means over the first axis and their 95 % intervals (low, high) by Student's t.
 
     The interval is infinite for a single run, and where some runs are not finite.
     """
@@ -77,15 +83,19 @@ def mean_interval(values: Any) -> Interval:
     if known.any():
         spread = runs[:, known].std(axis=0, ddof=1) / np.sqrt(count)
         error[known] = t.ppf(0.975, count - 1) * spread
-    return Interval(
-        mean, np.where(known, mean - error, -np.inf), np.where(known, mean + error, np.inf)
-    )
+    return mean, np.where(known, mean - error, -np.inf), np.where(known, mean + error, np.inf)
 
 
 def paired(difference: Any, name: str = "difference") -> dict[str, float]:
     """Return the mean of paired differences and its 95 % interval, as the numbers of a claim."""
     mean, low, high = map(float, mean_interval(difference))
     return {name: mean, "95 % from": low, "to": high}
+
+
+def plus_minus(values: Any, name: str) -> dict[str, float]:
+    """Return a mean and half the width of its 95 % interval, as columns of a table."""
+    mean, low, high = map(float, mean_interval(values))
+    return {name: mean, f"{name} ±": (high - low) / 2}
 
 
 def below(difference: Any) -> bool | None:

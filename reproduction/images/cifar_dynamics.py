@@ -5,7 +5,7 @@ from typing import Any
 from reproduction.base import Claim, Run, Tables, below, mean_interval, paired
 from reproduction.drawing import draw_interval, figure, legend_above
 from reproduction.images import strategies
-from reproduction.images.fashion_dynamics import look_times
+from reproduction.images.fashion_dynamics import look_times, worse_in_the_long_run
 from reproduction.images.strategies import PARITY, STYLES, TRAINING, table_of
 
 FULL = {"seeds": 100, "steps": 10_000, **PARITY, **TRAINING}
@@ -74,13 +74,7 @@ def claims(tables: Tables) -> list[Claim]:
             },
             "realisation",
         ),
-        Claim(
-            "Without replay the mean loss is larger in the long run.",
-            "above interleaved at the end, 95 % interval of paired differences",
-            [below(mixed.iloc[:, -1] - no_replay.iloc[:, -1])],
-            paired(no_replay.iloc[:, -1] - mixed.iloc[:, -1]),
-            "realisation",
-        ),
+        worse_in_the_long_run(no_replay, mixed, "at the end"),
     ]
 
 

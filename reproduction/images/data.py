@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,23 +48,16 @@ class Images(NamedTuple):
     test_labels: NDArray[np.uint8]
 
 
+@cache
 def load(name: str) -> Images:
     """Return "fashion-mnist" or "cifar10", downloaded first where it is missing."""
     folder = fetch(name)
     contents = [(folder / file).read_bytes() for file in FILES[name]]
-    return fashion_mnist(*contents) if name == "fashion-mnist" else cifar10(*contents)
-
-
-def fashion_mnist(train: bytes, train_labels: bytes, test: bytes, test_labels: bytes) -> Images:
-    """Return the arrays in the four files of Fashion-MNIST (IDX format)."""
-    images = [np.frombuffer(x, np.uint8, offset=16).reshape(-1, 28, 28) for x in (train, test)]
-    labels = [np.frombuffer(x, np.uint8, offset=8) for x in (train_labels, test_labels)]
-    return Images(images[0], labels[0], images[1], labels[1])
-
-
-def cifar10(*batches: bytes) -> Images:
-    """Return the arrays in CIFAR-10's batches, the last one for testing."""
-    rows = [np.frombuffer(batch, np.uint8).reshape(-1, 1 + 3 * 32 * 32) for batch in batches]
+    if name == "fashion-mnist":  # IDX format
+        train, train_labels, test, test_labels = (np.frombuffer(x, np.uint8) for x in contents)
+        images = [x[16:].reshape(-1, 28, 28) for x in (train, test)]
+        return Images(images[0], train_labels[8:], images[1], test_labels[8:])
+    rows = [np.frombuffer(batch, np.uint8).reshape(-1, 1 + 3 * 32 * 32) for batch in contents]
     train, test = np.concatenate(rows[:-1]), rows[-1]
     images = [part[:, 1:].reshape(-1, 3, 32, 32) for part in (train, test)]
     return Images(images[0], train[:, 0].copy(), images[1], test[:, 0].copy())

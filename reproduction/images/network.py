@@ -4,7 +4,7 @@ A step of SGD takes the next sample of every task with its share as its weight. 
 trainer's; JAX (extra `jax`) differentiates them, segment by segment.
 """
 
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from reproduction.images.trainer import Weights, mean_losses, random_weights, tr
 
 Floats = NDArray[np.float64]
 
-_SEGMENT = 32  # steps that JAX differentiates at once; shorter segments are padded with rates of 0
+_SEGMENT = 32  # steps that JAX keeps at once; the last segment is padded with rates of 0
 _LOST = 10.0  # times the loss of outputs of 0, or at the start: training that ends above diverged
 _WEIGHTS, _TRAINING, _PRETRAINING = range(3)  # what random numbers are for
 
@@ -157,24 +157,15 @@ class ImageNetwork(DifferentiableModel):
     def roll_out_vjp(
         self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
     ) -> Gradients:
-        """Return the gradients of a roll-out; each piece is trained again, segment by segment."""
+        """Return the gradients of a roll-out; JAX trains each piece again."""
         (edges, _), rates = _edges(states[0], schedule.lengths), schedule.shares * schedule.knobs
         orders = self.orders(edges[-1])
         adjoints, by_rates = cotangents.copy(), np.zeros_like(rates)
         for i in range(len(rates) - 1, -1, -1):
-            weights, segments = self._split(states[i]), []
-            for first in range(edges[i], edges[i + 1], _SEGMENT):
-                count = min(_SEGMENT, edges[i + 1] - first)
-                samples = np.zeros((_SEGMENT, *orders.shape[:3]), np.int64)
-                samples[:count] = np.moveaxis(orders[..., first : first + count], 3, 0)
-                given = np.zeros((_SEGMENT, self.tasks))
-                given[:count] = rates[i]
-                segments.append((weights, samples, given, count))
-                weights = _in_jax("train", self._arrays, *weights, samples, given)
-            by = self._split(adjoints[i + 1])
-            for weights, samples, given, count in reversed(segments):
-                *by, by_given = _in_jax("pull", self._arrays, *weights, samples, given, *by)
-                by_rates[i] += np.asarray(by_given)[:count].sum(axis=0)
+            samples = np.moveaxis(orders[..., edges[i] : edges[i + 1]], 3, 0)
+            after = self._split(adjoints[i + 1])
+            given = *self._split(states[i]), rates[i]
+            *by, by_rates[i] = _in_jax("pull", self._arrays, samples, *given, *after)
             adjoints[i, :-1] += self._joined(*by)
             adjoints[i, -1] += adjoints[i + 1, -1]
         return Gradients(adjoints, by_rates * schedule.knobs, by_rates * schedule.shares)
@@ -199,28 +190,33 @@ def _compiled() -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    def train(arrays: Any, features: Any, heads: Any, samples: Any, rates: Any) -> Any:
+    def train(arrays: Any, samples: Any, features: Any, heads: Any, rates: Any) -> Any:
         pixels, targets, factors = arrays
         f = factors[..., None]
 
         def step(weights: Any, sample: Any) -> Any:
             (W, V), (rows, rate) = weights, sample
             i, j = rows[..., 0], rows[..., 1]
-            x = f[:, 0] * pixels[i] + f[:, 1] * pixels[j] + f[:, 2]
-            y = f[:, 3] * targets[i] + f[:, 4] * targets[j]
+            x = f[:, 0] * pixels[i] + f[:, 1] * pixels[j]
+            y = f[:, 2] * targets[i] + f[:, 3] * targets[j]
             z = jax.nn.relu(jnp.einsum("rkd,rtd->rtk", W, x))
             error = jnp.einsum("rtck,rtk->rtc", V, z) - y
             push = jnp.where(z > 0, jnp.einsum("rtc,rtck->rtk", error, V), 0.0)
             W = W - jnp.einsum("t,rtk,rtd->rkd", rate, push, x)
             return (W, V - jnp.einsum("t,rtc,rtk->rtck", rate, error, z)), None
 
-        return jax.lax.scan(step, (features, heads), (samples, rates))[0]
+        @jax.checkpoint
+        def segment(weights: Any, part: Any) -> Any:
+            return jax.lax.scan(step, weights, part)
 
-    def pull(arrays: Any, features: Any, heads: Any, samples: Any, rates: Any, *by: Any) -> Any:
-        def after(W: Any, V: Any, rates: Any) -> Any:
-            return train(arrays, W, V, samples, rates)
+        count = -(-len(samples) // _SEGMENT) * _SEGMENT
+        rows = jnp.resize(samples, (count, *samples.shape[1:]))
+        steps = jnp.where(jnp.arange(count)[:, None] < len(samples), rates, 0.0)
+        parts = [x.reshape(-1, _SEGMENT, *x.shape[1:]) for x in (rows, steps)]
+        return jax.lax.scan(segment, (features, heads), tuple(parts))[0]
 
-        return jax.vjp(after, features, heads, rates)[1](by)
+    def pull(arrays: Any, samples: Any, features: Any, heads: Any, rates: Any, *by: Any) -> Any:
+        return jax.vjp(partial(train, arrays, samples), features, heads, rates)[1](by)
 
     def losses(parts: Any, features: Any, heads: Any, weights: Any) -> Any:
         total = 0.0
@@ -231,4 +227,4 @@ def _compiled() -> dict[str, Any]:
         return total
 
     pull_losses = jax.grad(losses, argnums=(1, 2))
-    return {"train": jax.jit(train), "pull": jax.jit(pull), "losses": jax.jit(pull_losses)}
+    return {"pull": jax.jit(pull), "losses": jax.jit(pull_losses)}

@@ -26,8 +26,8 @@ TRAINING = {
     "hidden": 8, "lr": 0.01, "first": 10_000, "weight_std": 1.0, "head_std": 0.5, "interval": 50,
     "sample": 200, "smoothing": 0.8,
 }  # fmt: skip
-MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "normalise": "unit", "test_samples": 2000}
-PARITY = {"normalise": "unit", "test_samples": 2000}
+MIXED = {"upstream": [0, 5], "auxiliary": [2, 7], "test_samples": 2000}
+PARITY = {"test_samples": 2000}
 _BLOCK = 10  # realisations in a case
 
 

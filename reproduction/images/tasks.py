@@ -22,7 +22,7 @@ class ImageTasks:
     """What is trained on: a sample of task t is mix[t] × one image + (1 − mix[t]) × another.
 
     pixels: (n, D) uint8 training images. targets: (n, C). pools: for each task the rows of the
-    first and of the second image. mix: (T,). scale, shift: inputs are (scale × pixel + shift) / √D.
+    first and of the second image. mix: (T,). Inputs are pixels / 255 / √D.
     held_out, test: for each task inputs (m, D) and targets (m, C).
     """
 
@@ -30,22 +30,19 @@ class ImageTasks:
     targets: Singles
     pools: list[tuple[Ints, Ints]]
     mix: Singles
-    scale: float
-    shift: float
     held_out: list[tuple[Singles, Singles]]
     test: list[tuple[Singles, Singles]]
 
     @cached_property
     def factors(self) -> Singles:
-        """(T, 5): by which two images, and their targets, are multiplied; the shift before these.
+        """(T, 4): by which two images, and their targets, are multiplied.
 
-        An input is f₀ × pixels of one image + f₁ × pixels of another + f₂, its target f₃ × the
-        target of the one + f₄ × that of the other.
+        An input is f₀ × pixels of one image + f₁ × pixels of another, its target f₂ × the target of
+        the one + f₃ × that of the other.
         """
         mix = np.stack([self.mix, 1 - self.mix], axis=1)
         root = np.float32(1 / np.sqrt(self.pixels.shape[1]))
-        shift = np.full((len(mix), 1), np.float32(self.shift) * root)
-        return np.hstack([np.float32(self.scale) * root * mix, shift, mix])
+        return np.hstack([np.float32(1 / 255.0) * root * mix, mix])
 
 
 @lru_cache(maxsize=1)  # the cases of a figure use the same tasks again and again
@@ -65,23 +62,20 @@ def mixed_tasks(
     *,
     upstream: Sequence[int] = (0, 5),
     auxiliary: Sequence[int] = (2, 7),
-    normalise: str = "unit",
     test_samples: int = 2000,
 ) -> ImageTasks:
     """Return two tasks: a pair of classes, and γ × that pair + (1 − γ) × another pair.
 
-    Labels are ±1, mixed like the images. `normalise`: "unit" (pixels over 255) or "standard" (mean
-    0, variance 1). `test_samples`: at most how many there are of each task. (Paper, section 3.2)
+    Labels are ±1, mixed like the images. `test_samples`: at most how many there are of each task.
+    (Paper, section 3.2)
     """
     sign = np.zeros((10, 1), np.float32)
     sign[[upstream[0], auxiliary[0]]], sign[[upstream[1], auxiliary[1]]] = 1.0, -1.0
     groups = [(list(upstream), list(upstream)), (list(upstream), list(auxiliary))]
-    return _build(images, groups, [1.0, similarity], sign, normalise, test_samples)
+    return _build(images, groups, [1.0, similarity], sign, test_samples)
 
 
-def parity_tasks(
-    images: Images, *, normalise: str = "unit", test_samples: int = 2000
-) -> ImageTasks:
+def parity_tasks(images: Images, *, test_samples: int = 2000) -> ImageTasks:
     """Return two tasks: to tell apart the classes with odd labels, and those with even labels.
 
     Each task has five outputs: +1 for the right class and −1 for the others. (Paper, appendix)
@@ -91,7 +85,7 @@ def parity_tasks(
     for group in groups:
         coding[group] = 2 * np.eye(5) - 1
     pairs = [(group, group) for group in groups]
-    return _build(images, pairs, [1.0, 1.0], coding, normalise, test_samples)
+    return _build(images, pairs, [1.0, 1.0], coding, test_samples)
 
 
 def _build(
@@ -99,7 +93,6 @@ def _build(
     groups: list[tuple[list[int], list[int]]],
     mix: list[float],
     coding: Singles,
-    normalise: str,
     test_samples: int,
 ) -> ImageTasks:
     """Return tasks whose first and second images are of the classes in `groups`."""
@@ -107,12 +100,6 @@ def _build(
     chosen = np.isin(images.train_labels, needed)
     pixels = images.train_images[chosen].reshape(np.count_nonzero(chosen), -1)
     labels = images.train_labels[chosen].astype(np.int64)
-    scale, shift = 1 / 255.0, 0.0
-    if normalise == "standard":
-        share = np.bincount(pixels.ravel(), minlength=256) / pixels.size
-        mean = float(share @ np.arange(256))
-        scale = 1 / float(np.sqrt(share @ (np.arange(256) - mean) ** 2))
-        shift = -scale * mean
     kept = np.zeros(len(labels), bool)
     for label in needed:
         kept[np.flatnonzero(labels == label)[::_HELD_OUT]] = True
@@ -129,7 +116,7 @@ def _build(
         one, two = np.float32(mix[task]), np.float32(1 - mix[task])
         inputs = one * flat[first] + two * flat[second]
         targets = one * coding[found[first]] + two * coding[found[second]]
-        return ((scale * inputs + shift) / root).astype(np.float32), targets.astype(np.float32)
+        return (1 / 255.0 * inputs / root).astype(np.float32), targets.astype(np.float32)
 
     test_flat = images.test_images.reshape(len(images.test_labels), -1)
     test_labels = images.test_labels.astype(np.int64)
@@ -141,8 +128,6 @@ def _build(
             for pair in groups
         ],
         mix=np.array(mix, np.float32),
-        scale=scale,
-        shift=shift,
         held_out=[samples(pixels[kept], labels[kept], t, len(labels)) for t in range(len(groups))],
         test=[samples(test_flat, test_labels, t, test_samples) for t in range(len(groups))],
     )

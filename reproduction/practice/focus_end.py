@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 
 from replan.replay import FocusThenReplay
-from reproduction.base import Run, Tables, grid, mean_interval
+from reproduction.base import Run, Tables, grid, plus_minus, search
 from reproduction.images.data import fetch
-from reproduction.practice.search import search
 
 FULL: dict[str, Any] = {
     "heads": ["task", "one"],
@@ -24,55 +23,23 @@ FULL: dict[str, Any] = {
 }
 QUICK = FULL | {"heads": ["task"], "rates": [0.2], "tuning": [1], "testing": [101, 102]}
 
-RULES: dict[str, dict[str, Any]] = {  # settings of FocusThenReplay; see `told` for its losses
+RULES: dict[str, dict[str, Any]] = {  # settings of FocusThenReplay
     "no focus": {"max_focus": 0},
     "a quarter": {"until": 0.25},
     "half": {"until": 0.5},
     "met": {"until": "met", "max_focus": math.inf},
     "met, at most half": {"until": "met"},
-    "met, each by its start, at most half": {"until": "met"},
-    "three quarters of its start, at most half": {"until": "met"},
     "halved, at most half": {},
-    "a quarter of its start, at most half": {"until": "met"},
-    "plateau": {"until": "met", "max_focus": math.inf},
-    "plateau, at most half": {"until": "met"},
 }
-Losses = dict[int, float]
-_PARTS = {"three quarters of its start": 0.75, "a quarter of its start": 0.25}
-
-
-def told(rule: str, losses: Losses, starts: Losses, past: list[Losses]) -> Losses:
-    """Return what the policy is told: the losses, or what makes another rule of "met".
-
-    starts: the loss of each task when it arrived. past: what was measured before.
-    """
-    new = max(losses)
-    course = [one[new] for one in [*past, losses] if max(one) == new]
-    for words, part in _PARTS.items():
-        if rule.startswith(words):
-            return dict.fromkeys(losses, part * course[0]) | {new: losses[new]}
-    if "each by its start" in rule:
-        return {task: loss / starts[task] for task, loss in losses.items()}
-    if rule.startswith("plateau"):  # no new low in the last two measurements
-        over = len(course) > 2 and min(course[-2:]) >= min(course[:-2])
-        return {task: float(over == (task < new)) for task in losses}
-    return losses
 
 
 def case(rule: str, heads: str, lr: float, seed: int) -> dict[str, Any]:
     """Return losses on the way and at the end, and how the focus phases ended."""
     from reproduction.practice.split import Split, learn
 
-    past: list[Losses] = []
-
-    def tell(losses: Losses, starts: Losses) -> Losses:
-        given = told(rule, losses, starts, past)
-        past.append(losses)
-        return given
-
     settings = Split(tasks=5, images=1260, hidden=100, heads=heads)
     policy = FocusThenReplay(5, shares=0.5, **RULES[rule])
-    return learn(policy, settings, lr=lr, seed=seed, probed=True, tell=tell)
+    return learn(policy, settings, lr=lr, seed=seed, probed=True)
 
 
 def compute(
@@ -90,7 +57,6 @@ def compute(
             own = tests[rule] = pd.DataFrame(results, testing)
             row = common | best | {"loss": own["loss"].mean()}
             for key in ("loss", "way"):
-                mean, low, high = map(float, mean_interval(own[key] - tests["no focus"][key]))
-                row |= {f"{key} − no focus": mean, f"{key} ±": (high - low) / 2}
-            rows.append(row | {key: own[key].mean() for key in ("focus", "never", "bound")})
+                row |= plus_minus(own[key] - tests["no focus"][key], f"{key} − no focus")
+            rows.append(row | {"focus": own["focus"].mean()})
     return {"rules": pd.DataFrame(rows)}

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import replan
-from reproduction.base import Run, Tables, collect, grid, mean_interval
-from reproduction.images.contenders import Mixed, losses_each
+from reproduction.base import Run, Tables, collect, grid, plus_minus
 from reproduction.images.data import fetch, load
 from reproduction.images.network import ImageNetwork
+from reproduction.images.networks import Mixed, losses_each
 from reproduction.images.tasks import mixed_tasks
 
 FULL: dict[str, Any] = {
@@ -60,21 +60,12 @@ def case(
         key=lambda protocol: losses_each(problem, protocol).mean(),
     )
     plan = replan.solve(problem, Mixed(), initial=constant, max_gradients=gradients)
-    seen, unseen_ = (
-        [losses_each(where, protocol) for protocol in (constant, plan.protocol)]
-        for where in (problem, others)
-    )
-    gain = mean_interval(unseen_[1] - unseen_[0])
-    return {
-        "plans": [
-            {
-                "constant, planned on": float(seen[0].mean()),
-                "plan, planned on": float(seen[1].mean()),
-                "constant, unseen": float(unseen_[0].mean()),
-                "plan, unseen": float(unseen_[1].mean()),
-                "plan − constant, unseen": float(gain.mean),
-                "±": float(gain.high - gain.low) / 2,
-                "gradients": plan.statistics["gradients"],
-            }
-        ]
+    losses = {
+        f"{name}, {where}": losses_each(posed, protocol)
+        for name, protocol in (("constant", constant), ("plan", plan.protocol))
+        for where, posed in (("planned on", problem), ("unseen", others))
     }
+    row = {name: float(x.mean()) for name, x in losses.items()}
+    gain = losses["plan, unseen"] - losses["constant, unseen"]
+    row |= plus_minus(gain, "plan − constant, unseen")
+    return {"plans": [row | {"gradients": plan.statistics["gradients"]}]}

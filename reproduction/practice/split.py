@@ -6,9 +6,7 @@ the loss included, is one memory.
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,10 @@ import torch
 
 from replan.replay import Policy
 from replan.replay.torch import ReplayBatchSampler
-from reproduction.images import data
+from reproduction.images.data import load
 
 LOOKS = 10  # at the test set, for each task that arrives
 Batch = list[torch.Tensor]  # pixels (n, 784), classes (n,), tasks (n,)
-Losses = dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -62,17 +59,12 @@ class Classifier(torch.nn.Module):
         return outputs.where(own, -math.inf) if self.per_task else outputs
 
 
-@cache
-def _images() -> data.Images:
-    return data.load("fashion-mnist")
-
-
 def tensors(tasks: int, images: int, seed: int, tested: str) -> tuple[list[Batch], list[Batch]]:
     """Return the samples of each task to train on, in the seed's order, and to test on.
 
     tested: "test" or "validation", every other one of the test images.
     """
-    found, rng = _images(), np.random.default_rng([seed, 0])
+    found, rng = load("fashion-mnist"), np.random.default_rng([seed, 0])
     first = 1 if tested == "test" else 0
 
     def part(pixels: Any, labels: Any, task: int, shuffled: bool) -> Batch:
@@ -87,28 +79,14 @@ def tensors(tasks: int, images: int, seed: int, tested: str) -> tuple[list[Batch
     return train, [part(*rows, t, False) for t in range(tasks)]
 
 
-def mean_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the mean cross-entropy of a batch."""
-    x, y, task = batch
-    return torch.nn.functional.cross_entropy(model(x, task), y)
-
-
 def learn(
-    policy: Policy,
-    settings: Split,
-    *,
-    lr: float,
-    decay: str = "constant",
-    seed: int,
-    tested: str = "test",
-    probed: bool,
-    tell: Callable[[Losses, Losses], Losses] = lambda losses, starts: losses,
-) -> dict[str, Any]:
+    policy: Policy, settings: Split, *, lr: float, seed: int, probed: bool,
+    decay: str = "constant", tested: str = "test",
+) -> dict[str, Any]:  # fmt: skip
     """Learn one task after another, and return what was measured: see `summary`.
 
     decay: of the learning rate, for each task anew: "constant" or "cosine", down to 0. probed:
-    whether images are kept apart for estimates of the losses. tell: returns what the policy is
-    told, given the losses now, and that of each task when it arrived.
+    whether images are kept apart for estimates of the losses.
     """
     warnings.simplefilter("ignore")  # of focus phases that never end
     torch.set_num_threads(1)
@@ -117,7 +95,6 @@ def learn(
     model = Classifier(train[0][0].shape[1], settings)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=lr)
-    starts: Losses = {}
     apart, looks, trained = settings.probe if probed else 0, [], np.zeros(settings.tasks, int)
     for task in range(settings.tasks):
         policy.begin(task)
@@ -129,7 +106,6 @@ def learn(
         sizes = [len(part[0]) for part in parts] + [0] * (settings.tasks - task - 1)
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
         held_out = [[x[: apart // (task + 1)] for x in part] for part in train[: task + 1]]
-        starts |= {task: _measure(model, held_out)[task]} if probed else {}
         sampler = ReplayBatchSampler(
             sizes, policy, settings.batch_size, batches=settings.batches,
             seed=settings.tasks * seed + task,
@@ -139,22 +115,19 @@ def learn(
                 part = sampler.steps / settings.batches
                 optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * part)) / 2
             optimizer.zero_grad()
-            mean_loss(model, [x[indices] for x in joined]).backward()
+            x, y, tasks = (column[indices] for column in joined)
+            torch.nn.functional.cross_entropy(model(x, tasks), y).backward()
             optimizer.step()
             due = probed and sampler.losses_due(settings.every)
-            sampler.step(tell(_measure(model, held_out), starts) if due else None)
+            losses = dict(enumerate(look(model, held_out, trained)["loss"])) if due else None
+            sampler.step(losses)
             if sampler.steps in {settings.batches * i // LOOKS for i in range(1, LOOKS + 1)}:
                 looks.append(look(model, test[: task + 1], trained + sampler.samples))
         trained += sampler.samples
     return summary(looks, policy, settings.batches * settings.batch_size)
 
 
-def _measure(model: torch.nn.Module, parts: list[Batch]) -> Losses:
-    with torch.no_grad():
-        return {t: mean_loss(model, part).item() for t, part in enumerate(parts)}
-
-
-def look(model: Callable[..., Any], test: list[Batch], trained: Any) -> dict[str, Any]:
+def look(model: torch.nn.Module, test: list[Batch], trained: Any) -> dict[str, Any]:
     """Return loss and accuracy of the tasks so far, and the samples trained on of each."""
     found: dict[str, Any] = {"loss": [], "accuracy": [], "trained": trained.tolist()}
     for x, y, task in test:
@@ -165,14 +138,13 @@ def look(model: Callable[..., Any], test: list[Batch], trained: Any) -> dict[str
     return found
 
 
-def summary(looks: list[dict[str, Any]], policy: Policy | None, turn: int) -> dict[str, Any]:
+def summary(looks: list[dict[str, Any]], policy: Policy, turn: int) -> dict[str, Any]:
     """Return the numbers of one run; None where training diverged.
 
     loss, accuracy: means over the tasks at the end. way: the mean loss of the tasks so far, over
     all looks since the second task arrived. forgetting: what the accuracy of a task has fallen by
     since it was the newest, mean of all but the last. replayed: the share of samples of old tasks.
-    focus, never, bound: of the samples in the turns of new tasks, the part before replay began, and
-    the parts of turns in which it never did, or only because the longest focus phase was over.
+    focus: of the samples in the turns of new tasks, the part before replay began.
     """
     last = looks[-1]
     if not np.isfinite(last["loss"]).all():
@@ -187,17 +159,11 @@ def summary(looks: list[dict[str, Any]], policy: Policy | None, turn: int) -> di
         "forgetting": float(np.mean(np.subtract(ends, last["accuracy"])[:-1])),
         "replayed": sum(after) / sum(last["trained"]),
     }
-    decisions = policy.decisions if policy else []
-    begun = [d.step for d in decisions if d.what == "focus"][1:]  # when each later task arrived
+    begun = [d.step for d in policy.decisions if d.what == "focus"][1:]  # when later tasks arrived
     if begun:
-        ends = [
-            next((d for d in decisions if d.what == "replay" and 0 <= d.step - step < turn), None)
-            for step in begun
+        replays = [d.step for d in policy.decisions if d.what == "replay"]
+        lengths = [
+            min([x - step for x in replays if 0 <= x - step < turn] + [turn]) for step in begun
         ]
-        lengths = [end.step - step if end else turn for step, end in zip(begun, ends, strict=True)]
-        found |= {
-            "focus": float(np.mean(lengths)) / turn,
-            "never": ends.count(None) / len(ends),
-            "bound": float(np.mean([bool(end) and "longest" in end.reason for end in ends])),
-        }
+        found["focus"] = float(np.mean(lengths)) / turn
     return found

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 
 from replan.replay import FixedReplay, FocusThenReplay, Policy
-from reproduction.base import Run, Tables, grid, mean_interval
+from reproduction.base import Run, Tables, grid, plus_minus, search
 from reproduction.images.data import fetch
-from reproduction.practice.search import search
 
 FULL: dict[str, Any] = {
     "sizes": ["few", "many"],
@@ -98,7 +97,5 @@ def _means(tests: dict[str, list[Any]], name: str) -> dict[str, float]:
     row = {"focus": float(np.mean([one.get("focus", np.nan) for one in tests[name]]))}
     for key in ("loss", "way", "accuracy", "forgetting"):
         own, base = (np.array([one[key] for one in tests[x]]) for x in (name, "fixed-replay"))
-        for column, values in ((key, own), (f"{key} − fixed-replay", own - base)):
-            mean, low, high = map(float, mean_interval(values))
-            row |= {column: mean, f"{column} ±": (high - low) / 2}
+        row |= plus_minus(own, key) | plus_minus(own - base, f"{key} − fixed-replay")
     return row

@@ -54,7 +54,7 @@ compute = over(case, seed="seeds")
 def draw(tables: Tables) -> Figure:
     """Draw, for each strategy, the losses of a typical initialisation under its colour bar."""
     curves = tables["curves"]
-    seed = parts.typical(_final(curves)["optimal"])
+    seed = parts.typical(parts.final(curves, _THEORY)["optimal"])
     picture = drawing.figure(7.2, 4.0)
     axes = picture.subplots(2, 6, sharey="row", height_ratios=[1, 12], width_ratios=[2, 3.5] * 3)
     for i, name in enumerate(NAMES):
@@ -79,35 +79,23 @@ def draw(tables: Tables) -> Figure:
 
 
 def _draw_losses(axes: Any, everyone: pd.DataFrame, seed: int) -> None:
+    """Draw the losses of one initialisation: theory as lines, SGD as crosses; a band of all."""
     mean = everyone.assign(mean=everyone[_THEORY].mean(axis=1))
     drawing.draw_median(axes, mean, x="time", y="mean", color="0.5", linewidth=0)
-    draw_theory_and_sgd(axes, pick(mean, seed=seed))
     one = pick(mean, seed=seed)
+    some = one.iloc[:: max(1, len(one) // 16)]
+    for t, line in enumerate(drawing.TASK_LINES[:2]):
+        look: dict[str, Any] = {"color": drawing.task_colour(t)}
+        axes.plot(one["time"], one[_THEORY[t]], linestyle=line, label=f"task {t + 1}", **look)
+        axes.plot(some["time"], some[_SGD[t]], "x", markersize=4, **look)
+    axes.plot([], [], "kx", markersize=4, label="SGD")
     axes.plot(one["time"], one["mean"], "k:", label="mean of both")
     axes.fill_between([], [], [], color="0.5", alpha=0.3, label="10-90 % of all initialisations")
 
 
-def draw_theory_and_sgd(axes: Any, one: pd.DataFrame, begin: float = 0.0) -> None:
-    """Draw the losses of one initialisation: theory as lines, SGD as crosses."""
-    some = one.iloc[:: max(1, len(one) // 16)]
-    for t, line in enumerate(drawing.TASK_LINES[:2]):
-        look: dict[str, Any] = {"color": drawing.task_colour(t)}
-        label = f"task {t + 1}"
-        axes.plot(one["time"] - begin, one[_THEORY[t]], linestyle=line, label=label, **look)
-        axes.plot(some["time"] - begin, some[_SGD[t]], "x", markersize=4, **look)
-    axes.plot([], [], "kx", markersize=4, label="SGD")
-
-
-def _final(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the final mean loss of every initialisation (rows) and strategy (columns)."""
-    ends = curves[curves["time"] == curves["time"].max()]
-    mean = ends[_THEORY].mean(axis=1)
-    return ends.assign(mean=mean).pivot(index="seed", columns="strategy", values="mean")
-
-
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 2."""
-    curves, final = tables["curves"], _final(tables["curves"])
+    curves, final = tables["curves"], parts.final(tables["curves"], _THEORY)
     learnt = pick(curves, strategy="first phase", time=CHANGE).set_index("seed")["theory_1"]
     bound = 1 / np.sqrt(tables["runs"]["dimension"].iloc[0])
     gap = np.abs(curves[_SGD].to_numpy() - curves[_THEORY].to_numpy()).max(axis=1)

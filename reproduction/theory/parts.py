@@ -96,6 +96,13 @@ def typical(losses: pd.Series) -> Any:
     return losses.sort_values().index[(len(losses) - 1) // 2]
 
 
+def final(curves: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Return the final mean of the columns: rows by initialisation, columns by strategy."""
+    ends = curves[curves["time"] == curves["time"].max()]
+    means = ends.assign(mean=ends[columns].mean(axis=1))
+    return means.pivot(index="seed", columns="strategy", values="mean")
+
+
 def by_strategy(losses: pd.DataFrame, key: str = "strategy") -> pd.DataFrame:
     """Return losses with a row for each initialisation, columns by strategy and similarity."""
     return losses.pivot_table(index="seed", columns=[key, "similarity"], values="loss")

@@ -65,17 +65,10 @@ def case(seed: int, steps: int) -> dict[str, Any]:
 compute = over(case, seed="seeds")
 
 
-def _final(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the final mean loss of every initialisation (rows) and strategy (columns)."""
-    ends = curves[curves["time"] == curves["time"].max()]
-    mean = ends[_LOSSES].mean(axis=1)
-    return ends.assign(mean=mean).pivot(index="seed", columns="strategy", values="mean")
-
-
 def draw(tables: Tables) -> Figure:
     """Draw a typical optimum's losses under its colour bar, and the mean loss of all protocols."""
     curves = tables["curves"].assign(mean=tables["curves"][_LOSSES].mean(axis=1))
-    seed = parts.typical(_final(curves)["optimal"])
+    seed = parts.typical(parts.final(curves, _LOSSES)["optimal"])
     protocol = parts.protocol_of(pick(tables["protocols"], seed=seed))
     one = pick(curves, seed=seed, strategy="optimal")
     picture = drawing.figure(7.2, 3.3)
@@ -102,7 +95,7 @@ def draw(tables: Tables) -> Figure:
 
 def claims(tables: Tables) -> list[Claim]:
     """Check what the paper says about Fig. 10."""
-    final = _final(tables["curves"])
+    final = parts.final(tables["curves"], _LOSSES)
     optimal, rest = final["optimal"], final.drop(columns="optimal").min(axis=1)
     optima = pick(tables["curves"], strategy="optimal").groupby("seed")
     plans = tables["protocols"].groupby("seed")
