@@ -78,23 +78,29 @@ class Strategy:
 
     name: on the command line. turns: the knobs that it sets, such as ("lr",); "rate" stands for the
     model's first learning rate. The problem sets the others. A strategy that turns a knob takes
-    `protocol`, whose shares it keeps, and `progress`.
+    `protocol`, whose shares it keeps. grids: by setting, the values for a problem of which the best
+    is taken where the setting is None.
 
     Examples:
         >>> replan.strategies.STRATEGIES["no-replay"](problem).mean_shares
         array([0., 1.])
     """
 
-    def __init__(self, recipe: Recipe, turns: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        turns: tuple[str, ...] = (),
+        grids: Mapping[str, Callable[[Problem], Floats]] | None = None,
+    ) -> None:
         check.items("turns", turns, "names")
-        needs = ("protocol", "progress") if turns else ()
+        needs = ["protocol"] if turns else []
         try:
             inspect.signature(recipe).bind("a problem", **dict.fromkeys(needs))
         except (TypeError, ValueError) as error:
             expected = " and ".join(["a function that takes a problem alone", *needs])
             raise ArgumentError("recipe", expected, f"{check.show(recipe)} ({error})") from None
         update_wrapper(self, recipe)
-        self.recipe, self.turns = recipe, turns
+        self.recipe, self.turns, self.grids = recipe, turns, grids or {}
         self.name = recipe.__name__.replace("_", "-")
 
     @property
@@ -106,9 +112,13 @@ class Strategy:
         """Return the names of the knobs of `problem` that it sets."""
         return {main_rate(problem) or name if name == "rate" else name for name in self.turns}
 
-    def __call__(self, problem: Any, **settings: Any) -> Protocol:
-        """Return the protocol for a problem, checked against it."""
+    def __call__(self, problem: Any, *, progress: Watch = False, **settings: Any) -> Protocol:
+        """Return the protocol for a problem, checked against it; `progress` is of a grid search."""
         check.instance("problem", problem, Problem, "a Problem")
+        names = [name for name in self.grids if settings.get(name) is None]
+        if names:
+            settings |= {name: self.grids[name](problem) for name in names}
+            return grid_search(problem, self, progress=progress, **settings)
         return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
 
     def __repr__(self) -> str:
@@ -120,16 +130,39 @@ def main_rate(problem: Problem) -> str | None:
     return next((knob.name for knob in problem.model.knobs if knob.rate), None)
 
 
+def _rate(problem: Problem) -> str:
+    """Return the name of the model's learning rate; refuse a model without one."""
+    rate = main_rate(problem)
+    if rate is None:
+        knobs = ", ".join(knob.name for knob in problem.model.knobs)
+        raise UnfitError("problem", "one whose model has a learning rate", f"the knobs {knobs}")
+    return rate
+
+
+def lr_grid(problem: Problem) -> Floats:
+    """Return learning rates around the problem's, a factor √2 apart, or throughout its range."""
+    rate = _rate(problem)
+    free = problem.control.knobs.get(rate)
+    low, high = (free.low, free.high) if free else (0.0, 0.0)
+    if high > 0:
+        return np.geomspace(max(low, high / 64), high, 13)
+    return (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+
+
 @overload
 def strategy(recipe: Recipe) -> Strategy: ...
 
 
 @overload
-def strategy(*, turns: tuple[str, ...]) -> Callable[[Recipe], Strategy]: ...
+def strategy(
+    *, turns: tuple[str, ...], grids: Mapping[str, Callable[[Problem], Floats]] | None = None
+) -> Callable[[Recipe], Strategy]: ...
 
 
-def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> Any:
+def strategy(recipe: Recipe | None = None, **options: Any) -> Any:
     """Decorate a function to make it a strategy and add it to `STRATEGIES`.
+
+    With `turns` and `grids` of a `Strategy`: `@strategy(turns=("lr",))`.
 
     Examples:
         >>> @replan.strategies.strategy
@@ -141,8 +174,8 @@ def strategy(recipe: Recipe | None = None, *, turns: tuple[str, ...] = ()) -> An
         ['halves']
     """
     if recipe is None:
-        return lambda recipe: _add(Strategy(recipe, turns))
-    return _add(Strategy(recipe, turns))
+        return lambda recipe: _add(Strategy(recipe, **options))
+    return _add(Strategy(recipe))
 
 
 def _add(new: Strategy) -> Strategy:
@@ -321,13 +354,9 @@ def shuffled(
 # Which learning rate
 
 
-@strategy(turns=("rate",))
+@strategy(turns=("rate",), grids={"lr": lr_grid})
 def constant_lr(
-    problem: Problem,
-    *,
-    lr: float | None = None,
-    protocol: Protocol | None = None,
-    progress: Watch = False,
+    problem: Problem, *, lr: float | None = None, protocol: Protocol | None = None
 ) -> Protocol:
     """Train at another constant learning rate, by default the best of a grid.
 
@@ -337,24 +366,25 @@ def constant_lr(
         >>> replan.strategies.constant_lr(problem, lr=0.5).lr[:3]
         array([0.5, 0.5, 0.5])
     """
-    if lr is None:
-        return grid_search(
-            problem, constant_lr, progress=progress, protocol=protocol, lr=lr_grid(problem)
-        )
     free = problem.control.knobs.get(_rate(problem))
     low, high = (free.low, free.high) if free else (0.0, None)
     lr = check.number("lr", lr, at_least=low, at_most=high)
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
-@strategy(turns=("rate",))
+@strategy(
+    turns=("rate",),
+    grids={
+        "initial": lr_grid,
+        "scale": lambda problem: problem.duration * np.geomspace(0.05, 3.2, 13),
+    },
+)
 def exponential_lr(
     problem: Problem,
     *,
     initial: float | None = None,
     scale: float | None = None,
     protocol: Protocol | None = None,
-    progress: Watch = False,
 ) -> Protocol:
     """Anneal the learning rate as initial × exp(−α / scale).
 
@@ -365,30 +395,21 @@ def exponential_lr(
         >>> replan.strategies.exponential_lr(problem, initial=2.0, scale=5.0).lr[[0, -1]].round(2)
         array([1.92, 0.04])
     """
-    if initial is None or scale is None:
-        rates = lr_grid(problem) if initial is None else initial
-        scales = problem.duration * np.geomspace(0.05, 3.2, 13) if scale is None else scale
-        return grid_search(
-            problem,
-            exponential_lr,
-            progress=progress,
-            protocol=protocol,
-            initial=rates,
-            scale=scales,
-        )
     initial = check.number("initial", initial, at_least=0)
     scale = check.number("scale", scale, above=0)
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
 
 
-@strategy(turns=("rate",))
+@strategy(
+    turns=("rate",),
+    grids={"initial": lr_grid, "exponent": lambda problem: np.geomspace(0.125, 8.0, 13)},
+)
 def power_law_lr(
     problem: Problem,
     *,
     initial: float | None = None,
     exponent: float | None = None,
     protocol: Protocol | None = None,
-    progress: Watch = False,
 ) -> Protocol:
     """Anneal the learning rate as initial × (1 − α / duration)^exponent.
 
@@ -399,17 +420,6 @@ def power_law_lr(
         >>> replan.strategies.power_law_lr(problem, initial=2.0, exponent=1.0).lr[[0, -1]].round(2)
         array([1.98, 0.02])
     """
-    if initial is None or exponent is None:
-        rates = lr_grid(problem) if initial is None else initial
-        exponents = np.geomspace(0.125, 8.0, 13) if exponent is None else exponent
-        return grid_search(
-            problem,
-            power_law_lr,
-            progress=progress,
-            protocol=protocol,
-            initial=rates,
-            exponent=exponents,
-        )
     initial = check.number("initial", initial, at_least=0)
     exponent = check.number("exponent", exponent, at_least=0)
     end = problem.duration
@@ -490,25 +500,6 @@ def _with_lr(
     return base.with_knobs(**{rate: values})
 
 
-def _rate(problem: Problem) -> str:
-    """Return the name of the model's learning rate; refuse a model without one."""
-    rate = main_rate(problem)
-    if rate is None:
-        knobs = ", ".join(knob.name for knob in problem.model.knobs)
-        raise UnfitError("problem", "one whose model has a learning rate", f"the knobs {knobs}")
-    return rate
-
-
-def lr_grid(problem: Problem) -> Floats:
-    """Return learning rates around the problem's, a factor √2 apart, or throughout its range."""
-    rate = _rate(problem)
-    free = problem.control.knobs.get(rate)
-    low, high = (free.low, free.high) if free else (0.0, 0.0)
-    if high > 0:
-        return np.geomspace(max(low, high / 64), high, 13)
-    return (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
-
-
 def _arrivals(problem: Problem) -> list[float]:
     """Return the times at which tasks arrive, 0 among them, and the end."""
     return np.unique([0.0, *problem.availability.arrivals, problem.duration]).tolist()
@@ -585,7 +576,7 @@ def _shares(problem: Problem, shares: ArrayLike | None) -> Floats:
 def settings_of(strategy: Strategy) -> list[str]:
     """Return the names of a strategy's settings."""
     names = inspect.signature(strategy).parameters
-    return [name for name in names if name not in ("problem", "protocol", "progress")]
+    return [name for name in names if name not in ("problem", "protocol")]
 
 
 def arguments(strategy: Strategy, settings: Mapping[str, Any], tasks: int) -> dict[str, Any]:

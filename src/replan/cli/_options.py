@@ -186,7 +186,7 @@ def chosen_protocol(
                 expected = f"KEY=VALUE with a key of {strategy} ({', '.join(keys)})"
                 raise ArgumentError("--set", expected, f"the key {name!r}")
         chosen = arguments(recipe, values, problem.model.tasks)
-        return recipe(problem, **chosen, **({} if base is None else {"protocol": base}))
+        return recipe(problem, **chosen | ({} if base is None else {"protocol": base}))
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

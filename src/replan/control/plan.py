@@ -151,19 +151,17 @@ class Plan:
     @property
     def targets(self) -> list[str]:
         """For every target, whether it was met."""
+        names, met = self.problem.model.loss_names, ("not met", "met")
         return [
-            f"{name} ends at {loss:.4g}, target {target:.4g}: "
-            f"{'met' if loss <= target else 'not met'}"
-            for name, (loss, target) in zip(
-                self.problem.model.loss_names, self._targets(), strict=True
-            )
-            if target < np.inf
+            f"{names[t]} ends at {loss:.4g}, target {target:.4g}: {met[loss <= target]}"
+            for t, loss, target in self._targets()
         ]
 
-    def _targets(self) -> list[tuple[float, float]]:
-        """Return every final loss and its target."""
-        targets = self.problem.objective.targets
-        return list(zip(self.trajectory.largest_losses.tolist(), targets.tolist(), strict=True))
+    def _targets(self) -> list[tuple[int, float, float]]:
+        """Return every target: which loss, where it ends, and the target."""
+        losses, targets = self.trajectory.largest_losses, self.problem.objective.targets
+        finite = np.flatnonzero(targets < np.inf).tolist()
+        return [(t, float(losses[t]), float(targets[t])) for t in finite]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -172,11 +170,7 @@ class Plan:
             "status": self.status,
             "advice": self.advice,
             "phases": self.phases,
-            "targets_met": {
-                str(t + 1): bool(loss <= target)
-                for t, (loss, target) in enumerate(self._targets())
-                if target < np.inf
-            },
+            "targets_met": {str(t + 1): loss <= target for t, loss, target in self._targets()},
             "relaxed": self.relaxed.to_dict(),
             "hamiltonians": self.hamiltonians.tolist(),
             "adjoints": self.adjoints.tolist() if self.adjoints.size <= _MOST_SAVED else None,

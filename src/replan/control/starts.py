@@ -92,10 +92,9 @@ def _made(search: Search, strategy: Strategy, **settings: Any) -> Iterator[tuple
     def report(progress: Progress) -> None:
         search.report(f"{strategy.name}: {progress.done} of {progress.total}")
 
-    if strategy.turns:  # it searches a grid
-        settings["progress"] = report
     try:
-        yield accepted(search.problem, strategy(search.problem, **settings)), True
+        protocol = strategy(search.problem, progress=report, **settings)
+        yield accepted(search.problem, protocol), True
     except (IntegrationError, UnfitError):  # too large a learning rate: others may work
         return
     except Exception as error:
