@@ -33,6 +33,20 @@ def collect(
     return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
 
 
+def search(
+    run: Run, case: Callable[..., Any], choices: list[dict[str, Any]], seeds: list[int],
+    **common: Any,
+) -> tuple[dict[str, Any], pd.DataFrame]:  # fmt: skip
+    """Return the choice with the lowest mean loss over the seeds, and the loss of every choice.
+
+    A choice with a run that diverged, whose loss is None, has an infinite loss.
+    """
+    results = run(case, [common | x | {"seed": seed} for x in choices for seed in seeds])
+    losses = np.array([result["loss"] for result in results], float).reshape(len(choices), -1)
+    means = np.nan_to_num(losses.mean(axis=1), nan=np.inf)
+    return choices[int(np.argmin(means))], pd.DataFrame(choices).assign(loss=means)
+
+
 def pick(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows of a table that have these values in these columns."""
     for column, value in values.items():

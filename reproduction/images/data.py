@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class Images(NamedTuple):
     test_labels: NDArray[np.uint8]
 
 
+@cache
 def load(name: str) -> Images:
     """Return "fashion-mnist" or "cifar10", downloaded first where it is missing."""
     folder = fetch(name)

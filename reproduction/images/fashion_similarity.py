@@ -111,9 +111,5 @@ def claims(tables: Tables) -> list[Claim]:
 
 def _all(table: pd.DataFrame, column: str) -> list[bool | None]:
     """Return, for each similarity, whether all of a column is true; None where that is open."""
-    held: list[bool | None] = []
-    for _, here in table.groupby("similarity"):
-        values = here[column].to_list()
-        open_ = any(x is None for x in values)
-        held.append(False if any(x is False for x in values) else None if open_ else True)
-    return held
+    groups = (here[column].to_list() for _, here in table.groupby("similarity"))
+    return [False if False in values else None if None in values else True for values in groups]

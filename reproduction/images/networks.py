@@ -23,7 +23,6 @@ from reproduction.base import Claim, Run, Tables, below, collect, grid
 from reproduction.images.data import fetch
 from reproduction.images.network import Floats, ImageNetwork
 from reproduction.images.tasks import make_tasks
-from reproduction.theory.parts import continual
 
 FULL: dict[str, Any] = {
     "data": ["fashion-mnist", "cifar10"],
@@ -51,7 +50,7 @@ QUICK = FULL | {
     "gradients": 10, "first": 2000, "test_samples": 300,
 }  # fmt: skip
 
-FIXED, FOCUS, THEORY, LATE = "fixed share", "focus-then-replay", "theory's plan", "late replay"
+FIXED, FOCUS, LATE = "fixed share", "focus-then-replay", "late replay"
 TIMING, RATE, BOTH = PLANS = "timing", "rate", "both"
 SCHEDULES = {"constant": 0.0, "decayed": 1.0}  # rate × (1 − time / duration)^exponent
 BATCH, SINGLE = "batch", "single"  # what a step of SGD takes
@@ -59,7 +58,7 @@ CELL = ["data", "classes", "similarity", "samples", "memory"]
 WHO = ["contender", "schedule", "step"]
 Key = tuple[str, str, str]  # the values of WHO
 
-_RULES = (FIXED, FOCUS, THEORY)
+_RULES = (FIXED, FOCUS)
 KEYS: list[Key] = [
     *((name, schedule, BATCH) for schedule in SCHEDULES for name in _RULES),
     (TIMING, "constant", BATCH), (RATE, "planned", BATCH), (BOTH, "planned", BATCH),
@@ -71,12 +70,6 @@ _BROKEN = 3.0  # times the median loss of all realisations: one that ends above 
 _LEAST = 8  # cells without which no claim is decided
 
 
-def theory_case(similarity: float, seed: int, steps: int) -> dict[str, Any]:
-    """Return the shares (steps, 2) of the theory's plan, which may mix the tasks."""
-    plan = replan.solve(continual(similarity, seed, steps))
-    return {"shares": plan.relaxed.shares.tolist()}
-
-
 def compute(
     run: Run, *, data: list[str], classes: list[str], similarities: list[float],
     samples: list[int], memories: list[str], **search: Any,
@@ -84,25 +77,19 @@ def compute(
     """Return the tables `contenders`, and `runs` with their losses on unseen realisations."""
     for name in data:
         fetch(name)
-    points = grid(similarity=similarities, seed=range(len(search["shares"])))
-    plans = run(theory_case, [point | {"steps": search["steps"]} for point in points])
-    theory: dict[str, list[Any]] = {str(similarity): [] for similarity in similarities}
-    for point, plan in zip(points, plans, strict=True):
-        theory[str(point["similarity"])].append(plan["shares"])
     axes = data, classes, similarities, samples, memories
     cells = grid(**dict(zip(CELL, axes, strict=True)))
-    return collect(run, case, cells, contenders=KEYS, theory=theory, search=search)
+    return collect(run, case, cells, contenders=KEYS, search=search)
 
 
 def case(
     data: str, classes: str, similarity: float, samples: int, memory: str,
-    contenders: list[Key], theory: dict[str, list[Any]], search: dict[str, Any],
+    contenders: list[Key], search: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the rows of a cell's contenders and of their losses.
 
     classes: four labels, such as "0 5 2 7". memory: images kept of the old task, or "all".
-    contenders: their keys. theory: by similarity, shares (steps, 2) for each of its plans. Losses
-    are None where training diverged.
+    contenders: their keys. Losses are None where training diverged.
     """
     labels = [int(label) for label in classes.split()]
     settings = {"similarity": similarity, "upstream": labels[:2], "auxiliary": labels[2:]}
@@ -124,8 +111,7 @@ def case(
         if name in PLANS:  # after the rules, which plans begin from
             best[name, schedule, step] = _planned(planned, name, best, search)
         else:
-            variants = theory.get(str(similarity), [])
-            best[name, schedule, step] = _tuned(planned, name, schedule, step, search, variants)
+            best[name, schedule, step] = _tuned(planned, name, schedule, step, search)
     rows: dict[str, list[dict[str, Any]]] = {"contenders": [], "runs": []}
     for key, tuned in best.items():
         who = dict(zip(WHO, key, strict=True))
@@ -168,28 +154,24 @@ def _finite(x: Any) -> float | None:
 
 
 def _tuned(
-    problem: replan.Problem, name: str, schedule: str, step: str, search: dict[str, Any],
-    theory: list[Any],
-) -> replan.Protocol:  # fmt: skip
+    problem: replan.Problem, name: str, schedule: str, step: str, search: dict[str, Any]
+) -> replan.Protocol:
     """Return the best protocol of a rule, over a grid of its shares (or the like) and rates."""
     exponent = SCHEDULES[schedule]
     meeting = cache(partial(_meeting_time, problem, exponent))
 
-    def make(variant: Any, lr: float) -> replan.Protocol:
-        if name == THEORY:
-            shares = replan.Protocol(variant, problem.duration)
-        elif name == LATE:
+    def make(variant: float, lr: float) -> replan.Protocol:
+        if name == LATE:
             focus = variant * problem.duration
             shares = focus_then_replay(problem, focus=focus, shares=[0.5, 0.5])
         elif name == FOCUS:
-            mixed = [variant, 1 - variant]
-            shares = focus_then_replay(problem, focus=meeting(lr), shares=mixed)
+            shares = focus_then_replay(problem, focus=meeting(lr), shares=[variant, 1 - variant])
         else:
             shares = interleaved(problem, shares=[variant, 1 - variant])
         made = power_law_lr(problem, initial=lr, exponent=exponent, protocol=shares)
         return made if step == BATCH else _single(made)
 
-    variants = {THEORY: theory, LATE: search.get("parts")}.get(name, search["shares"])
+    variants = search["parts" if name == LATE else "shares"]
     rates = np.geomspace(search["min_lr"], search["max_lr"], search["rates"]).tolist()
     protocols = (make(*choice) for choice in product(variants, rates))
     return min(protocols, key=partial(_loss, problem))
@@ -265,14 +247,10 @@ _CLAIMS: list[tuple[str, str, tuple[str, str], tuple[str, str], str, float]] = [
      (RATE, "planned"), (TIMING, "constant"), BATCH, 0.0),
     ("Planning both beats a fixed share with the best decayed rate.",
      _BY, (BOTH, "planned"), _DECAYED, BATCH, _WORTH),
-    ("The theory's plan, transferred, beats the best fixed share.",
-     _EACH, (THEORY, "decayed"), _DECAYED, BATCH, 0.0),
     ("Focus-then-replay beats the best fixed share.",
      _EACH, (FOCUS, "decayed"), _DECAYED, BATCH, 0.0),
     ("With single samples, focus-then-replay beats the best fixed share.",
      _EACH, (FOCUS, "decayed"), _DECAYED, SINGLE, 0.0),
-    ("With single samples, the theory's plan beats the best fixed share.",
-     _EACH, (THEORY, "decayed"), _DECAYED, SINGLE, 0.0),
 ]  # fmt: skip
 
 

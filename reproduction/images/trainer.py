@@ -27,13 +27,8 @@ def random_weights(
 ) -> Weights:  # fmt: skip
     """Return normal random weights of a network for each generator."""
     T, C, D = len(tasks.pools), tasks.targets.shape[1], tasks.pixels.shape[1]
-    pairs = [
-        (
-            weight_std * rng.standard_normal((hidden, D)),
-            head_std * rng.standard_normal((T, C, hidden)),
-        )
-        for rng in rngs
-    ]
+    sizes = {(hidden, D): weight_std, (T, C, hidden): head_std}
+    pairs = [[std * rng.standard_normal(x) for x, std in sizes.items()] for rng in rngs]
     features, heads = (np.stack(part).astype(np.float32) for part in zip(*pairs, strict=True))
     return features, heads
 
@@ -61,41 +56,22 @@ def mean_losses(weights: Weights, parts: Parts) -> Reals:
 
 @_compiled
 def _train(features, heads, pixels, targets, factors, streams, samples, rates):  # type: ignore[no-untyped-def]
-    K, D = features.shape
-    T, C = heads.shape[:2]
-    zero = features.dtype.type(0.0)
-    x, pace = np.empty((T, D), features.dtype), np.empty((T, K), features.dtype)
-    z, error = np.empty(K, features.dtype), np.empty(C, features.dtype)
+    T, zero = len(heads), features.dtype.type(0.0)
+    x = np.empty((T, features.shape[1]), features.dtype)
+    push = np.empty((T, len(features)), features.dtype)
     for step in range(len(samples)):
         for t in range(T):
-            rate = rates[step, t]
+            rate, f = rates[step, t], factors[t]
             if rate == 0:
                 continue
             i, j = streams[t, 0, samples[step, t]], streams[t, 1, samples[step, t]]
-            a, b = factors[t, 0], factors[t, 1]
-            for d in range(D):
-                x[t, d] = a * pixels[i, d] + b * pixels[j, d]
-            for k in range(K):
-                field = zero
-                for d in range(D):
-                    field += features[k, d] * x[t, d]
-                z[k] = zero if field <= 0 else field  # NaN stays NaN
-                pace[t, k] = zero
-            for out in range(C):
-                total = zero
-                for k in range(K):
-                    total += heads[t, out, k] * z[k]
-                target = factors[t, 2] * targets[i, out] + factors[t, 3] * targets[j, out]
-                error[out] = total - target
-            for out in range(C):
-                for k in range(K):
-                    pace[t, k] += error[out] * heads[t, out, k]
-                    heads[t, out, k] -= rate * error[out] * z[k]
-            for k in range(K):
-                pace[t, k] = rate * pace[t, k] if z[k] != 0 else zero
+            x[t] = f[0] * pixels[i] + f[1] * pixels[j]
+            z = np.maximum(np.dot(features, x[t]), zero)  # NaN stays NaN
+            error = np.dot(heads[t], z) - f[2] * targets[i] - f[3] * targets[j]
+            push[t] = rate * np.dot(heads[t].T, error) * (z != 0)
+            heads[t] -= rate * np.outer(error, z)
         for t in range(T):
             if rates[step, t] != 0:
-                for k in range(K):
-                    if pace[t, k] != 0:
-                        for d in range(D):
-                            features[k, d] -= pace[t, k] * x[t, d]
+                for k in range(len(features)):
+                    if push[t, k] != 0:
+                        features[k] -= push[t, k] * x[t]

@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 
 from replan.replay import FocusThenReplay
-from reproduction.base import Run, Tables, grid, plus_minus
+from reproduction.base import Run, Tables, grid, plus_minus, search
 from reproduction.images.data import fetch
-from reproduction.practice.search import search
 
 FULL: dict[str, Any] = {
     "heads": ["task", "one"],

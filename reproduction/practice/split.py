@@ -7,7 +7,6 @@ the loss included, is one memory.
 import math
 import warnings
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 
 from replan.replay import Policy
 from replan.replay.torch import ReplayBatchSampler
-from reproduction.images import data
+from reproduction.images.data import load
 
 LOOKS = 10  # at the test set, for each task that arrives
 Batch = list[torch.Tensor]  # pixels (n, 784), classes (n,), tasks (n,)
@@ -60,17 +59,12 @@ class Classifier(torch.nn.Module):
         return outputs.where(own, -math.inf) if self.per_task else outputs
 
 
-@cache
-def _images() -> data.Images:
-    return data.load("fashion-mnist")
-
-
 def tensors(tasks: int, images: int, seed: int, tested: str) -> tuple[list[Batch], list[Batch]]:
     """Return the samples of each task to train on, in the seed's order, and to test on.
 
     tested: "test" or "validation", every other one of the test images.
     """
-    found, rng = _images(), np.random.default_rng([seed, 0])
+    found, rng = load("fashion-mnist"), np.random.default_rng([seed, 0])
     first = 1 if tested == "test" else 0
 
     def part(pixels: Any, labels: Any, task: int, shuffled: bool) -> Batch:
@@ -83,12 +77,6 @@ def tensors(tasks: int, images: int, seed: int, tested: str) -> tuple[list[Batch
     train = [part(found.train_images, found.train_labels, t, True) for t in range(tasks)]
     rows = found.test_images[first::2], found.test_labels[first::2]
     return train, [part(*rows, t, False) for t in range(tasks)]
-
-
-def mean_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the mean cross-entropy of a batch."""
-    x, y, task = batch
-    return torch.nn.functional.cross_entropy(model(x, task), y)
 
 
 def learn(
@@ -127,19 +115,16 @@ def learn(
                 part = sampler.steps / settings.batches
                 optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * part)) / 2
             optimizer.zero_grad()
-            mean_loss(model, [x[indices] for x in joined]).backward()
+            x, y, tasks = (column[indices] for column in joined)
+            torch.nn.functional.cross_entropy(model(x, tasks), y).backward()
             optimizer.step()
             due = probed and sampler.losses_due(settings.every)
-            sampler.step(_measure(model, held_out) if due else None)
+            losses = dict(enumerate(look(model, held_out, trained)["loss"])) if due else None
+            sampler.step(losses)
             if sampler.steps in {settings.batches * i // LOOKS for i in range(1, LOOKS + 1)}:
                 looks.append(look(model, test[: task + 1], trained + sampler.samples))
         trained += sampler.samples
     return summary(looks, policy, settings.batches * settings.batch_size)
-
-
-def _measure(model: torch.nn.Module, parts: list[Batch]) -> dict[int, float]:
-    with torch.no_grad():
-        return {t: mean_loss(model, part).item() for t, part in enumerate(parts)}
 
 
 def look(model: torch.nn.Module, test: list[Batch], trained: Any) -> dict[str, Any]:

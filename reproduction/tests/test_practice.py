@@ -1,4 +1,4 @@
-"""The search for the best settings, what is measured, rules of focus, and each comparison."""
+"""The search for the best settings, what is measured, and each comparison."""
 
 import importlib
 import math
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from reproduction.base import search
 from reproduction.practice import tuned_replay
-from reproduction.practice.search import search
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -23,9 +23,6 @@ def test_the_search_takes_the_best_choice_that_never_diverges():
     np.testing.assert_allclose(tried["loss"], [1.75, 1.65, 1.45, np.inf])
 
 
-# What is measured
-
-
 def test_the_summary_of_a_run():
     split = pytest.importorskip("torch") and importlib.import_module("reproduction.practice.split")
     looks = [
@@ -33,12 +30,8 @@ def test_the_summary_of_a_run():
         {"loss": [0.4, 0.2], "accuracy": [0.8, 1.0], "trained": [125, 75, 0]},
         {"loss": [0.3, 0.3, 0.6], "accuracy": [0.7, 0.9, 0.5], "trained": [150, 100, 50]},
     ]
-    decisions = [
-        SimpleNamespace(what=what, step=step, reason=reason)
-        for what, step, reason in (
-            ("focus", 0, ""), ("focus", 100, ""), ("replay", 140, "halved"), ("focus", 200, ""),
-        )
-    ]  # fmt: skip
+    steps = (("focus", 0), ("focus", 100), ("replay", 140), ("focus", 200))
+    decisions = [SimpleNamespace(what=what, step=step) for what, step in steps]
     found = split.summary(looks, SimpleNamespace(decisions=decisions), 100)
     expected = {
         "loss": 0.4, "way": (0.3 + 0.4) / 2, "accuracy": 0.7, "forgetting": (0.3 + 0.1) / 2,
@@ -47,9 +40,6 @@ def test_the_summary_of_a_run():
     assert found == pytest.approx(expected)
     looks[-1]["loss"][0] = math.nan
     assert split.summary(looks, None, 100) == {"loss": None}
-
-
-# Comparisons
 
 
 def test_late_replay(made):

@@ -11,8 +11,6 @@ import pandas as pd
 from reproduction import drawing
 from reproduction.base import Claim, Figure, Run, Tables, pick
 from reproduction.theory import dynamics, multitask, similarity
-from reproduction.theory.dynamics import draw_theory_and_sgd
-from reproduction.theory.parts import protocol_of, typical
 
 FULL = {
     "seeds": 10,
@@ -48,15 +46,10 @@ def _of(tables: Tables, number: str, activation: str) -> Tables:
 
 
 def draw(tables: Tables) -> Figure:
-    """Draw a row for each activation: losses over time, and against similarity, twice."""
-    picture = drawing.figure(7.6, 6.0)
-    rows = picture.subfigures(2, 1, squeeze=False)[:, 0]
-    for row, (activation, word) in zip(rows, ACTIVATIONS.items(), strict=True):
-        left, right = row.subfigures(1, 2, squeeze=False, width_ratios=[1, 2])[0]
-        bar, losses = left.subplots(2, 1, height_ratios=[1, 10])
-        _draw_optimum(bar, losses, _of(tables, "2", activation))
-        bar.set_title(f"{word}: the optimum", loc="left")
-        third, fifth = right.subplots(1, 2, sharey=True)
+    """Draw final losses against similarity, a row for each activation: Figs. 3 and 5."""
+    picture = drawing.figure(7.2, 6.0)
+    rows = picture.subplots(2, 2, sharey="row")
+    for (third, fifth), (activation, word) in zip(rows, ACTIVATIONS.items(), strict=True):
         drawing.draw_losses(third, _of(tables, "3", activation)["losses"], drawing.LOOKS)
         drawing.draw_losses(fifth, _of(tables, "5", activation)["losses"], multitask.NAMES)
         third.set_title(f"{word}: task 2 after task 1", loc="left")
@@ -66,21 +59,6 @@ def draw(tables: Tables) -> Figure:
     labels[labels.index("no replay")] = "no replay (from scratch: sequential)"
     picture.legend(handles, labels, loc="outside upper center", ncols=3)
     return picture
-
-
-def _draw_optimum(bar: Any, axes: Any, tables: Tables) -> None:
-    """Draw the losses under the optimum of a typical initialisation, theory and SGD."""
-    shown = pick(tables["curves"], strategy="optimal")
-    begin, end = shown["time"].min(), shown["time"].max()
-    ends = pick(shown, time=end).set_index("seed")
-    seed = typical(ends[["theory_1", "theory_2"]].mean(axis=1))
-    drawing.draw_protocol(
-        bar, protocol_of(pick(tables["protocols"], strategy="optimal", seed=seed))
-    )
-    bar.set(xticks=[])
-    draw_theory_and_sgd(axes, pick(shown, seed=seed), begin)
-    axes.set(yscale="log", xlabel="time after task 1", ylabel="loss", xlim=(0, end - begin))
-    axes.legend(fontsize=7)
 
 
 def claims(tables: Tables) -> list[Claim]:

@@ -79,23 +79,18 @@ def draw(tables: Tables) -> Figure:
 
 
 def _draw_losses(axes: Any, everyone: pd.DataFrame, seed: int) -> None:
+    """Draw the losses of one initialisation: theory as lines, SGD as crosses; a band of all."""
     mean = everyone.assign(mean=everyone[_THEORY].mean(axis=1))
     drawing.draw_median(axes, mean, x="time", y="mean", color="0.5", linewidth=0)
-    draw_theory_and_sgd(axes, pick(mean, seed=seed))
     one = pick(mean, seed=seed)
-    axes.plot(one["time"], one["mean"], "k:", label="mean of both")
-    axes.fill_between([], [], [], color="0.5", alpha=0.3, label="10-90 % of all initialisations")
-
-
-def draw_theory_and_sgd(axes: Any, one: pd.DataFrame, begin: float = 0.0) -> None:
-    """Draw the losses of one initialisation: theory as lines, SGD as crosses."""
     some = one.iloc[:: max(1, len(one) // 16)]
     for t, line in enumerate(drawing.TASK_LINES[:2]):
         look: dict[str, Any] = {"color": drawing.task_colour(t)}
-        label = f"task {t + 1}"
-        axes.plot(one["time"] - begin, one[_THEORY[t]], linestyle=line, label=label, **look)
-        axes.plot(some["time"] - begin, some[_SGD[t]], "x", markersize=4, **look)
+        axes.plot(one["time"], one[_THEORY[t]], linestyle=line, label=f"task {t + 1}", **look)
+        axes.plot(some["time"], some[_SGD[t]], "x", markersize=4, **look)
     axes.plot([], [], "kx", markersize=4, label="SGD")
+    axes.plot(one["time"], one["mean"], "k:", label="mean of both")
+    axes.fill_between([], [], [], color="0.5", alpha=0.3, label="10-90 % of all initialisations")
 
 
 def claims(tables: Tables) -> list[Claim]:
