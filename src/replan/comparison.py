@@ -147,9 +147,9 @@ def compare(
         >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
         >>> print(replan.compare(problem, ["interleaved", "sequential", "no-replay"]))
         strategy        loss   task 1    task 2  shares %  learning rate
-        interleaved  0.00765  0.00119    0.0141   50  50  1
-        no-replay     0.0112   0.0222  0.000118    0 100  1
-        sequential     0.016   0.0186    0.0133   50  50  1
+        interleaved  0.00765  0.00119    0.0141    50  50  1
+        no-replay     0.0112   0.0222  0.000118     0 100  1
+        sequential     0.016   0.0186    0.0133    50  50  1
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("optimum", optimum)

@@ -57,7 +57,17 @@ def in_file(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class IntegrationError(RuntimeError):
-    """Learning curves that cannot be computed, mostly because a learning rate is too large."""
+    """Learning curves that cannot be computed, mostly because a learning rate is too large.
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> try:
+        ...     replan.evaluate(problem, replan.Protocol([[0.5, 0.5]], duration=20.0, lr=1e9))
+        ... except replan.IntegrationError as error:
+        ...     print(str(error).partition(":")[0])
+        the trajectory diverged after time 0 of 20 at learning rate 1e+09, feature lr 1, head lr 1
+    """
 
 
 class SolveError(RuntimeError):

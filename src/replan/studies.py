@@ -169,6 +169,16 @@ class Study:
     rows: one for each run on each problem, with the values of the axes, the name of the run, value
     (None if it failed), losses, mean shares, status and advice; for plans also the certificate and
     the protocol.
+
+    Examples:
+        >>> sections = {
+        ...     "model": {"hidden": 2, "similarity": 0.3},
+        ...     "start": {"fresh": {"seed": 0}},
+        ...     "training": {"duration": 5.0, "steps": 10},
+        ... }
+        >>> axes, run = {"model.similarity": [0.3, 0.6]}, {"strategies": ["interleaved"]}
+        >>> replan.study(sections | {"axes": axes, "run": run}, workers=1)
+        Study(2 rows over model.similarity)
     """
 
     problem: Content

@@ -58,6 +58,10 @@ class Gradients(NamedTuple):
 
     adjoints: (pieces + 1, n) by the state at every edge, through all that follows from it.
     by_shares: (pieces, T). by_knobs: (pieces, C).
+
+    Examples:
+        >>> replan.models.Gradients._fields
+        ('adjoints', 'by_shares', 'by_knobs')
     """
 
     adjoints: Floats
