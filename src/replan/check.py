@@ -165,10 +165,17 @@ def task_list(name: str, value: Any, tasks: int) -> Ints:
 def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float]:
     """Return losses by task (from 0), of some or of all `tasks` tasks, as floats, finite or not."""
     instance(name, value, Mapping, "a dict of losses by task")
-    try:  # tensors of other libraries are numbers too
-        return {task(name, index, tasks): float(loss) for index, loss in value.items()}
-    except (TypeError, RuntimeError):
-        raise ArgumentError(name, "a number for each task", show(value)) from None
+    return {task(name, index, tasks): _loss(name, loss) for index, loss in value.items()}
+
+
+def _loss(name: str, value: Any) -> float:
+    """Return a number, or what another library has for one, such as a tensor, as a float."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise ArgumentError(name, "a number for each task", show(value))
 
 
 # Lists and arrays
