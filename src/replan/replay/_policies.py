@@ -25,7 +25,7 @@ class FixedReplay(Policy):
 
     - `tasks`: how many there will be. The last one is new until `begin` says otherwise.
     - `share`: of the old tasks together, which divide it equally. Which one is best depends on the
-      memory and on the heads: docs/how-much-when.md.
+      memory and on the heads: docs/training-loops.md.
 
     Examples:
         >>> policy = replan.replay.FixedReplay(tasks=3, share=0.5)
@@ -90,7 +90,7 @@ class FocusThenReplay(Policy):
     """The new task alone until its loss is low enough, then all tasks mixed.
 
     With tuned learning rates and shares it ended no lower than `FixedReplay`, which needs no
-    losses: docs/how-much-when.md.
+    losses: docs/training-loops.md.
 
     **Main arguments**
 
