@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike
 from replan import check, files, report
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
+from replan.core.simpson import averages
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
 from replan.models.stacked import in_threads, listed
 from replan.problem import Problem
-from replan.problem.averages import averages
 from replan.protocol import Protocol
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from replan.control.smoothing import (
     first_smoothing,
     surrogate_of,
 )
+from replan.core.simpson import simpson_weights
 from replan.errors import ArgumentError
 from replan.models import DifferentiableModel, Schedule
 from replan.models.stacked import as_stacked
 from replan.problem import Problem
-from replan.problem.averages import simpson_weights
 
 _MOST_SUBSTEPS = 128  # RK4 steps in a step; training that needs more is about to diverge
 _REMEMBERED = 32  # values kept, as solvers ask again for those of recent controls
