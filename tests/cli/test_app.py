@@ -50,7 +50,7 @@ def test_version(run):
         ("evaluate problem.toml --strategi x", "--strategi"),
         (f"--import one{os.pathsep}two new", "`--import` must be"),
         ("compare --import own.py problem.toml", "`--import` goes before the command"),
-        ("--import none.py new a.toml", "REPLAN_IMPORT"),
+        ("--import none.py new a.toml", "`--import` must be"),
         (f"evaluate {'x' * 200}/{'y' * 3000}.toml", "No such file or directory"),
     ],
 )

@@ -9,7 +9,7 @@ import click
 
 from replan.cli import compare, evaluate, levers, new, simulate, solve, study
 from replan.core.interrupt import interrupted
-from replan.errors import ArgumentError, IntegrationError, SolveError
+from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
 
 _LONGEST = 450  # characters of a message
 
@@ -44,9 +44,10 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         before = os.environ.get("REPLAN_IMPORT")
         os.environ["REPLAN_IMPORT"] = os.pathsep.join([*([before] if before else []), *imports])
     if os.environ.get("REPLAN_IMPORT"):  # first, so that errors in them are not taken for others
-        from replan.models.registry import import_named
+        from replan.models.registry import IMPORTS, import_named
 
-        import_named()
+        with renamed({IMPORTS: "--import"} if imports else {}):
+            import_named()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
