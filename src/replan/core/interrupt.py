@@ -1,78 +1,65 @@
 """Ctrl-C while compiled code runs.
 
-Python handles a signal only in its main thread, between two of its own instructions, so never
-inside a compiled call. Loops are therefore run in calls of a tenth of a second (`ChunkedLoop`), and
-a call that may take longer in a background thread (`run_interruptibly`).
+Python handles a signal in its main thread only, between two of its own instructions, so never
+inside a compiled call. A call that may take long therefore runs in a background thread, and Ctrl-C
+sets the flag that its loop looks at in every step.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-_CALL = 0.1  # seconds that one call should last
-_LONG = 0.25  # seconds from which the next call gets a background thread
-_GROWTH = 64  # at most, from one call to the next: the first ones are short and say little
+from replan.core.library import Function
+
+_LONG = 0.05  # seconds that Ctrl-C may have to wait
+_WAIT = 0.1  # a signal just before a wait without a limit would not end it
 
 
-def interrupted(error: BaseException | None) -> bool:
-    """Return whether an exception is a KeyboardInterrupt, or the SystemError that hides one."""
-    while isinstance(error, SystemError):
-        error = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt)
+class Pace:
+    """Runs compiled loops so that Ctrl-C takes effect at once.
 
-
-def run_interruptibly(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return function(*arguments), which releases the GIL; Ctrl-C takes effect meanwhile.
-
-    Ctrl-C abandons the call; it finishes in the background.
+    seconds: how long a step took in the last call; before the first one, nothing is known.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return function(*arguments)
-    results: list[Any] = []
+
+    def __init__(self) -> None:
+        self.seconds = float("inf")
+
+    def run(self, function: Function, steps: int, *arguments: Any) -> int:
+        """Return function(*arguments), which makes a number of steps."""
+        begin = time.perf_counter()
+        if self.seconds * steps < _LONG or not _in_main_thread():
+            result = function(*arguments)
+        else:
+            result = _run_in_background(function, arguments)
+        self.seconds = (time.perf_counter() - begin) / max(steps, 1)
+        return result
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _run_in_background(function: Function, arguments: tuple[Any, ...]) -> int:
+    stop, results = ctypes.c_int64(0), []
     errors: list[BaseException] = []
 
     def call() -> None:
         try:
-            results.append(function(*arguments))
+            results.append(function(*arguments, stop=stop))
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_CALL)  # a signal just before a wait without a limit would not end it
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(_WAIT)
+    except BaseException:
+        stop.value = 1
+        raise
     if errors:
         raise errors[0]
     return results[0]
-
-
-class ChunkedLoop:
-    """Runs a compiled loop in calls of about a tenth of a second.
-
-    steps: of one call, learnt from call to call. The first call makes a single step in a background
-    thread, as nothing is known yet.
-    """
-
-    def __init__(self) -> None:
-        self.steps, self._in_background = 1, True
-
-    def run(self, loop: Callable[..., tuple[int, int]], end: int, *arguments: Any) -> int:
-        """Call a loop until it reaches `end`, or cannot go on; return the position reached.
-
-        loop(*arguments, position, part, steps) continues from part `part` of `position` for about
-        `steps` steps and returns the new position and part; part is −1 where it cannot go on.
-        """
-        position = part = 0
-        while position < end and part >= 0:
-            begin = time.perf_counter()
-            call = (loop, *arguments, position, part, self.steps)
-            position, part = run_interruptibly(*call) if self._in_background else loop(*call[1:])
-            seconds = time.perf_counter() - begin
-            if seconds > _CALL or (position < end and part >= 0):  # else there was little to do
-                wanted = self.steps * _CALL / max(seconds, 1e-9)
-                self.steps = max(1, int(min(wanted, _GROWTH * self.steps)))
-            self._in_background = seconds > _LONG
-        return position

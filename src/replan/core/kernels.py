@@ -1,39 +1,62 @@
-"""Kernels: the compiled functions that a model provides."""
+"""Kernels: the compiled functions of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import ctypes
+from functools import cache
+from typing import NamedTuple
+
+from replan.check import Floats
+from replan.core.library import library
 
 
 class Kernels(NamedTuple):
-    """The functions of a compiled model, made by `compiled`, and the type they are found by.
+    """Addresses of the compiled functions of a model, with the signatures of C.
 
-    - `parameters`: a NamedTuple class of numbers and arrays, all that the functions know about a
-      model. No two models share it, because the functions are found by it. `p` is an instance.
-    - `rate(p, state, shares, knobs, out)`: write Σ_t shares[t] f_t(state, knobs of task t) to `out`
-      (n,). `knobs` (C,) are the values of the model's knobs in their order, T numbers for a knob
-      with a value for each task, else one; for the learning rate alone, that of each task.
-    - `losses(p, state, out)`: write all losses to `out` (L,).
-    - `rate_vjp(p, state, cotangent, shares, knobs, scale, by_state, by_shares, by_knobs)`: write
-      the gradient of cotangent · rate by the state to `by_state` (n,); add `scale` × those by
-      shares and by knobs to `by_shares` (T,) and `by_knobs` (C,).
-    - `losses_vjp(p, state, cotangent, out)`: write the gradient of Σ_l cotangent[l] × loss l by
-      the state to `out` (n,).
-    - `make_work(p)`, `make_vjp_work(p)`: optional; make the scratch arrays that the functions take
-      in place of `p`, once per roll-out: for rate and losses, and for their vjps. Each is annotated
-      with the NamedTuple class that it returns.
+    All arrays are pointers to doubles. `p` are the model's `parameters`, `work` its scratch space.
+
+    - `rate(p, state, shares, knobs, out, work)`: write Σ_t shares[t] f_t(state, knobs of task t) to
+      `out` (n,). `knobs` (C,) are the values of the model's knobs in their order, T numbers for a
+      knob with a value for each task, else one.
+    - `rate_vjp(p, state, cotangent, shares, knobs, scale, by_state, by_shares, by_knobs, work)`:
+      write the gradient of cotangent · rate by the state to `by_state` (n,); add `scale`, a double,
+      × those by shares and by knobs to `by_shares` (T,) and `by_knobs` (C,).
+    - `losses(p, state, out, work)`: write all losses to `out` (L,).
+    - `losses_vjp(p, state, cotangent, out, work)`: write the gradient of Σ_l cotangent[l] × loss l
+      by the state to `out` (n,).
+    - `prepare(p, work)`: fill in what the parameters alone determine, once before every loop; 0 if
+      there is nothing to do.
+    - `room`: how many doubles of scratch space the functions need.
 
     Examples:
         >>> kernels = replan.TeacherStudent.similar(0.3).kernels()
-        >>> kernels._fields[:5]
-        ('parameters', 'rate', 'losses', 'rate_vjp', 'losses_vjp')
+        >>> kernels._fields[:4]
+        ('rate', 'rate_vjp', 'losses', 'losses_vjp')
     """
 
-    parameters: type
-    rate: Callable[..., Any]
-    losses: Callable[..., Any]
-    rate_vjp: Callable[..., Any]
-    losses_vjp: Callable[..., Any]
-    make_work: Callable[..., Any] | None = None
-    make_vjp_work: Callable[..., Any] | None = None
+    rate: int
+    rate_vjp: int
+    losses: int
+    losses_vjp: int
+    prepare: int = 0
+    room: int = 0
+
+
+_Table = ctypes.c_void_p * 5  # the struct `kernels` of replan.h
+
+
+@cache
+def table(kernels: Kernels) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the functions as the table that the integrator takes."""
+    return _Table(*kernels[:5])
+
+
+def shipped(name: str, parameters: Floats) -> Kernels:
+    """Return the kernels of an activation, for a network with these parameters; see network.h."""
+    functions = _Table.in_dll(library(), f"replan_{name}")
+    measure = library()[f"replan_{name}_room"]
+    measure.argtypes, measure.restype = [ctypes.c_void_p], ctypes.c_int64
+    rate, rate_vjp, losses, losses_vjp, prepare = functions
+    return Kernels(
+        rate, rate_vjp, losses, losses_vjp, prepare, measure(parameters.ctypes.data)
+    )

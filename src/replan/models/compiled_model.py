@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from replan import check
 from replan.check import Floats
-from replan.core.interrupt import ChunkedLoop
-from replan.core.kernels import Kernels
+from replan.core import library
+from replan.core.interrupt import Pace
+from replan.core.kernels import Kernels, table
 from replan.core.schedule import Gradients, Schedule
 from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel
-
-if TYPE_CHECKING:
-    from replan.core.rk4 import Loop, Loops
 
 _KEPT = 2**23  # numbers on a roll-out's tape
 
@@ -26,7 +26,8 @@ _KEPT = 2**23  # numbers on a roll-out's tape
 class CompiledModel(DifferentiableModel):
     """A model that provides compiled kernels; the integrator and its reverse are replan's.
 
-    A subclass names its `kernels`, gives their `parameters`, and says how users write starts.
+    A subclass gives the addresses of its `kernels`, the `parameters` they are called with and the
+    `state_size`, and says how users write starts.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -40,87 +41,99 @@ class CompiledModel(DifferentiableModel):
 
     @abstractmethod
     def kernels(self) -> Kernels:
-        """Return the compiled functions of this model, usually those of its class."""
+        """Return the addresses of the compiled functions, in this process."""
 
     @property
     @abstractmethod
-    def parameters(self) -> Any:
-        """What the kernels know about this model: an instance of `kernels().parameters`."""
+    def parameters(self) -> Floats:
+        """What the kernels know about this model: a vector of floats, handed to them as it is."""
+
+    @property
+    @abstractmethod
+    def state_size(self) -> int:
+        """The length n of a state."""
 
     @cached_property
-    def _loops(self) -> Loops[Loop]:
-        from replan.core.rk4 import loops  # loads numba
-
-        kernels = self.kernels()
-        compiled = loops(kernels)
-        if not isinstance(self.parameters, kernels.parameters):
-            raise ArgumentError(
-                "parameters",
-                f"a {kernels.parameters.__name__}, as the kernels name it",
-                check.show(self.parameters),
-            )
-        return compiled
-
-    @cached_property
-    def _chunks(self) -> Loops[ChunkedLoop]:
-        from replan.core.rk4 import Loops
-
-        return Loops(*(ChunkedLoop() for _ in Loops._fields))
+    def _paces(self) -> defaultdict[str, Pace]:
+        return defaultdict(Pace)
 
     @cached_property
     def _loss_count(self) -> int:
         return len(self.loss_names)
 
+    def _call(self, name: str, function: library.Function, steps: int, *arguments: Any) -> int:
+        """Call a loop of the core on this model; `arguments` end where its scratch space follows.
+
+        Arrays are checked against each other by the core's door, here against the model.
+        """
+        kernels, parameters = self.kernels(), self.parameters
+        work = np.empty(library.ROWS * self.state_size + kernels.room)
+        functions = ctypes.addressof(table(kernels))
+        return self._paces[name].run(
+            function, steps, functions, parameters.ctypes.data, *arguments, work
+        )
+
+    def _rows(self, states: Floats) -> Floats:
+        if (
+            not isinstance(states, np.ndarray)
+            or states.dtype != np.float64
+            or states.shape[-1:] != (self.state_size,)
+        ):
+            raise ArgumentError(
+                "states", f"float64 arrays (…, {self.state_size})", check.show(states)
+            )
+        return np.ascontiguousarray(states.reshape(-1, self.state_size))
+
     def losses(self, states: Any) -> Floats:
         """Return all losses (…, L) at states (…, n), or at a user's start; see `Model`."""
         if not isinstance(states, np.ndarray):
             states = self.pack(states)
-        if states.dtype != np.float64 or states.ndim == 0:
-            raise ArgumentError("states", "float64 arrays (…, n)", check.show(states))
-        rows = np.ascontiguousarray(states.reshape(-1, states.shape[-1]))  # else compiled again
+        rows = self._rows(states)
         out = np.empty((len(rows), self._loss_count))
-        self._chunks.all_losses.run(self._loops.all_losses, len(rows), self.parameters, rows, out)
+        self._call("losses", library.LOSSES, len(rows), rows, out)
         return out.reshape(*states.shape[:-1], out.shape[1])
 
     def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
-        rows = np.ascontiguousarray(states.reshape(-1, states.shape[-1]))
-        weights = np.ascontiguousarray(cotangents.reshape(len(rows), -1))
+        rows = self._rows(states)
+        weights = np.ascontiguousarray(cotangents.reshape(len(rows), self._loss_count))
         out = np.empty_like(rows)
-        self._chunks.all_losses_vjp.run(
-            self._loops.all_losses_vjp, len(rows), self.parameters, rows, weights, out
-        )
+        self._call("losses_vjp", library.LOSSES_VJP, len(rows), rows, weights, out)
         return out.reshape(states.shape)
+
+    def _controls(self, schedule: Schedule) -> Schedule:
+        """Return a schedule as the core reads it; refuse one that is not for this model."""
+        pieces = len(schedule.lengths)
+        for name, columns in (("shares", self.tasks), ("knobs", self.layout.size)):
+            shape = getattr(schedule, name).shape
+            if shape != (pieces, columns):
+                raise ArgumentError("schedule", f"{name} of shape ({pieces}, {columns})", f"{shape}")
+        if pieces and schedule.substeps.min() < 1:
+            raise ArgumentError("schedule", "positive substeps", f"{schedule.substeps.min()}")
+        return Schedule(*(np.ascontiguousarray(array) for array in schedule))
 
     def roll_out(self, start: Floats, schedule: Schedule) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Model.roll_out`."""
-        if schedule.knobs.shape[1:] != (self.layout.size,):  # compiled code does not check
-            raise ArgumentError(
-                "schedule",
-                f"one with knobs of shape (pieces, {self.layout.size}), in the columns of "
-                f"{', '.join(self.layout.knobs)}",
-                f"shape {schedule.knobs.shape}",
-            )
-        return self._roll_out(start, schedule, np.empty((1, 4, start.size)))
+        return self._roll_out(start, schedule, np.empty((1, 4, self.state_size)))
 
     def roll_out_with_tape(self, start: Floats, schedule: Schedule) -> tuple[Floats, Floats | None]:
         """Return the states of `roll_out`, and the stages (steps, 4, n) unless too many."""
         steps = int(schedule.substeps.sum())
-        if 4 * steps * start.size > _KEPT:
+        if 4 * steps * self.state_size > _KEPT:
             return self.roll_out(start, schedule), None
-        tape = np.empty((steps, 4, start.size))
+        tape = np.empty((steps, 4, self.state_size))
         return self._roll_out(start, schedule, tape), tape
 
     def _roll_out(self, start: Floats, schedule: Schedule, tape: Floats) -> Floats:
-        states = np.empty((len(schedule.lengths) + 1, start.size))
-        states[0] = start
+        states = np.empty((len(schedule.lengths) + 1, self.state_size))
+        states[0] = self._rows(start)[0]
         completed = self._run(schedule, states[:-1], states[1:], tape)
         return states[: completed + 1]
 
     def roll_out_each(self, starts: Floats, schedule: Schedule) -> Floats:
         """Return the ends (pieces, n) of separate pieces; see `Model.roll_out_each`."""
-        ends, scratch = np.empty_like(starts), np.empty((1, 4, starts.shape[1]))
-        done, count = 0, len(starts)
+        starts, scratch = self._rows(starts), np.empty((1, 4, self.state_size))
+        ends, done, count = np.empty_like(starts), 0, len(starts)
         while done < count:
             done += self._run(schedule.rows(done, count), starts[done:], ends[done:], scratch)
             ends[done : done + 1] = np.nan  # this piece diverged
@@ -128,10 +141,10 @@ class CompiledModel(DifferentiableModel):
         return ends
 
     def _run(self, schedule: Schedule, starts: Floats, ends: Floats, tape: Floats) -> int:
-        """Call the loop of the roll-out; return how many pieces it has completed."""
-        return self._chunks.roll_out.run(
-            self._loops.roll_out, len(starts), self.parameters, schedule, starts, ends, tape
-        )
+        """Roll out; return how many pieces were completed."""
+        steps = int(schedule.substeps.sum())
+        controls = self._controls(schedule)
+        return self._call("roll_out", library.ROLL_OUT, steps, *controls, starts, ends, tape)
 
     def roll_out_vjp(
         self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Floats | None = None
@@ -148,9 +161,9 @@ class CompiledModel(DifferentiableModel):
             return gradients
         adjoints, by_shares, by_knobs = gradients
         adjoints[-1] = cotangents[-1]
-        for first, last in _groups(schedule, _KEPT // (4 * states.shape[1])):
+        for first, last in _groups(schedule, _KEPT // (4 * self.state_size)):
             group = schedule.rows(first, last)
-            tape = np.empty((int(group.substeps.sum()), 4, states.shape[1]))
+            tape = np.empty((int(group.substeps.sum()), 4, self.state_size))
             self._roll_out(states[first], group, tape)
             group_cotangents = cotangents[first : last + 1].copy()
             group_cotangents[-1] = adjoints[last]  # through all that follows
@@ -161,10 +174,11 @@ class CompiledModel(DifferentiableModel):
     def _reverse(
         self, cotangents: Floats, schedule: Schedule, tape: Floats, gradients: Gradients
     ) -> None:
-        self._chunks.roll_out_vjp.run(
-            self._loops.roll_out_vjp, len(schedule.lengths),
-            self.parameters, cotangents, schedule, tape, *gradients,
-        )  # fmt: skip
+        steps, controls = int(schedule.substeps.sum()), self._controls(schedule)
+        if len(tape) != steps or len(cotangents) != len(controls.lengths) + 1:
+            raise ArgumentError("tape", f"the stages of {steps} steps", f"{len(tape)}")
+        rows = self._rows(cotangents)
+        self._call("vjp", library.ROLL_OUT_VJP, steps, *controls, rows, tape, *gradients)
 
 
 def _groups(schedule: Schedule, steps: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,159 @@
+"""The door to the compiled core: every call of C goes through `Function`, which checks it first."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from replan.errors import ArgumentError
+
+_FOLDER = Path(__file__).parent
+_DTYPES = {
+    "floats": np.dtype(np.float64),
+    "ints": np.dtype(np.int64),
+    "bools": np.dtype(np.bool_),
+    "shorts": np.dtype(np.int16),
+}
+_SCALARS = {"size": ctypes.c_int64, "int": ctypes.c_int64, "float": ctypes.c_double}
+_NEVER = ctypes.c_int64(0)  # a flag that nobody sets
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the compiled core: the build for recent processors where this is one.
+
+    The environment variable REPLAN_CORE names another build, such as one with sanitizers.
+    """
+    if chosen := os.environ.get("REPLAN_CORE"):
+        return ctypes.CDLL(chosen)
+    base = _FOLDER / "_core-base.so"
+    if not base.exists():
+        raise ImportError(f"replan's compiled core is missing ({base.name}): install replan again")
+    core, recent = ctypes.CDLL(str(base)), _FOLDER / "_core-v3.so"
+    return ctypes.CDLL(str(recent)) if recent.exists() and core.replan_has_v3() else core
+
+
+class _Argument(NamedTuple):
+    kind: str
+    written: bool
+    name: str
+    shape: tuple[int | str, ...]
+
+
+class Function:
+    """A function of the core, declared by its prototype in C.
+
+    Each argument is a kind and a name: `floats`, `ints`, `bools` or `shorts` are arrays, whose
+    shape is given by names of sizes or by numbers, and written to where marked by `!`; `size` is a
+    size found from the arrays' shapes, which callers leave out; `int` and `float` are numbers;
+    `address` is a pointer that the caller vouches for; `flag` is set to stop the call.
+
+    Examples:
+        >>> rounding = Function("replan_sum_up", "size steps, size T, floats shares[steps,T], …")
+    """
+
+    def __init__(self, symbol: str, prototype: str) -> None:
+        self._symbol = symbol
+        self._arguments = [_parse(text) for text in re.split(r",\s+", prototype)]
+
+    @cache  # noqa: B019: there are a dozen functions, for good
+    def _c_function(self) -> Any:
+        function = library()[self._symbol]
+        function.argtypes = [
+            _SCALARS.get(argument.kind, ctypes.c_void_p) for argument in self._arguments
+        ]
+        function.restype = ctypes.c_int64
+        return function
+
+    def __call__(self, *values: Any, stop: ctypes.c_int64 = _NEVER) -> int:
+        """Call the function; arrays of another type, shape or order are refused."""
+        sizes: dict[str, int] = {}
+        given = iter(values)
+        passed: list[Any] = []
+        for argument in self._arguments:
+            if argument.kind == "size":
+                passed.append(argument.name)
+            elif argument.kind == "flag":
+                passed.append(ctypes.addressof(stop))
+            elif argument.kind in _DTYPES:
+                array = next(given)
+                _check(argument, array, sizes)
+                passed.append(array.ctypes.data)
+            else:
+                passed.append(next(given))
+        result: int = self._c_function()(
+            *(sizes[value] if isinstance(value, str) else value for value in passed)
+        )
+        return result
+
+
+def _parse(text: str) -> _Argument:
+    found = re.fullmatch(r"(\w+)(!?) (\w+)(?:\[([\w,]+)\])?", text)
+    assert found, text
+    kind, written, name, shape = found.groups()
+    axes = [] if shape is None else shape.split(",")
+    return _Argument(kind, bool(written), name, tuple(int(a) if a.isdigit() else a for a in axes))
+
+
+def _check(argument: _Argument, array: Any, sizes: dict[str, int]) -> None:
+    """Refuse an array that does not fit; note the sizes that its shape gives names to."""
+    if (
+        isinstance(array, np.ndarray)
+        and array.dtype == _DTYPES[argument.kind]
+        and array.ndim == len(argument.shape)
+        and array.flags.c_contiguous
+        and (array.flags.writeable or not argument.written)
+    ):
+        fits = True
+        for axis, length in zip(argument.shape, array.shape, strict=True):
+            wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, length)
+            fits &= wanted == length
+        if fits:
+            return
+    axes = ", ".join(str(sizes.get(str(axis), axis)) for axis in argument.shape)
+    got = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else repr(array)
+    raise ArgumentError(
+        argument.name, f"contiguous {argument.kind} of shape ({axes})", f"{got}"
+    )
+
+
+# The integrator, rk4.c
+
+ROWS = 4  # of n numbers each, which the integrator takes of the scratch space
+
+_SCHEDULE = (
+    "floats shares[pieces,T], floats knobs[pieces,C], floats lengths[pieces], ints substeps[pieces]"
+)
+ROLL_OUT = Function(
+    "replan_roll_out",
+    "address model, address p, size pieces, size T, size C, size n, size steps, "
+    f"{_SCHEDULE}, floats starts[pieces,n], floats! ends[pieces,n], floats! tape[steps,4,n], "
+    "floats! work[room], flag stop",
+)
+ROLL_OUT_VJP = Function(
+    "replan_roll_out_vjp",
+    "address model, address p, size pieces, size edges, size T, size C, size n, size steps, "
+    f"{_SCHEDULE}, floats cotangents[edges,n], floats tape[steps,4,n], floats! adjoints[edges,n], "
+    "floats! by_shares[pieces,T], floats! by_knobs[pieces,C], floats! work[room], flag stop",
+)
+RATE = Function(
+    "replan_rate",
+    "address model, address p, size T, size C, size n, floats state[n], floats shares[T], "
+    "floats knobs[C], floats! out[n], floats! work[room], flag stop",
+)
+LOSSES = Function(
+    "replan_losses",
+    "address model, address p, size rows, size n, size L, floats states[rows,n], "
+    "floats! out[rows,L], floats! work[room], flag stop",
+)
+LOSSES_VJP = Function(
+    "replan_losses_vjp",
+    "address model, address p, size rows, size n, size L, floats states[rows,n], "
+    "floats cotangents[rows,L], floats! out[rows,n], floats! work[room], flag stop",
+)
