@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -61,8 +61,9 @@ class Function:
     def __init__(self, symbol: str, prototype: str) -> None:
         self._symbol = symbol
         self._arguments = [_parse(text) for text in re.split(r",\s+", prototype)]
+        self._sizes = [i for i, argument in enumerate(self._arguments) if argument.kind == "size"]
 
-    @cache  # noqa: B019: there are a dozen functions, for good
+    @cached_property
     def _c_function(self) -> Any:
         function = library()[self._symbol]
         function.argtypes = [
@@ -77,19 +78,19 @@ class Function:
         given = iter(values)
         passed: list[Any] = []
         for argument in self._arguments:
-            if argument.kind == "size":
-                passed.append(argument.name)
-            elif argument.kind == "flag":
-                passed.append(ctypes.addressof(stop))
-            elif argument.kind in _DTYPES:
+            kind = argument[0]
+            if kind in _DTYPES:
                 array = next(given)
-                _check(argument, array, sizes)
-                passed.append(array.ctypes.data)
+                if not _fits(argument, array, sizes):
+                    _refuse(argument, array, sizes)
+                passed.append(array.__array_interface__["data"][0])
+            elif kind == "size":
+                passed.append(argument[2])
             else:
-                passed.append(next(given))
-        result: int = self._c_function()(
-            *(sizes[value] if isinstance(value, str) else value for value in passed)
-        )
+                passed.append(ctypes.addressof(stop) if kind == "flag" else next(given))
+        for place in self._sizes:
+            passed[place] = sizes[passed[place]]
+        result: int = self._c_function(*passed)
         return result
 
 
@@ -101,26 +102,24 @@ def _parse(text: str) -> _Argument:
     return _Argument(kind, bool(written), name, tuple(int(a) if a.isdigit() else a for a in axes))
 
 
-def _check(argument: _Argument, array: Any, sizes: dict[str, int]) -> None:
-    """Refuse an array that does not fit; note the sizes that its shape gives names to."""
-    if (
-        isinstance(array, np.ndarray)
-        and array.dtype == _DTYPES[argument.kind]
-        and array.ndim == len(argument.shape)
-        and array.flags.c_contiguous
-        and (array.flags.writeable or not argument.written)
-    ):
-        fits = True
-        for axis, length in zip(argument.shape, array.shape, strict=True):
-            wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, length)
-            fits &= wanted == length
-        if fits:
-            return
+def _fits(argument: _Argument, array: Any, sizes: dict[str, int]) -> bool:
+    """Return whether an array can be passed; note the sizes that its shape gives names to."""
+    kind, written, _, shape = argument
+    if not isinstance(array, np.ndarray) or array.dtype != _DTYPES[kind]:
+        return False
+    flags = array.flags
+    if array.ndim != len(shape) or not flags.c_contiguous or (written and not flags.writeable):
+        return False
+    for axis, length in zip(shape, array.shape, strict=True):
+        if length != (axis if isinstance(axis, int) else sizes.setdefault(axis, length)):
+            return False
+    return True
+
+
+def _refuse(argument: _Argument, array: Any, sizes: dict[str, int]) -> NoReturn:
     axes = ", ".join(str(sizes.get(str(axis), axis)) for axis in argument.shape)
     got = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else repr(array)
-    raise ArgumentError(
-        argument.name, f"contiguous {argument.kind} of shape ({axes})", f"{got}"
-    )
+    raise ArgumentError(argument.name, f"contiguous {argument.kind} of shape ({axes})", got)
 
 
 # The integrator, rk4.c
