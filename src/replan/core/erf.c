@@ -25,6 +25,7 @@ typedef struct {
     double *moments;     /* (U, K) I2(n, k) */
     double *norms_once;  /* (U, K) of C tilted by k */
     double *push;        /* (U) what multiplies C^k_nh in the drift of k */
+    double *paces;       /* (T) s_t eta_t V_tk of the trained tasks, for one k */
     double *drift;       /* (K, U) sum_t s_t eta_t V_tk E[Delta_t g'_k lambda_h] */
     double *first;       /* (U, lanes) what tilting by k takes from C */
     double *second;      /* (U, lanes) what tilting by h takes next */
@@ -53,7 +54,8 @@ static int64_t lay_out(int64_t K, int64_t P, int64_t T, scratch *w, double *memo
     w->vectors = vectors_of(K * (K + 1) / 2);
     const int64_t lanes = 4 * w->vectors;
     w->norms = take(&room, U), w->sides = take(&room, U * K), w->moments = take(&room, U * K);
-    w->norms_once = take(&room, U * K), w->push = take(&room, U), w->drift = take(&room, K * U);
+    w->norms_once = take(&room, U * K), w->push = take(&room, U), w->paces = take(&room, T);
+    w->drift = take(&room, K * U);
     w->first = take(&room, U * lanes), w->second = take(&room, U * lanes);
     w->norms_twice = take(&room, U * lanes);
     w->angles = take(&room, lanes), w->squares = take(&room, T * lanes);
@@ -166,13 +168,16 @@ static inline void set_drift(const double *restrict shares, scratch *w)
     double *restrict push = w->push;
     for (int64_t k = 0; k < K; k++) {
         double *restrict drift = w->drift + k * U, along = 0.0;
+        double *restrict paces = w->paces;
+        for (int64_t i = 0; i < net->tasks; i++) {
+            const int64_t t = net->active[i];
+            paces[i] = shares[t] * net->rates[t] * weights[t * U + k];
+        }
         for (int64_t j = 0; j < units; j++) {
             const int64_t n = net->units[j];
             double total = 0.0;
-            for (int64_t i = 0; i < net->tasks; i++) {
-                const int64_t t = net->active[i];
-                total += shares[t] * net->rates[t] * weights[t * U + k] * weights[t * U + n];
-            }
+            for (int64_t i = 0; i < net->tasks; i++)
+                total += paces[i] * weights[net->active[i] * U + n];
             push[j] = TWO_OVER_PI * w->norms[k] * total * w->norms_once[j * K + k];
             along += push[j] * w->sides[j * K + k];
         }
@@ -191,8 +196,10 @@ static inline void add(unsigned count, double factor, const double *restrict row
     EACH (i, count) out[i] += factor * row[i];
 }
 
-/* The correlations of the units at two positions under all C^kh, and their arcsines. */
-static inline void correlate(int64_t j, int64_t j2, double overlap, scratch *w)
+/* The correlations of the units at two positions under all C^kh, and their arcsines, which are
+   added to squares with a weight. */
+static inline void correlate(int64_t j, int64_t j2, double overlap, double weight,
+                             double *restrict squares, scratch *w)
 {
     const unsigned lanes = 4 * w->vectors;
     const double *restrict first_n = w->first + j * lanes, *restrict first_m = w->first + j2 * lanes;
@@ -203,8 +210,10 @@ static inline void correlate(int64_t j, int64_t j2, double overlap, scratch *w)
     double *restrict turns = w->turns, *restrict angles = w->angles;
     EACH (i, lanes) {
         const double left = overlap - first_n[i] * first_m[i] - second_n[i] * second_m[i];
-        turns[i] = left * norms_n[i] * norms_m[i];
-        angles[i] = arcsine(turns[i]);
+        const double turn = left * norms_n[i] * norms_m[i], angle = arcsine(turn);
+        turns[i] = turn;
+        angles[i] = angle;
+        squares[i] += weight * angle;
     }
 }
 
@@ -223,9 +232,12 @@ static inline void set_squares(scratch *w)
                 const double *weights = net->weights + net->active[i] * net->U;
                 const double weight = twice * weights[n] * weights[m];
                 if (weight == 0.0) continue; /* teacher units of other tasks, or a head of 0 */
-                if (!known) correlate(j, j2, net->cov[n * net->U + m], w);
+                double *squares = w->squares + i * lanes;
+                if (known)
+                    add(lanes, weight, w->angles, squares);
+                else
+                    correlate(j, j2, net->cov[n * net->U + m], weight, squares, w);
                 known = 1;
-                add(lanes, weight, w->angles, w->squares + i * lanes);
             }
         }
 }
@@ -428,7 +440,7 @@ static inline void pull_squares_of(int64_t n, int64_t m, const double *restrict 
     const double *restrict angles = w->angles;
     double *restrict slopes = w->slopes;
     int moved = 0;
-    correlate(n, m, net->cov[n * U + m], w);
+    correlate(n, m, net->cov[n * U + m], 0.0, w->squares, w);
     EACH (i, lanes) slopes[i] = 0.0;
     for (int64_t t = 0; t < net->T; t++) {
         const double *restrict weights = net->weights + t * U;
