@@ -31,7 +31,7 @@ test-all: test
 # The core under gcc's sanitizers of addresses and undefined behaviour.
 test-sanitized: .venv/installed-dev core
 	CC=gcc $(BIN)/python src/replan/core/build.py build/sanitized -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) libstdc++.so.6" ASAN_OPTIONS=detect_leaks=0 \
 		REPLAN_CORE=$(CURDIR)/build/sanitized/_core-base.so $(BIN)/pytest tests/core tests/models/test_gradients.py
 
 # PyTorch and Lightning, in an environment of their own.
