@@ -7,14 +7,18 @@ TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
-.PHONY: demo test test-all test-torch test-avalanche test-reproduction test-package docs notebooks figures \
-	format bench clean
+.PHONY: demo core test test-all test-sanitized test-torch test-avalanche test-reproduction test-package docs \
+	notebooks figures format bench clean
 
-demo: .venv/installed
+demo: .venv/installed core
 	mkdir -p demo
 	$(BIN)/replan compare examples/fig2.toml --optimum --plot demo/fig2.png --csv demo/fig2.csv
 
-test: .venv/installed-dev
+# Compiles the C files in src/replan/core if one is newer than the libraries.
+core: .venv/installed
+	$(BIN)/python src/replan/core/build.py
+
+test: .venv/installed-dev core
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -23,6 +27,12 @@ test: .venv/installed-dev
 # What takes long: fuzz and crash tests, pages and notebooks.
 test-all: test
 	$(BIN)/pytest -m slow
+
+# The core under gcc's sanitizers of addresses and undefined behaviour.
+test-sanitized: .venv/installed-dev core
+	CC=gcc $(BIN)/python src/replan/core/build.py build/sanitized -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) libstdc++.so.6" ASAN_OPTIONS=detect_leaks=0 \
+		REPLAN_CORE=$(CURDIR)/build/sanitized/_core-base.so $(BIN)/pytest tests/core tests/models/test_gradients.py
 
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
@@ -51,14 +61,14 @@ docs: .venv-docs/installed
 	.venv-docs/bin/python docs/build.py
 
 # Runs the notebooks in place, for outputs that are up to date.
-notebooks: .venv/installed-dev
+notebooks: .venv/installed-dev core
 	$(BIN)/python docs/run_notebooks.py paper own-model
 
 # The paper's figures and claims, with ours: half an hour on two cores, and the data sets of images.
-figures: .venv/installed-reproduction
+figures: .venv/installed-reproduction core
 	$(BIN)/python -m reproduction all --out figures
 
-test-reproduction: .venv/installed-reproduction
+test-reproduction: .venv/installed-reproduction core
 	$(BIN)/python -m pytest reproduction/tests
 
 format: .venv/installed-dev
@@ -66,7 +76,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix
 
 # Speed against peers in the same run; needs a C compiler. Takes half an hour.
-bench: .venv/installed-bench
+bench: .venv/installed-bench core
 	$(BIN)/python benchmarks/rate.py
 	$(BIN)/python benchmarks/relu.py
 	$(BIN)/python benchmarks/solve.py
@@ -120,5 +130,5 @@ bench: .venv/installed-bench
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv .venv-* .cache demo figures build dist
+	rm -rf .venv .venv-* .cache demo figures build dist src/replan/core/*.so
 	find src tests benchmarks reproduction -name __pycache__ -prune -exec rm -rf {} +

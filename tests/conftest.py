@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import sys
 from importlib import invalidate_caches
@@ -7,10 +8,15 @@ from pathlib import Path
 import pytest
 
 import replan
+from replan.core import build
 from replan.models.registry import _KINDS
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
+
+# Edits of C are never forgotten. The workers start when the first process has read this.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    build.update()
 
 # A shell starts background jobs with Ctrl-C ignored; tests of it want it heeded.
 signal.signal(signal.SIGINT, signal.default_int_handler)

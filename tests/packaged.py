@@ -1,6 +1,6 @@
 """A short tour of an installed package; run by `make test-package` in fresh environments.
 
-Everything a dependency is needed for is used once: the compiled kernels, the solvers, tables,
+Everything a dependency is needed for is used once: the compiled core, the solvers, tables,
 pictures, problem files and the command line.
 """
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def versions() -> list[str]:
-    names = ["numpy", "scipy", "numba", "matplotlib", "click", "tqdm", "pandas"]
+    names = ["numpy", "scipy", "matplotlib", "click", "tqdm", "pandas"]
     return [f"{name} {version(name)}" for name in names]
 
 
