@@ -104,7 +104,7 @@ def _address(argument: _Argument, array: Any, sizes: dict[int | str, int]) -> in
     _, written, _, shape, dtype = argument
     if isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == len(shape):
         flags = array.flags
-        fits = flags.c_contiguous and (flags.writeable or not written)
+        fits = flags.c_contiguous and flags.aligned and (flags.writeable or not written)
         for axis, length in zip(shape, array.shape, strict=False):
             fits &= sizes.setdefault(axis, length) == length
         if fits and flags.writeable:
@@ -169,4 +169,20 @@ DESCEND = Function(
     "replan_descend",
     "address domain, size n, size p, float scale, floats sides[p,n], floats inverse[p,p], "
     "floats! x[n], floats! slope[n], floats! work[room], flag stop",
+)
+
+# One task per step, shortest_path.c
+
+CHEAPEST_PATH = Function(
+    "replan_cheapest_path",
+    "size steps, size edges, size T, size S, size C, size R, int dwell, int switches, "
+    "floats costs[steps,T], floats sums[edges,T], bools available[steps,T], bools old[steps,T], "
+    "bools begins[steps], ints replays[steps], ints low[T], ints high[T], ints sizes[T], "
+    "ints strides[T], floats! best[layers,T,S,C,R], shorts! came[edges,T,S,C,R], "
+    "ints! tasks[steps], ints! stays[T], flag stop",
+)
+FOLLOW = Function(
+    "replan_follow",
+    "size steps, size T, float patience, floats shares[steps,T], floats lengths[steps], "
+    "bools there[steps,T], floats! lag[T], ints! chosen[steps], flag stop",
 )
