@@ -186,3 +186,28 @@ FOLLOW = Function(
     "size steps, size T, float patience, floats shares[steps,T], floats lengths[steps], "
     "bools there[steps,T], floats! lag[T], ints! chosen[steps], flag stop",
 )
+
+# SGD at finite size, sgd.c
+
+ACTIVATIONS = ("erf", "relu", "linear")
+DRAW = Function(
+    "replan_draw",
+    "address generator, address normal, address chi_square, size samples, size columns, "
+    "float freedom, float noise, floats! draws[samples,columns], flag stop",
+)
+ADVANCE_REDUCED = Function(
+    "replan_advance_reduced",
+    "size samples, size K, size r, size P, size T, size columns, int activation, float dimension, "
+    "float noise, floats! along[K,r], floats! rest[K,K], floats! heads[T,K], ints tasks[samples], "
+    "floats rates[samples], floats head_rates[samples], floats frame[P,r], "
+    "floats teacher_heads[T,P], floats draws[samples,columns], floats! work[room], flag stop",
+)
+TRAIN = Function(
+    "replan_train",
+    "size samples, size K, size N, size P, size T, size moving, int activation, int batch, "
+    "int filled, float momentum, floats! weights[K,N], floats! heads[T,K], "
+    "floats! velocity[moving,N], floats! head_velocity[heads_moving,K], floats inputs[samples,N], "
+    "floats noise[samples], ints tasks[samples], floats rates[samples], "
+    "floats head_rates[samples], floats teachers[P,N], floats teacher_heads[T,P], "
+    "floats! work[room], flag stop",
+)

@@ -93,16 +93,16 @@ static inline int diverges(double error, double pace, double head_pace)
     return !(fabs(error) < LARGE && fabs(pace) < LARGE && fabs(head_pace) < LARGE);
 }
 
-/* What all steps know: sizes, and arrays with a row for each task or teacher. */
+/* A reduced chain, and samples to advance it with; see replan_advance_reduced. */
 typedef struct {
     int64_t samples, K, r, P, columns;
     double dimension, noise;
     double *along, *heads;
     const int64_t *tasks;
     const double *rates, *head_rates, *frame, *teacher_heads, *draws;
-} chain;
+} reduced;
 
-ALWAYS_INLINE int64_t advance(function g, function slope, const chain *c, double *wide, double *work,
+ALWAYS_INLINE int64_t advance(function g, function slope, const reduced *c, double *wide, double *work,
                               flag *stop)
 {
     const int64_t K = c->K, r = c->r, P = c->P;
@@ -146,8 +146,10 @@ EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int
                                       double *work, flag *stop)
 {
     (void)T;
-    const chain c = {samples, K,     r,          P,     columns,       dimension, noise, along, heads,
-                     tasks,   rates, head_rates, frame, teacher_heads, draws};
+    const reduced c = {
+        .samples = samples, .K = K, .r = r, .P = P, .columns = columns, .dimension = dimension,
+        .noise = noise, .along = along, .heads = heads, .tasks = tasks, .rates = rates,
+        .head_rates = head_rates, .frame = frame, .teacher_heads = teacher_heads, .draws = draws};
     double *wide = work, *scratch = work + K * (K + 1);
     for (int64_t k = 0; k < K; k++) {
         for (int64_t j = 0; j < K; j++) wide[k * (K + 1) + j] = rest[k * K + j];
@@ -162,16 +164,17 @@ EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int
     return done;
 }
 
+/* A network with N inputs, and samples to train it on; see replan_train. */
 typedef struct {
     int64_t samples, K, N, P, T, batch, filled;
     double momentum;
     double *weights, *heads, *velocity, *head_velocity;
     const int64_t *tasks;
     const double *rates, *head_rates, *teachers, *teacher_heads, *inputs, *noise;
-} network_sgd;
+} plain;
 
 /* Return prediction minus label of sample i; fill in the fields (K) and activations (K). */
-ALWAYS_INLINE double error_of(function g, const network_sgd *n, int64_t i, double *fields,
+ALWAYS_INLINE double error_of(function g, const plain *n, int64_t i, double *fields,
                               double *activations)
 {
     const int64_t K = n->K, N = n->N, P = n->P, t = n->tasks[i];
@@ -199,7 +202,7 @@ static inline void multiply(int64_t n, double scale, double *restrict a)
 }
 
 /* A step for every batch of samples; without a velocity, for every sample. */
-ALWAYS_INLINE int64_t train(function g, function slope, network_sgd n, double *work, flag *stop)
+ALWAYS_INLINE int64_t train(function g, function slope, plain n, double *work, flag *stop)
 {
     const int64_t K = n.K, N = n.N;
     double *fields = work, *activations = work + K;
@@ -231,38 +234,24 @@ ALWAYS_INLINE int64_t train(function g, function slope, network_sgd n, double *w
     return n.samples;
 }
 
-static int64_t train_with(int64_t activation, network_sgd n, double *work, flag *stop)
+/* Make an SGD step for every batch of inputs (samples x N), in place; return the number of samples
+   before a divergence. weights: (K, N), heads: (T, K), teachers: (P, N), noise: (samples) of the
+   labels. velocity: (K, N) and head_velocity (T, K) already hold the first `filled` samples of a
+   batch; without rows, every sample is a batch and there is no momentum. work: 2 K numbers. */
+EXPORT int64_t replan_train(int64_t samples, int64_t K, int64_t N, int64_t P, int64_t T,
+                            int64_t moving, int64_t activation, int64_t batch, int64_t filled,
+                            double momentum, double *weights, double *heads, double *velocity,
+                            double *head_velocity, const double *inputs, const double *noise,
+                            const int64_t *tasks, const double *rates, const double *head_rates,
+                            const double *teachers, const double *teacher_heads, double *work,
+                            flag *stop)
 {
+    const plain n = {
+        .samples = samples, .K = K, .N = N, .P = P, .T = T, .batch = batch, .filled = filled,
+        .momentum = momentum, .weights = weights, .heads = heads, .velocity = moving ? velocity : 0,
+        .head_velocity = head_velocity, .tasks = tasks, .rates = rates, .head_rates = head_rates,
+        .teachers = teachers, .teacher_heads = teacher_heads, .inputs = inputs, .noise = noise};
     return activation == ERF    ? train(erf_value, erf_slope, n, work, stop)
            : activation == RELU ? train(relu_value, relu_slope, n, work, stop)
                                 : train(linear_value, linear_slope, n, work, stop);
-}
-
-/* Make one SGD step for every input (samples x N), in place; return the number before a divergence.
-   weights: (K, N), heads: (T, K), teachers: (P, N), noise: (samples) of the labels. work: 2 K. */
-EXPORT int64_t replan_train(int64_t samples, int64_t K, int64_t N, int64_t P, int64_t T,
-                            int64_t activation, double *weights, double *heads,
-                            const double *inputs, const double *noise, const int64_t *tasks,
-                            const double *rates, const double *head_rates, const double *teachers,
-                            const double *teacher_heads, double *work, flag *stop)
-{
-    const network_sgd n = {samples, K, N, P, T, 1, 0, 0.0, weights, heads, 0, 0, tasks, rates,
-                           head_rates, teachers, teacher_heads, inputs, noise};
-    return train_with(activation, n, work, stop);
-}
-
-/* Make an SGD step for every batch of inputs, in place, as replan_train does for each. The velocity
-   already holds the first `filled` samples of a batch. */
-EXPORT int64_t replan_train_batches(int64_t samples, int64_t K, int64_t N, int64_t P, int64_t T,
-                                    int64_t activation, int64_t batch, int64_t filled,
-                                    double momentum, double *weights, double *heads,
-                                    double *velocity, double *head_velocity, const double *inputs,
-                                    const double *noise, const int64_t *tasks, const double *rates,
-                                    const double *head_rates, const double *teachers,
-                                    const double *teacher_heads, double *work, flag *stop)
-{
-    const network_sgd n = {samples,  K,     N,     P,          T,        batch,
-                           filled,   momentum, weights, heads, velocity, head_velocity,
-                           tasks,    rates, head_rates, teachers, teacher_heads, inputs, noise};
-    return train_with(activation, n, work, stop);
 }
