@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.instances import rate
+from models.instances import flat_rate
 from replan import ArgumentError, TeacherStudent
 from replan.core import library
 from replan.core.library import Function
@@ -103,7 +103,7 @@ def test_any_numbers_give_numbers_and_no_crash(activation, data):
     draw = lambda size: np.array(data.draw(st.lists(numbers, min_size=size, max_size=size)))  # noqa: E731
     x, shares, knobs = draw(model.state_size), draw(T), draw(3 * T)
     with np.errstate(all="ignore"):
-        assert rate(model, x, shares, knobs).shape == x.shape
+        assert flat_rate(model, x, shares, knobs).shape == x.shape
         schedule = Schedule.single_steps(shares[None], knobs[None], np.ones(1))
         states, tape = model.roll_out_with_tape(x, schedule)
         if len(states) == 2:

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import erf
 
 import plain
-from models.instances import rate
+from models.instances import flat_rate
 from replan import TeacherStudent
 from replan.models.gallery import erf_moments
 
@@ -174,7 +174,7 @@ def test_arcsine_to_the_last_digits():
     model = TeacherStudent([[0.0]], hidden=1)
 
     def arcsine(x):
-        head = rate(model, np.array([0.0, x, 0.0]), np.ones(1), np.ones(3))[2]
+        head = flat_rate(model, np.array([0.0, x, 0.0]), np.ones(1), np.ones(3))[2]
         return head * np.pi / 2
 
     x = np.concatenate([np.linspace(-1, 1, 2_001), [1e-300, np.nextafter(0.5, 1)]])

@@ -22,20 +22,6 @@ def flat(overlaps):
     return np.concatenate([overlaps.Q.ravel(), overlaps.M.ravel(), overlaps.V.ravel()])
 
 
-def flat_rate(model, state, shares, knobs):
-    """The rate (n,) by the first stage of a long RK4 step: nothing is compiled for it alone."""
-    schedule = Schedule.single_steps(shares[None], knobs[None], np.array([2.0**40]))
-    _, tape = model.roll_out_with_tape(state, schedule)
-    return (tape[0, 1] - tape[0, 0]) / 2.0**39
-
-
-def rate(model, overlaps, task, lr=1.0):
-    """What `model.rate` returns."""
-    [knobs] = model.layout.rows({"lr": lr, "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
-    shares = np.eye(model.tasks)[task]
-    return model.unpack(flat_rate(model, model.pack(overlaps), shares, knobs))
-
-
 def instance(shape, **settings):
     """A model with noise and a fixed head among trained ones, a schedule with a zero share."""
     K, P, T = shape
@@ -57,7 +43,7 @@ def symmetric(rows, K):
     return rows
 
 
-def rate(model, state, shares, knobs):
+def flat_rate(model, state, shares, knobs):
     """The rate (n,) at a single state, which need not be one of possible overlaps."""
     out = np.empty_like(state)
     model._call("rate", library.RATE, 1, state, shares, knobs, out)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from instances import flat, flat_rate, random_model, rate
+from instances import flat, flat_rate, random_model
 from scipy.integrate import solve_ivp
 from scipy.special import erf
 
@@ -37,7 +37,7 @@ def plain_rate(model, x, task, lr):
 def test_rate_is_the_plain_equations(shape, activation):
     model, x = random_model(*shape, noise=0.7, head_lr=0.4, activation=activation)
     for task in range(min(model.tasks, 2)):
-        found = flat(rate(model, x, task, lr=1.3))
+        found = flat(model.rate(x, task, lr=1.3))
         if activation == "erf":
             np.testing.assert_allclose(
                 flat(model.rate(x, task, 1.3)), found, atol=1e-15, rtol=1e-13
@@ -53,7 +53,7 @@ def test_mixed_shares_add_up_the_tasks(shape, activation):
     shares, lr = rng.dirichlet(np.ones(model.tasks)), rng.random(model.tasks) * 2
     [knobs] = model.layout.rows({"lr": lr[None], "feature_lr": 1.0, "head_lr": model.head_lr}, 1)
     mixed = flat_rate(model, model.pack(x), shares, knobs)
-    each = [flat(rate(model, x, t, lr[t])) for t in range(model.tasks)]
+    each = [flat(model.rate(x, t, lr[t])) for t in range(model.tasks)]
     np.testing.assert_allclose(mixed, shares @ each, rtol=1e-11, atol=1e-12)
 
 
@@ -94,7 +94,7 @@ def test_to_first_order_in_lr_training_is_gradient_flow_of_the_loss(shape, activ
         by_state = model.losses_vjp(model.pack(x), np.eye(model.tasks)[task])
         expected = np.concatenate([((G + G.T) / 2).ravel(), H.ravel(), dV.ravel()])
         np.testing.assert_allclose(by_state, expected, rtol=1e-9, atol=1e-11)
-        first = 4 * flat(rate(model, x, task, 0.5)) - flat(rate(model, x, task, 1.0))
+        first = 4 * flat(model.rate(x, task, 0.5)) - flat(model.rate(x, task, 1.0))
         G = G + G.T  # ∂/∂Q_kh and ∂/∂Q_hk are one
         push = G @ Q + H @ M.T
         flow = np.concatenate([(push + push.T).ravel(), (G @ M + H @ S).ravel(), dV.ravel()])
@@ -160,9 +160,9 @@ def test_published_generalisation_error():
 
 def test_fixed_heads_stay_and_may_be_chosen_per_task():
     model, x = random_model(2, 2, 2, train_heads=[True, False])
-    assert np.any(rate(model, x, 0).V[0] != 0)
-    assert np.all(rate(model, x, 1).V == 0)
-    assert np.any(rate(model, x, 1).Q != 0)
+    assert np.any(model.rate(x, 0).V[0] != 0)
+    assert np.all(model.rate(x, 1).V == 0)
+    assert np.any(model.rate(x, 1).Q != 0)
 
 
 def test_a_committee_learns_its_task():
@@ -263,7 +263,7 @@ def test_rates_of_nearly_singular_relu_units(kind):
     for size, of_more in ((1e-1, 1e-14), (1e-2, 1e-12), (1e-3, 1e-9), (1e-6, 1e-5)):
         bound = 1e-14 + 3e-15 / size if two else of_more
         model, x, scale = relu_rate(nearly_singular(kind, size, rng), next(orders))
-        error = flat(rate(model, x, 0)) - plain_rate(model, x, 0, 1.0)
+        error = flat(model.rate(x, 0)) - plain_rate(model, x, 0, 1.0)
         # Σ_nm σ_n σ_m ≤ 4 Σ σ²: the moments' errors are below bound × σ_n σ_m
         assert np.abs(error).max() < 4 * bound * scale, size
 
@@ -272,7 +272,7 @@ def test_rates_of_nearly_singular_relu_units(kind):
 def test_rates_of_singular_relu_units_are_the_limit_of_nearly_singular_ones(kind):
     for seed, order in itertools.product(range(3), [(0, 1, 2, 3), (0, 2, 1, 3), (2, 3, 0, 1)]):
         singular, near = (
-            flat(rate(model, x, 0)) / scale
+            flat(model.rate(x, 0)) / scale
             for model, x, scale in (
                 relu_rate(nearly_singular(kind, size, np.random.default_rng(seed)), order)
                 for size in (0.0, 1e-5)
@@ -284,16 +284,16 @@ def test_rates_of_singular_relu_units_are_the_limit_of_nearly_singular_ones(kind
 def test_relu_rates_are_homogeneous_and_do_not_mind_names():
     """Longer units with smaller heads are the same network; so is one with units exchanged."""
     model, x = random_model(3, 2, 1, activation="relu", train_heads=False)
-    before, lengths, order = rate(model, x, 0), np.array([0.3, 2.0, 5.0]), [2, 0, 1]
+    before, lengths, order = model.rate(x, 0), np.array([0.3, 2.0, 5.0]), [2, 0, 1]
     both = np.outer(lengths, lengths)
     scaled = Overlaps(x.Q * both, x.M * lengths[:, None], x.V / lengths)
-    first, second = 4 * flat(rate(model, scaled, 0, 0.5)), flat(rate(model, scaled, 0, 1.0))
+    first, second = 4 * flat(model.rate(scaled, 0, 0.5)), flat(model.rate(scaled, 0, 1.0))
     assert model.losses(scaled) == pytest.approx(model.losses(x), rel=1e-12)
-    expected = 4 * flat(rate(model, x, 0, 0.5)) - flat(before)
+    expected = 4 * flat(model.rate(x, 0, 0.5)) - flat(before)
     # to first order in the rate M_k′ is proportional to V_k, hence to 1 / length
     found = model.unpack(first - second).M * lengths[:, None]
     np.testing.assert_allclose(found, model.unpack(expected).M, rtol=1e-10, atol=1e-12)
-    renamed = rate(model, Overlaps(x.Q[np.ix_(order, order)], x.M[order], x.V[:, order]), 0)
+    renamed = model.rate(Overlaps(x.Q[np.ix_(order, order)], x.M[order], x.V[:, order]), 0)
     np.testing.assert_allclose(renamed.Q, before.Q[np.ix_(order, order)], rtol=1e-11, atol=1e-12)
 
 
@@ -301,7 +301,7 @@ def test_a_unit_without_weights_stays_as_it_is_and_the_others_go_on():
     """As in SGD, where its slope is 0; its head has nothing to learn from."""
     model = TeacherStudent.similar(0.3, activation="relu")
     dead = Overlaps(Q=[[0.5, 0], [0, 0]], M=[[0.2, 0.1], [0, 0]], V=[[0.3, 0.4], [0.1, 0.2]])
-    found = rate(model, dead, 0)
+    found = model.rate(dead, 0)
     assert found.Q[0, 0] != 0
     for part in (found.Q[1], found.Q[:, 1], found.M[1], found.V[:, 1]):
         assert np.all(part == 0)
@@ -323,7 +323,7 @@ def test_a_unit_that_becomes_small_moves_as_a_small_one_does():
     for length in (1e-4, 1e-8):
         factors = np.array([length, 1.0, 1.0])
         small = Overlaps(x.Q * np.outer(factors, factors), x.M * factors[:, None], x.V)
-        rates.append(rate(model, small, 0))
+        rates.append(model.rate(small, 0))
     assert np.abs(rates[1].M[0]).max() > 1e-2  # it does move
     np.testing.assert_allclose(rates[0].M, rates[1].M, atol=2e-4)
     np.testing.assert_allclose(rates[0].Q, rates[1].Q, atol=2e-4)
@@ -340,7 +340,7 @@ def test_rates_and_gradients_where_units_align_with_each_other_and_with_a_teache
     x = model.from_weights(w, [[0.4, 0.6, 0.0], [0.0, 0.0, 1.0]], B)
     losses = model.losses(x)
     assert np.all((losses > -1e-15) & (losses < gap**2 + 1e-15))
-    assert np.abs(flat(rate(model, x, 0))).max() < 2 * gap + 1e-6
+    assert np.abs(flat(model.rate(x, 0))).max() < 2 * gap + 1e-6
     schedule = Schedule.single_steps(np.full((3, 2), 0.5), np.ones((3, 6)), np.full(3, 0.1))
     states = model.roll_out(model.pack(x), schedule)
     gradients = model.roll_out_vjp(states, np.ones_like(states), schedule)
@@ -361,7 +361,7 @@ def test_a_linear_teacher_is_two_relu_units():
     error = np.maximum(h, 0) @ V - z
     push = lr * error[:, None] * V * (h > 0)
     first = push[:, :, None] * h[:, None, :]
-    speed = rate(model, x, 0, lr)
+    speed = model.rate(x, 0, lr)
     for found, samples in (
         (model.losses(x)[0], error**2 / 2),
         (speed.Q, push[:, :, None] * push[:, None, :] - first - first.swapaxes(1, 2)),

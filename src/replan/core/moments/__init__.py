@@ -1,1 +1,0 @@
-"""Gaussian moments by activation: one module each, `erf`, `relu` and `linear`."""
