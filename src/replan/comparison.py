@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from replan import check, files, report
 from replan.control import Plan, solve
-from replan.core.interrupt import interrupted
 from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
@@ -171,7 +170,7 @@ def compare(
             except IntegrationError as error:
                 failures[name] = str(error)
             except Exception as error:
-                if interrupted(error) or not strategy.foreign:
+                if not strategy.foreign:
                     raise
                 failures[name] = f"{type(error).__name__}: {error}"
             else:

@@ -171,16 +171,6 @@ def test_warnings_are_one_line(run, monkeypatch):
     assert "replan: look out\n" in run("compare fresh.toml")[2]
 
 
-def test_stopping_a_compiled_kernel_is_stopping(run, monkeypatch):
-    def interrupted(*args, **settings):
-        inner = SystemError("returned a result with an exception set")
-        inner.__cause__ = KeyboardInterrupt()
-        raise SystemError("returned a result with an exception set") from inner
-
-    monkeypatch.setattr(replan, "evaluate", interrupted)
-    assert run("evaluate problem.toml --strategy no-replay")[::2] == (130, "replan: stopped\n")
-
-
 STOPPED_AT = """
 import signal, sys
 

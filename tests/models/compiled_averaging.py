@@ -1,38 +1,49 @@
-"""A model of a user's own by compiled functions: SGD on one noisy quadratic per task."""
+"""A model of a user's own by compiled functions: SGD on one noisy quadratic per task.
 
-from typing import NamedTuple
+The functions are Python's own, behind addresses that C can call: slow, but no compiler is needed.
+"""
 
-from replan.models import CompiledModel, Kernels, compiled
+import ctypes
 
+import numpy as np
 
-class Noise(NamedTuple):
-    """The variance σ² of the gradients' noise."""
+from replan.models import CompiledModel, Kernels
 
-    variance: float
-
-
-@compiled
-def _averaging_rate(p, state, shares, lr, out):
-    for t in range(state.size):
-        out[t] = shares[t] * (p.variance * lr[t] ** 2 - 2 * lr[t] * state[t])
+POINTER = ctypes.POINTER(ctypes.c_double)
 
 
-@compiled
-def _averaging_rate_vjp(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr):
-    for t in range(state.size):
+def _c_function(*kinds):
+    return ctypes.CFUNCTYPE(None, *kinds)
+
+
+@_c_function(*[POINTER] * 6)
+def _rate(p, state, shares, lr, out, work):
+    for t in range(int(p[0])):
+        out[t] = shares[t] * (p[1] * lr[t] ** 2 - 2 * lr[t] * state[t])
+
+
+@_c_function(*[POINTER] * 5, ctypes.c_double, *[POINTER] * 4)
+def _rate_vjp(p, state, cotangent, shares, lr, scale, by_state, by_shares, by_lr, work):
+    for t in range(int(p[0])):
         by_state[t] = -2 * cotangent[t] * shares[t] * lr[t]
-        by_shares[t] += scale * cotangent[t] * (p.variance * lr[t] ** 2 - 2 * lr[t] * state[t])
-        by_lr[t] += scale * cotangent[t] * shares[t] * 2 * (p.variance * lr[t] - state[t])
+        by_shares[t] += scale * cotangent[t] * (p[1] * lr[t] ** 2 - 2 * lr[t] * state[t])
+        by_lr[t] += scale * cotangent[t] * shares[t] * 2 * (p[1] * lr[t] - state[t])
 
 
-@compiled
-def _averaging_losses(p, state, out):
-    out[:] = state
+@_c_function(*[POINTER] * 4)
+def _losses(p, state, out, work):
+    for t in range(int(p[0])):
+        out[t] = state[t]
 
 
-@compiled
-def _averaging_losses_vjp(p, state, cotangent, out):
-    out[:] = cotangent
+@_c_function(*[POINTER] * 5)
+def _losses_vjp(p, state, cotangent, out, work):
+    for t in range(int(p[0])):
+        out[t] = cotangent[t]
+
+
+def _address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 class Averaging(CompiledModel):
@@ -45,13 +56,10 @@ class Averaging(CompiledModel):
     kind = "averaging"
 
     def __init__(self, tasks, variance=1.0):
-        self.tasks = tasks
-        self.parameters = Noise(variance)
+        self.tasks = self.state_size = tasks
+        self.parameters = np.array([tasks, variance])
 
-    parameters = None
+    parameters = state_size = None
 
-    @classmethod
-    def kernels(cls):
-        return Kernels(
-            Noise, _averaging_rate, _averaging_losses, _averaging_rate_vjp, _averaging_losses_vjp
-        )
+    def kernels(self):
+        return Kernels(*map(_address, (_rate, _rate_vjp, _losses, _losses_vjp)))

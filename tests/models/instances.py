@@ -1,8 +1,11 @@
 """Random teacher-student models, overlaps and schedules for tests."""
 
+import ctypes
+
 import numpy as np
 
 from replan import TeacherStudent
+from replan.core import library
 from replan.models import Schedule
 
 
@@ -52,3 +55,27 @@ def symmetric(rows, K):
     square = rows[..., : K * K].reshape(*rows.shape[:-1], K, K)
     square += np.swapaxes(square, -1, -2).copy()
     return rows
+
+
+def rate(model, state, shares, knobs):
+    """The rate (n,) at a single state, which need not be one of possible overlaps."""
+    out = np.empty_like(state)
+    model._call("rate", library.RATE, 1, state, shares, knobs, out)
+    return out
+
+
+def rate_vjp(model, state, cotangent, shares, knobs):
+    """The gradient (n,) of cotangent · rate by the state: the kernel alone, without integrator."""
+    kernels, pointer = model.kernels(), ctypes.c_void_p
+    work, out = np.empty(kernels.room), np.empty_like(state)
+    ctypes.CFUNCTYPE(None, pointer, pointer)(kernels.prepare)(
+        model.parameters.ctypes.data, work.ctypes.data
+    )
+    signature = ctypes.CFUNCTYPE(None, *[pointer] * 5, ctypes.c_double, *[pointer] * 4)
+    controls = np.zeros_like(shares), np.zeros_like(knobs)
+    arrays = (model.parameters, state, cotangent, shares, knobs)
+    signature(kernels.rate_vjp)(
+        *(array.ctypes.data for array in arrays), 1.0,
+        *(array.ctypes.data for array in (out, *controls, work)),
+    )  # fmt: skip
+    return out

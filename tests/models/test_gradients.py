@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_averaging import Averaging
-from instances import instance, random_model, symmetric
+from instances import instance, random_model, rate, rate_vjp, symmetric
 
 from problems.models import averaging_model
 from replan import TeacherStudent
@@ -139,7 +139,7 @@ def test_gradients_match_differences(shape, activation):
 def test_gradients_of_relu_rates_near_alignment_match_differences(hidden, tasks, bounds):
     """Along weights, so that the covariance stays one; relative to the largest derivative."""
     model = TeacherStudent.similar(0.3, tasks, hidden, activation="relu")
-    kernels, rng = model.kernels(), np.random.default_rng(6)
+    rng = np.random.default_rng(6)
     N, shares, knobs = 8, np.ones(tasks) / tasks, np.full(3 * tasks, 0.8)
     frame = np.linalg.qr(rng.normal(size=(N, N)))[0] * np.sqrt(N)
     B = np.linalg.cholesky(model.teacher_overlaps) @ frame[:tasks]
@@ -147,16 +147,12 @@ def test_gradients_of_relu_rates_near_alignment_match_differences(hidden, tasks,
     cotangent = rng.normal(size=hidden * (hidden + 2 * tasks))
 
     def value(w):
-        x, out = model.pack(model.from_weights(w, V, B)), np.empty_like(cotangent)
-        kernels.rate(kernels.make_work(model.parameters), x, shares, knobs, out)
-        return out @ cotangent
+        return rate(model, model.pack(model.from_weights(w, V, B)), shares, knobs) @ cotangent
 
     for gap, bound in zip((1e-1, 1e-2, 1e-3, 1e-4), bounds, strict=True):
         w = B[np.arange(hidden) % tasks] + gap * away
-        x, by_state = model.pack(model.from_weights(w, V, B)), np.empty_like(cotangent)
-        work = kernels.make_vjp_work(model.parameters)
-        kernels.rate_vjp(work, x, cotangent, shares, knobs, 1.0, by_state, 0 * shares, 0 * knobs)
-        by = model.unpack(by_state)
+        x = model.pack(model.from_weights(w, V, B))
+        by = model.unpack(rate_vjp(model, x, cotangent, shares, knobs))
         exact = ((by.Q + by.Q.T) @ w + by.M @ B) / N
         for _ in range(4):
             dw = rng.normal(size=w.shape)

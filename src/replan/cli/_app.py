@@ -8,7 +8,6 @@ import warnings
 import click
 
 from replan.cli import compare, evaluate, levers, new, simulate, solve, study
-from replan.core.interrupt import interrupted
 from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
 
 _LONGEST = 450  # characters of a message
@@ -80,8 +79,6 @@ def run() -> int:
     except MemoryError as error:
         return _fail(f"not enough memory: {str(error) or 'try smaller sizes'}", 1)
     except Exception as error:
-        if interrupted(error):
-            raise KeyboardInterrupt from None
         if isinstance(error, IntegrationError | SolveError):
             return _fail(str(error), 1)
         if "REPLAN_DEBUG" in os.environ:

@@ -18,7 +18,6 @@ from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import TOLERANCE, Relax
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.search import Search, Solver
-from replan.core.interrupt import interrupted
 from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
 from replan.models.integrator import RTOL
@@ -96,11 +95,9 @@ def solve(
             check.one_of("status", status, get_args(Status))
         except LimitError:
             status = "limit"
-        except BaseException as error:
-            if not interrupted(error):
-                raise
+        except KeyboardInterrupt:
             if not search.has_plan:
-                raise KeyboardInterrupt from None
+                raise
             status = "stopped"
     plan = _certified(search, solver, status, time.perf_counter() - begin)
     if throw and plan.status != "converged":

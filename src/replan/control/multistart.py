@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from replan.control.discretised import Controls, DiscretisedObjective, LimitError
 from replan.control.search import Descent, Search
-from replan.core.interrupt import interrupted
 from replan.core.threads import free_cores
 
 _REPORT_EVERY = 0.1  # seconds
@@ -39,7 +38,7 @@ def descend_from(
 
     def descend(i: int, after_step: Callable[[], object]) -> None:
         with suppress(LimitError):
-            if i not in descents and not stop.is_set():
+            if not stop.is_set():
                 descents[i] = begin(objectives[i], starts[i])
             for _ in range(max_steps):
                 if stop.is_set() or descents[i].terminate():
@@ -59,8 +58,6 @@ def descend_from(
             for i in range(count):
                 descend(i, report)
             return list(descents.values())
-        # The first begins here: it compiles, which Ctrl-C can abandon only in this thread.
-        descents[0] = begin(objectives[0], starts[0])
         with ThreadPoolExecutor(threads) as pool:
             pending = {pool.submit(descend, i, lambda: None) for i in range(count)}
             try:
@@ -72,10 +69,9 @@ def descend_from(
             finally:
                 stop.set()
         return [descents[i] for i in sorted(descents)]
-    except BaseException as error:
-        if interrupted(error):  # loses nothing
-            for descent in descents.values():
-                search.submit_rounded(descent.controls)
+    except KeyboardInterrupt:  # loses nothing
+        for descent in descents.values():
+            search.submit_rounded(descent.controls)
         raise
     finally:
         for objective in objectives:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replan.control.discretised import Controls
-from replan.core.interrupt import interrupted
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Problem
@@ -98,7 +97,7 @@ def _made(search: Search, strategy: Strategy, **settings: Any) -> Iterator[tuple
     except (IntegrationError, UnfitError):  # too large a learning rate: others may work
         return
     except Exception as error:
-        if interrupted(error) or not strategy.foreign:
+        if not strategy.foreign:
             raise
         warnings.warn(
             f"the strategy {strategy.name} is left out: {type(error).__name__}: {error}",

@@ -6,7 +6,6 @@ import ctypes
 from functools import cache
 from typing import NamedTuple
 
-from replan.check import Floats
 from replan.core.library import library
 
 
@@ -51,12 +50,10 @@ def table(kernels: Kernels) -> ctypes.Array[ctypes.c_void_p]:
     return _Table(*kernels[:5])
 
 
-def shipped(name: str, parameters: Floats) -> Kernels:
-    """Return the kernels of an activation, for a network with these parameters; see network.h."""
-    functions = _Table.in_dll(library(), f"replan_{name}")
-    measure = library()[f"replan_{name}_room"]
-    measure.argtypes, measure.restype = [ctypes.c_void_p], ctypes.c_int64
-    rate, rate_vjp, losses, losses_vjp, prepare = functions
-    return Kernels(
-        rate, rate_vjp, losses, losses_vjp, prepare, measure(parameters.ctypes.data)
-    )
+@cache
+def shipped(activation: str, hidden: int, teacher_units: int, tasks: int) -> Kernels:
+    """Return the kernels of networks of K hidden and P teacher units with an activation."""
+    addresses = _Table.in_dll(library(), f"replan_{activation}")
+    measure = library()[f"replan_{activation}_room"]
+    measure.argtypes, measure.restype = [ctypes.c_int64] * 3, ctypes.c_int64
+    return Kernels(*addresses, room=measure(hidden, teacher_units, tasks))

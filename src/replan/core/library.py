@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ _DTYPES = {
     "bools": np.dtype(np.bool_),
     "shorts": np.dtype(np.int16),
 }
-_SCALARS = {"size": ctypes.c_int64, "int": ctypes.c_int64, "float": ctypes.c_double}
+_SCALARS: dict[str, Any] = {"size": ctypes.c_int64, "int": ctypes.c_int64, "float": ctypes.c_double}
+_FOUND = ("size", "flag")  # without the caller
 _NEVER = ctypes.c_int64(0)  # a flag that nobody sets
+_NOTHING: Any = ctypes.c_char * 0
 
 
 @cache
@@ -44,6 +46,7 @@ class _Argument(NamedTuple):
     written: bool
     name: str
     shape: tuple[int | str, ...]
+    dtype: np.dtype[Any] | None
 
 
 class Function:
@@ -61,8 +64,12 @@ class Function:
     def __init__(self, symbol: str, prototype: str) -> None:
         self._symbol = symbol
         self._arguments = [_parse(text) for text in re.split(r",\s+", prototype)]
+        shapes = {axis for argument in self._arguments for axis in argument.shape}
+        self._numbers: dict[int | str, int] = {n: n for n in shapes if isinstance(n, int)}
+        self._given = [(i, a) for i, a in enumerate(self._arguments) if a.kind not in _FOUND]
+        self._sizes = [(i, a.name) for i, a in enumerate(self._arguments) if a.kind == "size"]
 
-    @cache  # noqa: B019: there are a dozen functions, for good
+    @cached_property
     def _c_function(self) -> Any:
         function = library()[self._symbol]
         function.argtypes = [
@@ -73,23 +80,13 @@ class Function:
 
     def __call__(self, *values: Any, stop: ctypes.c_int64 = _NEVER) -> int:
         """Call the function; arrays of another type, shape or order are refused."""
-        sizes: dict[str, int] = {}
-        given = iter(values)
-        passed: list[Any] = []
-        for argument in self._arguments:
-            if argument.kind == "size":
-                passed.append(argument.name)
-            elif argument.kind == "flag":
-                passed.append(ctypes.addressof(stop))
-            elif argument.kind in _DTYPES:
-                array = next(given)
-                _check(argument, array, sizes)
-                passed.append(array.ctypes.data)
-            else:
-                passed.append(next(given))
-        result: int = self._c_function()(
-            *(sizes[value] if isinstance(value, str) else value for value in passed)
-        )
+        sizes = self._numbers.copy()
+        passed: list[Any] = [ctypes.addressof(stop)] * len(self._arguments)  # the flag stays
+        for (i, argument), value in zip(self._given, values, strict=True):
+            passed[i] = value if argument.dtype is None else _address(argument, value, sizes)
+        for i, name in self._sizes:
+            passed[i] = sizes[name]
+        result: int = self._c_function(*passed)
         return result
 
 
@@ -98,29 +95,25 @@ def _parse(text: str) -> _Argument:
     assert found, text
     kind, written, name, shape = found.groups()
     axes = [] if shape is None else shape.split(",")
-    return _Argument(kind, bool(written), name, tuple(int(a) if a.isdigit() else a for a in axes))
+    sizes = tuple(int(axis) if axis.isdigit() else axis for axis in axes)
+    return _Argument(kind, bool(written), name, sizes, _DTYPES.get(kind))
 
 
-def _check(argument: _Argument, array: Any, sizes: dict[str, int]) -> None:
-    """Refuse an array that does not fit; note the sizes that its shape gives names to."""
-    if (
-        isinstance(array, np.ndarray)
-        and array.dtype == _DTYPES[argument.kind]
-        and array.ndim == len(argument.shape)
-        and array.flags.c_contiguous
-        and (array.flags.writeable or not argument.written)
-    ):
-        fits = True
-        for axis, length in zip(argument.shape, array.shape, strict=True):
-            wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, length)
-            fits &= wanted == length
+def _address(argument: _Argument, array: Any, sizes: dict[int | str, int]) -> int:
+    """Return where an array's numbers are, if it fits; note the sizes its shape gives names to."""
+    _, written, _, shape, dtype = argument
+    if isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == len(shape):
+        flags = array.flags
+        fits = flags.c_contiguous and flags.aligned and (flags.writeable or not written)
+        for axis, length in zip(shape, array.shape, strict=False):
+            fits &= sizes.setdefault(axis, length) == length
+        if fits and flags.writeable:
+            return ctypes.addressof(_NOTHING.from_buffer(array))  # in half the time of the next
         if fits:
-            return
-    axes = ", ".join(str(sizes.get(str(axis), axis)) for axis in argument.shape)
+            return int(array.ctypes.data)
+    axes = ", ".join(str(sizes.get(axis, axis)) for axis in shape)
     got = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else repr(array)
-    raise ArgumentError(
-        argument.name, f"contiguous {argument.kind} of shape ({axes})", f"{got}"
-    )
+    raise ArgumentError(argument.name, f"contiguous {argument.kind} of shape ({axes})", f"{got}")
 
 
 # The integrator, rk4.c
@@ -156,4 +149,65 @@ LOSSES_VJP = Function(
     "replan_losses_vjp",
     "address model, address p, size rows, size n, size L, floats states[rows,n], "
     "floats cotangents[rows,L], floats! out[rows,n], floats! work[room], flag stop",
+)
+
+# The relaxed controls, projection.c
+
+DOMAIN_ROOM = 14  # integers, which a domain as the core reads it takes
+SET_DOMAIN = Function(
+    "replan_set_domain",
+    "size T, size m, size groups, size spans, size known, int rows, bools available[known,T], "
+    "floats low[T], floats high[T], floats weights[groups,m], floats least[groups], "
+    "floats most[groups], bools old[counted,tasks], ints span[spans,2], floats caps[spans], "
+    "ints! place[14]",
+)
+PROJECT = Function(
+    "replan_project",
+    "address domain, size n, floats x[n], floats! out[n], floats! work[room], flag stop",
+)
+DESCEND = Function(
+    "replan_descend",
+    "address domain, size n, size p, float scale, floats sides[p,n], floats inverse[p,p], "
+    "floats! x[n], floats! slope[n], floats! work[room], flag stop",
+)
+
+# One task per step, shortest_path.c
+
+CHEAPEST_PATH = Function(
+    "replan_cheapest_path",
+    "size steps, size edges, size T, size S, size C, size R, int dwell, int switches, "
+    "floats costs[steps,T], floats sums[edges,T], bools available[steps,T], bools old[steps,T], "
+    "bools begins[steps], ints replays[steps], ints low[T], ints high[T], ints sizes[T], "
+    "ints strides[T], floats! best[layers,T,S,C,R], shorts! came[edges,T,S,C,R], "
+    "ints! tasks[steps], ints! stays[T], flag stop",
+)
+FOLLOW = Function(
+    "replan_follow",
+    "size steps, size T, float patience, floats shares[steps,T], floats lengths[steps], "
+    "bools there[steps,T], floats! lag[T], ints! chosen[steps], flag stop",
+)
+
+# SGD at finite size, sgd.c
+
+ACTIVATIONS = ("erf", "relu", "linear")
+DRAW = Function(
+    "replan_draw",
+    "address generator, address normal, address chi_square, size samples, size columns, "
+    "float freedom, float noise, floats! draws[samples,columns], flag stop",
+)
+ADVANCE_REDUCED = Function(
+    "replan_advance_reduced",
+    "size samples, size K, size r, size P, size T, size columns, int activation, float dimension, "
+    "float noise, floats! along[K,r], floats! rest[K,K], floats! heads[T,K], ints tasks[samples], "
+    "floats rates[samples], floats head_rates[samples], floats frame[P,r], "
+    "floats teacher_heads[T,P], floats draws[samples,columns], floats! work[room], flag stop",
+)
+TRAIN = Function(
+    "replan_train",
+    "size samples, size K, size N, size P, size T, size moving, int activation, int batch, "
+    "int filled, float momentum, floats! weights[K,N], floats! heads[T,K], "
+    "floats! velocity[moving,N], floats! head_velocity[heads_moving,K], floats inputs[samples,N], "
+    "floats noise[samples], ints tasks[samples], floats rates[samples], "
+    "floats head_rates[samples], floats teachers[P,N], floats teacher_heads[T,P], "
+    "floats! work[room], flag stop",
 )

@@ -11,11 +11,11 @@ typedef struct {
     double *by_squares; /* (T) */
 } scratch;
 
-static int64_t lay_out(const double *p, scratch *w, double *memory)
+static int64_t lay_out(int64_t K, int64_t P, int64_t T, scratch *w, double *memory)
 {
-    arena room = {memory, (sizeof(scratch) + sizeof(double) - 1) / sizeof(double)};
-    set_network(p, &w->net, &room);
-    const int64_t T = w->net.T, U = w->net.U;
+    const int64_t U = K + P;
+    arena room = BEGIN(scratch, memory);
+    take_network(K, P, T, &w->net, &room);
     w->errors = take(&room, T * U), w->squares = take(&room, T);
     w->by_errors = take(&room, T * U), w->by_squares = take(&room, T);
     return room.used;
@@ -23,13 +23,15 @@ static int64_t lay_out(const double *p, scratch *w, double *memory)
 
 static void prepare(const double *p, double *work)
 {
-    lay_out(p, (scratch *)work, work);
+    scratch *w = (scratch *)work;
+    lay_out((int64_t)p[0], (int64_t)p[1], (int64_t)p[2], w, work);
+    set_network(p, &w->net);
 }
 
-EXPORT int64_t replan_linear_room(const double *p)
+EXPORT int64_t replan_linear_room(int64_t K, int64_t P, int64_t T)
 {
     scratch w;
-    return lay_out(p, &w, 0);
+    return lay_out(K, P, T, &w, 0);
 }
 
 static void set_errors(const double *state, scratch *w)

@@ -23,12 +23,20 @@
 
 #include "replan.h"
 
+/* A loop over numbers side by side, none of which depends on another: it is vectorised. */
+#if defined(__clang__)
+#define EACH(i, count) \
+    _Pragma("clang loop vectorize(assume_safety)") for (unsigned i = 0; i < (count); i++)
+#else
+#define EACH(i, count) _Pragma("GCC ivdep") for (unsigned i = 0; i < (count); i++)
+#endif
+
 #define PI 3.14159265358979323846
 #define TWO_OVER_PI 0.63661977236758134308
 
 /* Parameters are [K, P, T, sigma, pace, trained (T), A (T x P), S (P x P)]: pace is what batch size
    and momentum make of a learning rate of 1; trained is 1 where a head is trained, else 0. */
-enum { SIZES = 3, NUMBERS = 5 };
+enum { NUMBERS = 5 };
 
 typedef struct {
     int64_t K, P, T, U;
@@ -51,6 +59,9 @@ typedef struct {
     int64_t selected;       /* and their number */
 } network;
 
+/* Scratch space begins with a struct that says where all the arrays in the rest of it are. */
+#define BEGIN(type, memory) {memory, (sizeof(type) + sizeof(double) - 1) / sizeof(double)}
+
 /* Hands out scratch space: whole vectors of 4 numbers each, set to 0. Without memory (null), it
    only counts. */
 typedef struct {
@@ -72,18 +83,23 @@ static inline int64_t *take_integers(arena *from, int64_t count)
     return (int64_t *)take(from, count); /* as large as doubles */
 }
 
-static inline void set_network(const double *p, network *net, arena *room)
+static inline void take_network(int64_t K, int64_t P, int64_t T, network *net, arena *room)
 {
-    const int64_t K = (int64_t)p[0], P = (int64_t)p[1], T = (int64_t)p[2], U = K + P;
+    const int64_t U = K + P;
     net->K = K, net->P = P, net->T = T, net->U = U;
-    net->noise = p[3] * p[3], net->pace = p[4], net->trained = p + NUMBERS;
     net->rates = take(room, T), net->head_rates = take(room, T);
     net->cov = take(room, U * U), net->weights = take(room, T * U);
     net->by_cov = take(room, U * U), net->by_weights = take(room, T * U);
     net->linear = take(room, T), net->quadratic = take(room, T), net->heads = take(room, T);
     net->pull = take(room, K * U);
     net->active = take_integers(room, T), net->units = take_integers(room, U);
-    if (!room->memory) return;
+}
+
+/* Fill in what the parameters determine. */
+static inline void set_network(const double *p, network *net)
+{
+    const int64_t K = net->K, P = net->P, T = net->T, U = net->U;
+    net->noise = p[3] * p[3], net->pace = p[4], net->trained = p + NUMBERS;
     const double *A = net->trained + T, *S = A + T * P;
     for (int64_t a = 0; a < P; a++) {
         for (int64_t b = 0; b < P; b++) net->cov[(K + a) * U + K + b] = S[a * P + b];

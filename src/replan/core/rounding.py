@@ -1,36 +1,27 @@
-"""Rounding of shares to one task per step, compiled."""
+"""Rounding of shares to one task per step."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from replan.check import Bools, Floats, Ints
-from replan.core.compiled import compiled
+from replan.core import library
+from replan.core.interrupt import Pace
+from replan.errors import ArgumentError
 
-_TIE = 1e-9  # differences below this, in steps, are rounding errors: the first task wins
+_PACE = Pace()
 
 
-@compiled
 def follow(shares: Floats, lengths: Floats, patience: float, there: Bools, lag: Floats) -> Ints:
     """Continue `sum_up` from `lag` (T,), how far each task lags; it is updated."""
-    steps, tasks = shares.shape
+    steps = len(shares)
     chosen = np.empty(steps, np.int64)
-    for i in range(steps):
-        best = -1
-        for t in range(tasks):
-            lag[t] += shares[i, t] * lengths[i]
-            if there[i, t] and (best < 0 or lag[t] > lag[best] + _TIE * lengths[i]):
-                best = t
-        if patience > 0.0 and i > 0:
-            before = chosen[i - 1]
-            if there[i, before] and lag[best] <= lag[before] + patience * lengths[i]:
-                best = before
-        lag[best] -= lengths[i]
-        chosen[i] = best
+    done = _PACE.run(library.FOLLOW, steps, patience, shares, lengths, there, lag, chosen)
+    if done < steps:
+        raise ArgumentError("there", "a task in every step", f"none in step {done + 1}")
     return chosen
 
 
-@compiled
 def sum_up(shares: Floats, lengths: Floats, patience: float, there: Bools) -> Ints:
     """Return one task per step (steps,) from shares (steps, T) and lengths (steps,).
 

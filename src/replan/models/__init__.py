@@ -1,7 +1,5 @@
 """What evolves in training: the interface of a model, the registry of kinds and the models."""
 
-from typing import TYPE_CHECKING, Any
-
 from replan.core.kernels import Kernels
 from replan.core.schedule import Gradients, Schedule
 from replan.models.auto import AutoModel
@@ -12,9 +10,6 @@ from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import LR, Knob
 from replan.models.registry import register
 from replan.models.teacher_student import Overlaps, TeacherStudent
-
-if TYPE_CHECKING:
-    from replan.core.compiled import compiled
 
 __all__ = [
     "LR",
@@ -32,15 +27,6 @@ __all__ = [
     "Sampled",
     "Schedule",
     "TeacherStudent",
-    "compiled",
     "register",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import numba only when it is needed."""
-    if name == "compiled":
-        from replan.core.compiled import compiled
-
-        return compiled
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

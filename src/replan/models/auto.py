@@ -8,6 +8,7 @@ compiled once; JAX keeps the compiled code on disk for the next process.
 
 from __future__ import annotations
 
+import os
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +44,9 @@ def _load_jax() -> None:
         raise ImportError("models by autodiff need JAX: pip install 'replan[jax]'") from error
     config: Any = jax.config  # its settings have no types
     if config.jax_compilation_cache_dir is None:  # else it is the user's choice
-        from replan.core.compiled import cache_folder
-
-        folder = cache_folder("jax")
-        if folder is not None:
-            config.update("jax_compilation_cache_dir", str(folder))
-            config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        config.update("jax_compilation_cache_dir", os.path.join(caches, "replan", "jax"))
+        config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 class AutoModel(DifferentiableModel):

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats, Ints
-from replan.core.kernels import Kernels
+from replan.core import library
+from replan.core.kernels import Kernels, shipped
 from replan.core.schedule import Schedule
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.base import first_state
@@ -279,25 +280,27 @@ class TeacherStudent(CompiledModel, Simulable):
     def unpack(self, states: Floats) -> Overlaps:
         """Return states (…, n) as overlaps with the same leading axes."""
         K, P, T = self.hidden, self.teacher_units, self.tasks
-        size = K * K + K * P + T * K
-        if not isinstance(states, np.ndarray) or states.shape[-1:] != (size,):
-            raise ArgumentError("states", f"an array (…, {size})", check.show(states))
+        if not isinstance(states, np.ndarray) or states.shape[-1:] != (self.state_size,):
+            raise ArgumentError("states", f"an array (…, {self.state_size})", check.show(states))
         Q, M, V = np.split(states, [K * K, K * K + K * P], axis=-1)
         lead = states.shape[:-1]
         return Overlaps(Q.reshape(*lead, K, K), M.reshape(*lead, K, P), V.reshape(*lead, T, K))
 
+    @cached_property
+    def state_size(self) -> int:
+        """K² + KP + TK."""
+        return self.hidden * (self.hidden + self.teacher_units + self.tasks)
+
     def kernels(self) -> Kernels:
         """Return the compiled functions for the activation; see `Kernels`."""
-        from replan.core.teacher_student.activations import KERNELS
-
-        return KERNELS[self.activation]
+        return shipped(self.activation, self.hidden, self.teacher_units, self.tasks)
 
     @cached_property
-    def parameters(self) -> Any:
-        """What the kernels know about this model."""
+    def parameters(self) -> Floats:
+        """What the kernels know about this model: [K, P, T, σ, pace, trained heads, A, S]."""
         S, A = self.teacher_overlaps, self.teacher_heads
-        trained = np.where(self.train_heads, 1.0, 0.0)
-        return self.kernels().parameters(S, A, self.noise, self.pace, trained, self.hidden)
+        numbers = [self.hidden, self.teacher_units, self.tasks, self.noise, self.pace]
+        return np.concatenate([numbers, self.train_heads, A.ravel(), S.ravel()], dtype=np.float64)
 
     def _knobs_at(self, lr: float) -> Floats:
         """Return a row of knobs (C,) with a learning rate, and the others at their defaults."""
@@ -307,12 +310,11 @@ class TeacherStudent(CompiledModel, Simulable):
     def rate(self, overlaps: Overlaps, task: int, lr: float = 1.0) -> Overlaps:
         """Return d(overlaps)/dα while training on `task` at learning rate `lr`."""
         check.instance("overlaps", overlaps, Overlaps, "Overlaps(Q=…, M=…, V=…)")
-        kernels, state = self.kernels(), self.pack(overlaps)
+        state = self.pack(overlaps)
         shares = np.eye(self.tasks)[check.task("task", task, self.tasks)]
         knobs = self._knobs_at(check.number("lr", lr, at_least=0))
-        assert kernels.make_work is not None
         out = np.empty_like(state)
-        kernels.rate(kernels.make_work(self.parameters), state, shares, knobs, out)
+        self._call("rate", library.RATE, 1, state, shares, knobs, out)
         return self.unpack(out)
 
     def cosines(self, overlaps: Overlaps) -> Floats:

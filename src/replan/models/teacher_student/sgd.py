@@ -1,24 +1,28 @@
 """SGD of the teacher-student model at finite N: exact in law at O(K²) a step, and the plain one.
 
-The notation is that of `replan.core.teacher_student.sgd`, which makes the steps.
+The notation is that of core/sgd.c, which makes the steps.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replan.check import Floats, Ints
-from replan.core.teacher_student.sgd import advance_reduced, train, train_batches
+from replan.core import library
+from replan.errors import ArgumentError
 from replan.models.capabilities import Chain
 
 if TYPE_CHECKING:
     from replan.models.teacher_student.model import TeacherStudent
     from replan.models.teacher_student.overlaps import Overlaps
 
-_BLOCK = 2**20  # numbers drawn at once
+_BLOCK = 2**20  # numbers drawn at once, for the plain one
+_DRAWS = 2**15  # for the other, which needs few for a sample
 
 
 class Reduced(Chain):
@@ -26,7 +30,8 @@ class Reduced(Chain):
 
     def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.dimension = model, dimension
-        self.along, self.rest = coordinates(start, model.teacher_frame)
+        self.frame = model.teacher_frame
+        self.along, self.rest = coordinates(start, self.frame)
         self.heads = start.V
         self.rng = np.random.default_rng(0)
 
@@ -41,27 +46,35 @@ class Reduced(Chain):
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
-        model, room = self.model, self.dimension - sum(self.along.shape)
-        frame, rates = model.teacher_frame, model.sample_rates(tasks, knobs)
-        chain = self.along, self.rest, self.heads
-        return int(
-            advance_reduced(
-                model.parameters, *chain, tasks, *rates, frame, self.dimension, room, self.rng
-            )
-        )
+        model, (K, r) = self.model, self.along.shape
+        tasks, rates, head_rates = _samples(model, tasks, knobs)
+        chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
+        activation, work = _activation(model), np.empty(K * (K + 4) + 1)
+        block = max(1, _DRAWS // (r + K + 2))
+        for first in range(0, len(tasks), block):
+            part = slice(first, first + block)
+            draws = np.empty((len(tasks[part]), r + K + 2))
+            _draw(self.rng, self.dimension - K - r, model.noise, draws)
+            done = library.ADVANCE_REDUCED(
+                activation, self.dimension, model.noise, *chain, tasks[part], rates[part],
+                head_rates[part], *known, draws, work,
+            )  # fmt: skip
+            if done < len(draws):
+                return first + done
+        return len(tasks)
 
     def state(self) -> Floats:
         """Return the overlaps now, as a state."""
         Q = self.along @ self.along.T + self.rest @ self.rest.T
-        parts = ((Q + Q.T) / 2, self.along @ self.model.teacher_frame.T, self.heads)
+        parts = ((Q + Q.T) / 2, self.along @ self.frame.T, self.heads)
         return np.concatenate([np.ravel(part) for part in parts])
 
 
 class Full(Chain):
     """One run of SGD with weights (K, N), heads (T, K) and teachers (P, N).
 
-    velocity: of weights and heads, where there are batches or momentum. filled: how many samples
-    of the next batch it holds.
+    velocity: of weights and heads; without rows, unless there are batches or momentum. filled: how
+    many samples of the next batch it holds.
     """
 
     def __init__(
@@ -72,22 +85,26 @@ class Full(Chain):
     ) -> None:
         self.model, self.heads, self.filled = model, start.V, 0
         self.weights, self.teachers = _embed(model, start, dimension)
-        online = model.online
-        self.velocity = None if online else (np.zeros_like(self.weights), np.zeros_like(self.heads))
+        moving = slice(0 if model.online else None)
+        self.velocity = [np.zeros_like(x[moving]) for x in (self.weights, self.heads)]
         self.rng = np.random.default_rng(0)
 
     def resume(self, rng: np.random.Generator) -> Full:
         """Return a copy that continues from here with its own random numbers."""
         other = copy.copy(self)
         other.weights, other.heads, other.rng = self.weights.copy(), self.heads.copy(), rng
-        if self.velocity is not None:
-            other.velocity = (self.velocity[0].copy(), self.velocity[1].copy())
+        other.velocity = [velocity.copy() for velocity in self.velocity]
         return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
-        N, model = self.weights.shape[1], self.model
-        rates, head_rates = model.sample_rates(tasks, knobs)
+        (K, N), model = self.weights.shape, self.model
+        tasks, rates, head_rates = _samples(model, tasks, knobs)
+        network, known = (
+            (self.weights, self.heads, *self.velocity),
+            (self.teachers, model.teacher_heads),
+        )
+        activation, work = _activation(model), np.empty(2 * K)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
@@ -96,18 +113,13 @@ class Full(Chain):
             noise = (
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
-            given = (
-                model.parameters, self.weights, self.heads, inputs, noise, tasks[part],
-                rates[part], head_rates[part], self.teachers,
+            done = library.TRAIN(
+                activation, model.batch, self.filled, model.momentum, *network, inputs, noise,
+                tasks[part], rates[part], head_rates[part], *known, work,
             )  # fmt: skip
-            if self.velocity is None:
-                done = train(*given)
-            else:
-                momentum = (*self.velocity, model.momentum)
-                done = train_batches(*given, *momentum, model.batch, self.filled)
-                self.filled = (self.filled + done) % model.batch
+            self.filled = (self.filled + done) % model.batch
             if done < count:
-                return first + int(done)
+                return first + done
         return len(tasks)
 
     def state(self) -> Floats:
@@ -116,6 +128,46 @@ class Full(Chain):
         w, B = self.weights, self.teachers
         parts = (w @ w.T / N, w @ B.T / N, self.heads)
         return np.concatenate([np.ravel(part) for part in parts])
+
+
+def _samples(model: TeacherStudent, tasks: Ints, knobs: Floats) -> tuple[Ints, Floats, Floats]:
+    """Return the tasks (n,) of samples, checked, and their rates (n,) of features and heads."""
+    if tasks.size and not 0 <= tasks.min() <= tasks.max() < model.tasks:
+        raise ArgumentError(
+            "tasks", f"from 0 to {model.tasks - 1}", f"{tasks.min()}, {tasks.max()}"
+        )
+    return tasks, *model.sample_rates(tasks, knobs)
+
+
+def _activation(model: TeacherStudent) -> int:
+    return library.ACTIVATIONS.index(model.activation)
+
+
+def _draw(rng: np.random.Generator, freedom: int, noise: float, out: Floats) -> None:
+    """Fill in the random numbers of samples (n, r + K + 2); see `replan_draw`.
+
+    Where numpy does not export its functions, in another order.
+    """
+    functions = _numpy_functions()
+    if functions is None:
+        out[:, :-2] = rng.standard_normal(out[:, :-2].shape)
+        out[:, -2] = np.sqrt(rng.chisquare(freedom, len(out))) if freedom > 0 else 0.0
+        out[:, -1] = rng.standard_normal(len(out)) if noise > 0 else 0.0
+        return
+    source = rng.bit_generator
+    with source.lock:
+        library.DRAW(source.ctypes.bit_generator, *functions, freedom, noise, out)
+
+
+@cache
+def _numpy_functions() -> tuple[int | None, ...] | None:
+    """Return the addresses of numpy's normal and χ² random numbers; None if it hides them."""
+    try:
+        numpy = ctypes.CDLL(np.random._generator.__file__)
+        names = "random_standard_normal", "random_chisquare"
+        return tuple(ctypes.cast(numpy[name], ctypes.c_void_p).value for name in names)
+    except (OSError, AttributeError):
+        return None
 
 
 def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:

@@ -1,0 +1,257 @@
+/* The steps of SGD at finite N: of the reduced chain of overlaps, and plain ones.
+
+   Reduced. Inputs are Gaussian, so only their components along the teachers and students matter.
+   Notation: the teachers span r dimensions, with coordinates `frame` (P, r), S = frame frame';
+   student k, over sqrt(N), is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an
+   orthonormal frame beside it. An input has r + K standard normal components there; the remainder
+   lies along one new direction, and its length is chi distributed with N - K - r degrees of freedom.
+   After an update the rest reaches into the new direction; a rotation of the frame makes it
+   triangular again. No matrix is inverted, so nothing becomes singular when a student aligns with a
+   teacher.
+
+   Plain. With batches of b samples and momentum beta, a velocity u accumulates the gradients. Each
+   batch makes u <- beta u + (1/b) sum_i lr_i grad_i over its samples, which may be of several tasks,
+   each at its rate, and all weights and heads move by -u. */
+
+#include <math.h>
+
+#include "network.h"
+
+/* A run diverges where the error on a sample, or that times lr / N, exceeds this. */
+static const double LARGE = 1e10;
+
+/* g(z) and g'(z), known to the compiler wherever they are called: see ALWAYS_INLINE. */
+typedef double function(double);
+
+static inline double erf_value(double z) { return erf(z * sqrt(0.5)); }
+static inline double erf_slope(double z) { return sqrt(TWO_OVER_PI) * exp(-0.5 * z * z); }
+static inline double relu_value(double z) { return z > 0.0 ? z : 0.0; }
+static inline double relu_slope(double z) { return z > 0.0 ? 1.0 : 0.0; } /* 0 at 0, as trained */
+static inline double linear_value(double z) { return z; }
+static inline double linear_slope(double z) { return (void)z, 1.0; }
+
+enum { ERF, RELU, LINEAR }; /* the order of ACTIVATIONS in library.py */
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Fill a block of draws (samples x (r + K + 2)) with numpy's own functions, in their usual order:
+   for every sample r + K normal numbers, the length of the remainder, and a normal number for the
+   label. Where freedom or noise is 0, the last two are 0 and not drawn. */
+EXPORT int64_t replan_draw(void *generator, double (*normal)(void *),
+                           double (*chi_square)(void *, double), int64_t samples, int64_t columns,
+                           double freedom, double noise, double *draws, flag *stop)
+{
+    for (int64_t sample = 0; sample < samples && !*stop; sample++, draws += columns) {
+        for (int64_t j = 0; j < columns - 2; j++) draws[j] = normal(generator);
+        draws[columns - 2] = freedom > 0.0 ? sqrt(chi_square(generator, freedom)) : 0.0;
+        draws[columns - 1] = noise > 0.0 ? normal(generator) : 0.0;
+    }
+    return samples;
+}
+
+/* Turn columns i and i + 1 of the rows of `wide` (K x (K + 1)) from `first` on. */
+static inline void turn(int64_t K, int64_t i, int64_t first, double c, double s, double *wide)
+{
+    for (int64_t k = first; k < K; k++) {
+        double *row = wide + k * (K + 1) + i;
+        const double a = row[0], b = row[1];
+        row[0] = c * a + s * b;
+        row[1] = c * b - s * a;
+    }
+}
+
+/* Make the rows of `wide` + push outer' triangular again by rotations of the frame. wide is lower
+   triangular, its last column zero. First the frame is turned so that `outer` (K + 1) points along
+   its first direction, which brings `wide` one diagonal up; the update then touches the first column
+   only, and a second turn removes that diagonal. */
+static void add_outer(int64_t K, const double *push, double *outer, double *wide)
+{
+    for (int64_t i = K - 1; i >= 0; i--) {
+        const double a = outer[i], b = outer[i + 1], size = sqrt(a * a + b * b);
+        if (!(size > 0.0)) continue;
+        outer[i] = size;
+        turn(K, i, i, a / size, b / size, wide);
+    }
+    for (int64_t k = 0; k < K; k++) wide[k * (K + 1)] += push[k] * outer[0];
+    for (int64_t i = 0; i < K; i++) {
+        double *corner = wide + i * (K + 1) + i;
+        const double a = corner[0], b = corner[1], size = sqrt(a * a + b * b);
+        if (size > 0.0) turn(K, i, i, a / size, b / size, wide);
+        corner[1] = 0.0;
+    }
+}
+
+static inline double dot(int64_t n, const double *restrict a, const double *restrict b)
+{
+    double total = 0.0;
+    for (int64_t j = 0; j < n; j++) total += a[j] * b[j];
+    return total;
+}
+
+static inline int diverges(double error, double pace, double head_pace)
+{
+    return !(fabs(error) < LARGE && fabs(pace) < LARGE && fabs(head_pace) < LARGE);
+}
+
+/* A reduced chain, and samples to advance it with; see replan_advance_reduced. */
+typedef struct {
+    int64_t samples, K, r, P, columns;
+    double dimension, noise;
+    double *along, *heads;
+    const int64_t *tasks;
+    const double *rates, *head_rates, *frame, *teacher_heads, *draws;
+} reduced;
+
+ALWAYS_INLINE int64_t advance(function g, function slope, const reduced *c, double *wide, double *work,
+                              flag *stop)
+{
+    const int64_t K = c->K, r = c->r, P = c->P;
+    double *fields = work, *push = work + K, *outer = work + 2 * K;
+    for (int64_t sample = 0; sample < c->samples; sample++) {
+        if (*stop) return sample;
+        const int64_t t = c->tasks[sample];
+        const double *inner = c->draws + sample * c->columns, *labels = c->teacher_heads + t * P;
+        double *heads = c->heads + t * K, error = -c->noise * inner[r + K + 1];
+        for (int64_t j = 0; j <= K; j++) outer[j] = inner[r + j];
+        for (int64_t q = 0; q < P; q++)
+            if (labels[q] != 0.0) error -= labels[q] * g(dot(r, c->frame + q * r, inner));
+        for (int64_t k = 0; k < K; k++) {
+            fields[k] = dot(r, c->along + k * r, inner) + dot(k + 1, wide + k * (K + 1), outer);
+            push[k] = g(fields[k]); /* holds the activation, for now */
+            error += heads[k] * push[k];
+        }
+        const double pace = c->rates[sample] / c->dimension * error;
+        const double head_pace = c->head_rates[sample] / c->dimension * error;
+        if (diverges(error, pace, head_pace)) return sample;
+        for (int64_t k = 0; k < K; k++) {
+            const double active = push[k];
+            push[k] = -pace * heads[k] * slope(fields[k]);
+            heads[k] -= head_pace * active;
+            for (int64_t j = 0; j < r; j++) c->along[k * r + j] += push[k] * inner[j];
+        }
+        add_outer(K, push, outer, wide);
+    }
+    return c->samples;
+}
+
+/* Make one SGD step of the reduced chain for every sample, in place; return the number before a
+   divergence. draws: see replan_draw; tasks, rates, head_rates: (samples) of each sample;
+   teacher_heads: (T, P). work: K (K + 1) + 3 K + 1 numbers. */
+EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P, int64_t T,
+                                      int64_t columns, int64_t activation, double dimension,
+                                      double noise, double *along, double *rest, double *heads,
+                                      const int64_t *tasks, const double *rates,
+                                      const double *head_rates, const double *frame,
+                                      const double *teacher_heads, const double *draws,
+                                      double *work, flag *stop)
+{
+    (void)T;
+    const reduced c = {
+        .samples = samples, .K = K, .r = r, .P = P, .columns = columns, .dimension = dimension,
+        .noise = noise, .along = along, .heads = heads, .tasks = tasks, .rates = rates,
+        .head_rates = head_rates, .frame = frame, .teacher_heads = teacher_heads, .draws = draws};
+    double *wide = work, *scratch = work + K * (K + 1);
+    for (int64_t k = 0; k < K; k++) {
+        for (int64_t j = 0; j < K; j++) wide[k * (K + 1) + j] = rest[k * K + j];
+        wide[k * (K + 1) + K] = 0.0;
+    }
+    const int64_t done =
+        activation == ERF    ? advance(erf_value, erf_slope, &c, wide, scratch, stop)
+        : activation == RELU ? advance(relu_value, relu_slope, &c, wide, scratch, stop)
+                             : advance(linear_value, linear_slope, &c, wide, scratch, stop);
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t j = 0; j < K; j++) rest[k * K + j] = wide[k * (K + 1) + j];
+    return done;
+}
+
+/* A network with N inputs, and samples to train it on; see replan_train. */
+typedef struct {
+    int64_t samples, K, N, P, T, batch, filled;
+    double momentum;
+    double *weights, *heads, *velocity, *head_velocity;
+    const int64_t *tasks;
+    const double *rates, *head_rates, *teachers, *teacher_heads, *inputs, *noise;
+} plain;
+
+/* Return prediction minus label of sample i; fill in the fields (K) and activations (K). */
+ALWAYS_INLINE double error_of(function g, const plain *n, int64_t i, double *fields,
+                              double *activations)
+{
+    const int64_t K = n->K, N = n->N, P = n->P, t = n->tasks[i];
+    const double *x = n->inputs + i * N, scale = 1.0 / sqrt((double)N);
+    double error = -n->noise[i];
+    for (int64_t q = 0; q < P; q++)
+        error -= n->teacher_heads[t * P + q] * g(dot(N, n->teachers + q * N, x) * scale);
+    for (int64_t k = 0; k < K; k++) {
+        fields[k] = dot(N, n->weights + k * N, x) * scale;
+        activations[k] = g(fields[k]);
+        error += n->heads[t * K + k] * activations[k];
+    }
+    return error;
+}
+
+/* a += scale b */
+static inline void add(int64_t n, double scale, const double *restrict b, double *restrict a)
+{
+    for (int64_t j = 0; j < n; j++) a[j] += scale * b[j];
+}
+
+static inline void multiply(int64_t n, double scale, double *restrict a)
+{
+    for (int64_t j = 0; j < n; j++) a[j] *= scale;
+}
+
+/* A step for every batch of samples; without a velocity, for every sample. */
+ALWAYS_INLINE int64_t train(function g, function slope, plain n, double *work, flag *stop)
+{
+    const int64_t K = n.K, N = n.N;
+    double *fields = work, *activations = work + K;
+    for (int64_t i = 0; i < n.samples; i++) {
+        if (*stop) return i;
+        const int64_t t = n.tasks[i];
+        const double error = error_of(g, &n, i, fields, activations);
+        const double share = error / (double)(n.batch * N);
+        const double pace = n.rates[i] * share, head_pace = n.head_rates[i] * share;
+        if (diverges(error, pace, head_pace)) return i;
+        if (n.velocity && n.filled == 0) {
+            multiply(K * N, n.momentum, n.velocity);
+            multiply(n.T * K, n.momentum, n.head_velocity);
+        }
+        double *weights = n.velocity ? n.velocity : n.weights;
+        double *heads = n.velocity ? n.head_velocity : n.heads;
+        const double sign = n.velocity ? 1.0 : -1.0;
+        for (int64_t k = 0; k < K; k++) {
+            const double push = pace * sqrt((double)N) * n.heads[t * K + k] * slope(fields[k]);
+            heads[t * K + k] += sign * head_pace * activations[k];
+            add(N, sign * push, n.inputs + i * N, weights + k * N);
+        }
+        if (n.velocity && ++n.filled == n.batch) {
+            add(K * N, -1.0, n.velocity, n.weights);
+            add(n.T * K, -1.0, n.head_velocity, n.heads);
+            n.filled = 0;
+        }
+    }
+    return n.samples;
+}
+
+/* Make an SGD step for every batch of inputs (samples x N), in place; return the number of samples
+   before a divergence. weights: (K, N), heads: (T, K), teachers: (P, N), noise: (samples) of the
+   labels. velocity: (K, N) and head_velocity (T, K) already hold the first `filled` samples of a
+   batch; without rows, every sample is a batch and there is no momentum. work: 2 K numbers. */
+EXPORT int64_t replan_train(int64_t samples, int64_t K, int64_t N, int64_t P, int64_t T,
+                            int64_t moving, int64_t activation, int64_t batch, int64_t filled,
+                            double momentum, double *weights, double *heads, double *velocity,
+                            double *head_velocity, const double *inputs, const double *noise,
+                            const int64_t *tasks, const double *rates, const double *head_rates,
+                            const double *teachers, const double *teacher_heads, double *work,
+                            flag *stop)
+{
+    const plain n = {
+        .samples = samples, .K = K, .N = N, .P = P, .T = T, .batch = batch, .filled = filled,
+        .momentum = momentum, .weights = weights, .heads = heads, .velocity = moving ? velocity : 0,
+        .head_velocity = head_velocity, .tasks = tasks, .rates = rates, .head_rates = head_rates,
+        .teachers = teachers, .teacher_heads = teacher_heads, .inputs = inputs, .noise = noise};
+    return activation == ERF    ? train(erf_value, erf_slope, n, work, stop)
+           : activation == RELU ? train(relu_value, relu_slope, n, work, stop)
+                                : train(linear_value, linear_slope, n, work, stop);
+}

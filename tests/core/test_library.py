@@ -1,0 +1,112 @@
+"""The door to the compiled core: nothing unchecked passes it, and nothing beyond it crashes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.instances import rate
+from replan import ArgumentError, TeacherStudent
+from replan.core import library
+from replan.core.library import Function
+from replan.models import Schedule
+
+
+def arguments():
+    """Those of a good call: the losses at two states."""
+    model = TeacherStudent.similar(0.3)
+    return model, {"states": np.zeros((2, model.state_size)), "out": np.zeros((2, 2))}
+
+
+def call(model, states, out):
+    return model._call("losses", library.LOSSES, 2, states, out)
+
+
+@pytest.mark.parametrize("name", ["states", "out"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.astype(np.float32),
+        lambda a: a.astype(">f8"),
+        lambda a: a.astype(complex),
+        lambda a: a.tolist(),
+        lambda a: None,
+        lambda a: a[0],
+        lambda a: a[None],
+        lambda a: a[:, ::2],
+        lambda a: np.asfortranarray(a),
+        lambda a: a[:1],
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(name, spoil):
+    model, good = arguments()
+    assert call(model, **good) == 2
+    with pytest.raises(ArgumentError) as error:
+        call(model, **good | {name: spoil(good[name])})
+    assert error.value.name in good
+
+
+def test_arrays_that_cannot_be_written_or_are_not_aligned_are_refused():
+    model, good = arguments()
+    fixed, shifted = np.zeros((2, 2)), np.zeros(33, np.uint8)[1:].view(np.float64).reshape(2, 2)
+    fixed.flags.writeable = False
+    for out in (fixed, shifted):
+        with pytest.raises(ArgumentError) as error:
+            call(model, good["states"], out)
+        assert error.value.name == "out"
+
+
+def test_a_function_must_be_given_all_of_its_arguments():
+    model, good = arguments()
+    with pytest.raises(ValueError):
+        model._call("losses", library.LOSSES, 2, good["states"])
+
+
+def test_every_declaration_names_a_function_of_the_core():
+    functions = [value for value in vars(library).values() if isinstance(value, Function)]
+    assert len(functions) > 8
+    assert all(callable(function._c_function) for function in functions)
+
+
+schedules = st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 7), st.integers(-1, 3))
+
+
+@given(schedules)
+@settings(max_examples=60, deadline=None)
+def test_schedules_that_are_not_for_the_model_are_refused(sizes):
+    pieces, T, C, substeps = sizes
+    model = TeacherStudent.similar(0.3)
+    x = model.pack(model.fresh(seed=1))
+    steps = np.full(pieces, substeps)
+    schedule = Schedule(np.full((pieces, T), 0.5), np.ones((pieces, C)), np.ones(pieces), steps)
+    if (T, C) == (2, 6) and (pieces == 0 or substeps > 0):
+        assert model.roll_out(x, schedule).shape == (pieces + 1, 12)
+    else:
+        with pytest.raises(ArgumentError):
+            model.roll_out(x, schedule)
+
+
+numbers = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -0.0, 1.0, 1e300, 5e-324])
+)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("activation", ["erf", "relu", "linear"])
+def test_any_numbers_give_numbers_and_no_crash(activation, data):
+    """NaN, infinities and states that are no overlaps of anything."""
+    K, P, T = (data.draw(st.integers(1, 4)) for _ in range(3))
+    model = TeacherStudent(
+        np.eye(P), hidden=K, teacher_heads=np.ones((T, P)), noise=0.1, activation=activation
+    )
+    draw = lambda size: np.array(data.draw(st.lists(numbers, min_size=size, max_size=size)))  # noqa: E731
+    x, shares, knobs = draw(model.state_size), draw(T), draw(3 * T)
+    with np.errstate(all="ignore"):
+        assert rate(model, x, shares, knobs).shape == x.shape
+        schedule = Schedule.single_steps(shares[None], knobs[None], np.ones(1))
+        states, tape = model.roll_out_with_tape(x, schedule)
+        if len(states) == 2:
+            model.roll_out_vjp(states, states, schedule, tape)
+        assert model.losses(states).shape == (len(states), T)
+        model.losses_vjp(states, model.losses(states))
