@@ -30,8 +30,8 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 HELP = """
 replan needs a C compiler to build its core. Install one (Debian and Ubuntu: apt install gcc;
-macOS: xcode-select --install), or set CC to one that works; without any, pip install ziglang
-and CC="python -m ziglang cc"."""
+macOS: xcode-select --install), or name one that works: CC=clang, or, from the wheel ziglang,
+CC="python -m ziglang cc"."""
 
 
 def compiler() -> list[str]:
