@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _POINTS = 101  # times at which runs are recorded
 _AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
+_FEW = 10_000  # samples, which take little memory
 _FASTER = 40  # times less work to change a number in a long vector than in a state
 
 
@@ -232,16 +233,22 @@ def simulate(
         noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
         chain = start.resume(noise)
         sampler = Samples(protocol, dimension, order, choice, available)
-        states, done = np.full((len(recorded), problem.state.size), np.nan), 0
+        states = np.full((len(recorded), problem.state.size), np.nan)
+        done = taken = 0
         for i, look in enumerate(recorded.tolist()):
             while done < look:
                 if stop.is_set():
                     return _Result(states, None, "stopped")
-                drawn, steps = sampler.take(min(look - done, chunk))
-                count = chain.advance(drawn, layout.of_task(knob_rows[steps], drawn))
+                if done == taken:  # take the samples of several recordings, if they are few
+                    few = int(recorded[recorded <= done + _FEW].max(initial=done)) - done
+                    drawn, steps = sampler.take(few or min(look - done, chunk))
+                    knobs = layout.of_task(knob_rows[steps], drawn)
+                    first, taken = done, done + len(drawn)
+                part = slice(done - first, done - first + min(look - done, chunk))
+                count = chain.advance(drawn[part], knobs[part])
                 meter.advance(count)
                 done += count
-                if count < len(drawn):
+                if count < len(drawn[part]):
                     failure = f"diverged at sample {done + 1}: try a smaller `lr`"
                     return _Result(states, None, failure)
             states[i] = chain.state()

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "replan.h"
+#include "vectors.h"
 
 enum { CYCLES = 2000 }; /* through the prices of all tasks */
 enum { TURNS = 200 };   /* at one of them */
@@ -289,13 +290,6 @@ EXPORT int64_t replan_project(const domain *d, int64_t n, const double *x, doubl
     return 1;
 }
 
-static double dot(int64_t n, const double *restrict a, const double *restrict b)
-{
-    double total = 0.0;
-    for (int64_t i = 0; i < n; i++) total += a[i] * b[i];
-    return total;
-}
-
 /* Write the Hessian (scale - sides' inverse sides) of a limited-memory BFGS model times a vector;
    sides: (p, n). products: 2 p numbers of scratch space. */
 static void multiply(int64_t n, int64_t p, double scale, const double *restrict sides,
@@ -305,8 +299,7 @@ static void multiply(int64_t n, int64_t p, double scale, const double *restrict 
     for (int64_t j = 0; j < p; j++) products[j] = dot(n, sides + j * n, vector);
     for (int64_t j = 0; j < p; j++) products[p + j] = dot(p, inverse + j * p, products);
     for (int64_t i = 0; i < n; i++) out[i] = scale * vector[i];
-    for (int64_t j = 0; j < p; j++)
-        for (int64_t i = 0; i < n; i++) out[i] -= products[p + j] * sides[j * n + i];
+    for (int64_t j = 0; j < p; j++) add(n, -products[p + j], sides + j * n, out);
 }
 
 /* Move x towards the minimum over the domain of a quadratic model with gradient `slope` at x, by
@@ -336,10 +329,8 @@ EXPORT int64_t replan_descend(const domain *d, int64_t n, int64_t p, double scal
             length = fmin(1.0, -drop / curvature);
             pace = dot(n, direction, direction) / curvature;
         }
-        for (int64_t i = 0; i < n; i++) {
-            x[i] += length * direction[i];
-            slope[i] += length * bent[i];
-        }
+        add(n, length, direction, x);
+        add(n, length, bent, slope);
     }
     return STEPS;
 }

@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "network.h"
+#include "vectors.h"
 
 /* A run diverges where the error on a sample, or that times lr / N, exceeds this. */
 static const double LARGE = 1e10;
@@ -49,45 +50,6 @@ EXPORT int64_t replan_draw(void *generator, double (*normal)(void *),
     return samples;
 }
 
-/* Turn columns i and i + 1 of the rows of `wide` (K x (K + 1)) from `first` on. */
-static inline void turn(int64_t K, int64_t i, int64_t first, double c, double s, double *wide)
-{
-    for (int64_t k = first; k < K; k++) {
-        double *row = wide + k * (K + 1) + i;
-        const double a = row[0], b = row[1];
-        row[0] = c * a + s * b;
-        row[1] = c * b - s * a;
-    }
-}
-
-/* Make the rows of `wide` + push outer' triangular again by rotations of the frame. wide is lower
-   triangular, its last column zero. First the frame is turned so that `outer` (K + 1) points along
-   its first direction, which brings `wide` one diagonal up; the update then touches the first column
-   only, and a second turn removes that diagonal. */
-static void add_outer(int64_t K, const double *push, double *outer, double *wide)
-{
-    for (int64_t i = K - 1; i >= 0; i--) {
-        const double a = outer[i], b = outer[i + 1], size = sqrt(a * a + b * b);
-        if (!(size > 0.0)) continue;
-        outer[i] = size;
-        turn(K, i, i, a / size, b / size, wide);
-    }
-    for (int64_t k = 0; k < K; k++) wide[k * (K + 1)] += push[k] * outer[0];
-    for (int64_t i = 0; i < K; i++) {
-        double *corner = wide + i * (K + 1) + i;
-        const double a = corner[0], b = corner[1], size = sqrt(a * a + b * b);
-        if (size > 0.0) turn(K, i, i, a / size, b / size, wide);
-        corner[1] = 0.0;
-    }
-}
-
-static inline double dot(int64_t n, const double *restrict a, const double *restrict b)
-{
-    double total = 0.0;
-    for (int64_t j = 0; j < n; j++) total += a[j] * b[j];
-    return total;
-}
-
 static inline int diverges(double error, double pace, double head_pace)
 {
     return !(fabs(error) < LARGE && fabs(pace) < LARGE && fabs(head_pace) < LARGE);
@@ -97,26 +59,64 @@ static inline int diverges(double error, double pace, double head_pace)
 typedef struct {
     int64_t samples, K, r, P, columns;
     double dimension, noise;
-    double *along, *heads;
+    double *students; /* (r + K + 1, K): along, rest and a column of zeros, transposed */
+    double *heads;
     const int64_t *tasks;
     const double *rates, *head_rates, *frame, *teacher_heads, *draws;
+    double *fields, *push, *norms; /* (K), (K), (K + 1) */
 } reduced;
 
-ALWAYS_INLINE int64_t advance(function g, function slope, const reduced *c, double *wide, double *work,
-                              flag *stop)
+/* Turn two directions of the frame: the students' coordinates (K) there, from student `first` on. */
+ALWAYS_INLINE void turn(int64_t K, int64_t first, double c, double s, double *restrict left,
+                        double *restrict right)
 {
-    const int64_t K = c->K, r = c->r, P = c->P;
-    double *fields = work, *push = work + K, *outer = work + 2 * K;
+    for (int64_t k = first - first % 4; k < K; k++) { /* zeros stay, and whole vectors are fast */
+        const double a = left[k], b = right[k];
+        left[k] = c * a + s * b;
+        right[k] = c * b - s * a;
+    }
+}
+
+/* Make rest' + outer push' triangular again by rotations of the frame. rest' (K + 1, K) is upper
+   triangular, its last row zero. First the frame is turned so that `outer` (K + 1) points along its
+   first direction, which brings rest' one diagonal down; the update then touches the first row only,
+   and a second turn removes that diagonal. norms: (K + 1) of `outer` from each entry on. */
+ALWAYS_INLINE void add_outer(int64_t K, const double *outer, const double *push, double *rest,
+                             double *norms)
+{
+    double square = outer[K] * outer[K];
+    norms[K] = outer[K];
+    for (int64_t i = K - 1; i >= 0; i--) norms[i] = sqrt(square += outer[i] * outer[i]);
+    for (int64_t i = K - 1; i >= 0; i--)
+        if (norms[i] > 0.0)
+            turn(K, i, outer[i] / norms[i], norms[i + 1] / norms[i], rest + i * K, rest + i * K + K);
+    for (int64_t k = 0; k < K; k++) rest[k] += push[k] * norms[0];
+    for (int64_t i = 0; i < K; i++) {
+        double *row = rest + i * K, *next = row + K;
+        const double square = row[i] * row[i] + next[i] * next[i], scale = 1.0 / sqrt(square);
+        if (square > 0.0) turn(K, i, row[i] * scale, next[i] * scale, row, next);
+        next[i] = 0.0;
+    }
+}
+
+ALWAYS_INLINE int64_t advance(function g, function slope, int64_t K, const reduced *c, flag *stop)
+{
+    const int64_t r = c->r, P = c->P;
+    double *restrict students = c->students, *restrict fields = c->fields, *restrict push = c->push;
     for (int64_t sample = 0; sample < c->samples; sample++) {
         if (*stop) return sample;
         const int64_t t = c->tasks[sample];
-        const double *inner = c->draws + sample * c->columns, *labels = c->teacher_heads + t * P;
-        double *heads = c->heads + t * K, error = -c->noise * inner[r + K + 1];
-        for (int64_t j = 0; j <= K; j++) outer[j] = inner[r + j];
-        for (int64_t q = 0; q < P; q++)
-            if (labels[q] != 0.0) error -= labels[q] * g(dot(r, c->frame + q * r, inner));
+        const double *x = c->draws + sample * c->columns, *labels = c->teacher_heads + t * P;
+        double *restrict heads = c->heads + t * K, error = -c->noise * x[r + K + 1];
+        for (int64_t q = 0; q < P; q++) {
+            double field = 0.0;
+            for (int64_t j = 0; labels[q] != 0.0 && j < r; j++) field += c->frame[q * r + j] * x[j];
+            if (labels[q] != 0.0) error -= labels[q] * g(field);
+        }
+        for (int64_t k = 0; k < K; k++) fields[k] = 0.0;
+        for (int64_t j = 0; j < r + K; j++)
+            for (int64_t k = 0; k < K; k++) fields[k] += x[j] * students[j * K + k];
         for (int64_t k = 0; k < K; k++) {
-            fields[k] = dot(r, c->along + k * r, inner) + dot(k + 1, wide + k * (K + 1), outer);
             push[k] = g(fields[k]); /* holds the activation, for now */
             error += heads[k] * push[k];
         }
@@ -127,16 +127,34 @@ ALWAYS_INLINE int64_t advance(function g, function slope, const reduced *c, doub
             const double active = push[k];
             push[k] = -pace * heads[k] * slope(fields[k]);
             heads[k] -= head_pace * active;
-            for (int64_t j = 0; j < r; j++) c->along[k * r + j] += push[k] * inner[j];
         }
-        add_outer(K, push, outer, wide);
+        for (int64_t j = 0; j < r; j++)
+            for (int64_t k = 0; k < K; k++) students[j * K + k] += push[k] * x[j];
+        add_outer(K, x + r, push, students + r * K, c->norms);
     }
     return c->samples;
 }
 
+/* Copy along (K, r) and rest (K, K) to the chain's own coordinates, or back. */
+static void copy_students(const reduced *c, double *along, double *rest, int back)
+{
+    const int64_t K = c->K, r = c->r;
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t j = 0; j < r + K; j++) {
+            double *outside = j < r ? along + k * r + j : rest + k * K + j - r;
+            double *inside = c->students + j * K + k;
+            *(back ? outside : inside) = back ? *inside : *outside;
+        }
+    for (int64_t k = 0; k < K; k++) c->students[(r + K) * K + k] = 0.0;
+}
+
+/* The compiler makes one for K = 2 and one for the other numbers of hidden units. */
+#define ADVANCE(g, slope) \
+    (K == 2 ? advance(g, slope, 2, &c, stop) : advance(g, slope, K, &c, stop))
+
 /* Make one SGD step of the reduced chain for every sample, in place; return the number before a
    divergence. draws: see replan_draw; tasks, rates, head_rates: (samples) of each sample;
-   teacher_heads: (T, P). work: K (K + 1) + 3 K + 1 numbers. */
+   teacher_heads: (T, P). work: (r + K + 1) K + 3 K + 1 numbers. */
 EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P, int64_t T,
                                       int64_t columns, int64_t activation, double dimension,
                                       double noise, double *along, double *rest, double *heads,
@@ -146,21 +164,17 @@ EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int
                                       double *work, flag *stop)
 {
     (void)T;
+    double *fields = work + (r + K + 1) * K;
     const reduced c = {
         .samples = samples, .K = K, .r = r, .P = P, .columns = columns, .dimension = dimension,
-        .noise = noise, .along = along, .heads = heads, .tasks = tasks, .rates = rates,
-        .head_rates = head_rates, .frame = frame, .teacher_heads = teacher_heads, .draws = draws};
-    double *wide = work, *scratch = work + K * (K + 1);
-    for (int64_t k = 0; k < K; k++) {
-        for (int64_t j = 0; j < K; j++) wide[k * (K + 1) + j] = rest[k * K + j];
-        wide[k * (K + 1) + K] = 0.0;
-    }
-    const int64_t done =
-        activation == ERF    ? advance(erf_value, erf_slope, &c, wide, scratch, stop)
-        : activation == RELU ? advance(relu_value, relu_slope, &c, wide, scratch, stop)
-                             : advance(linear_value, linear_slope, &c, wide, scratch, stop);
-    for (int64_t k = 0; k < K; k++)
-        for (int64_t j = 0; j < K; j++) rest[k * K + j] = wide[k * (K + 1) + j];
+        .noise = noise, .students = work, .heads = heads, .tasks = tasks, .rates = rates,
+        .head_rates = head_rates, .frame = frame, .teacher_heads = teacher_heads, .draws = draws,
+        .fields = fields, .push = fields + K, .norms = fields + 2 * K};
+    copy_students(&c, along, rest, 0);
+    const int64_t done = activation == ERF    ? ADVANCE(erf_value, erf_slope)
+                         : activation == RELU ? ADVANCE(relu_value, relu_slope)
+                                              : ADVANCE(linear_value, linear_slope);
+    copy_students(&c, along, rest, 1);
     return done;
 }
 
@@ -188,12 +202,6 @@ ALWAYS_INLINE double error_of(function g, const plain *n, int64_t i, double *fie
         error += n->heads[t * K + k] * activations[k];
     }
     return error;
-}
-
-/* a += scale b */
-static inline void add(int64_t n, double scale, const double *restrict b, double *restrict a)
-{
-    for (int64_t j = 0; j < n; j++) a[j] += scale * b[j];
 }
 
 static inline void multiply(int64_t n, double scale, double *restrict a)

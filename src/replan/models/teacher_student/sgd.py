@@ -49,7 +49,7 @@ class Reduced(Chain):
         model, (K, r) = self.model, self.along.shape
         tasks, rates, head_rates = _samples(model, tasks, knobs)
         chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
-        activation, work = _activation(model), np.empty(K * (K + 4) + 1)
+        activation, work = _activation(model), np.empty(K * (r + K + 4) + 1)
         block = max(1, _DRAWS // (r + K + 2))
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
