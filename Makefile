@@ -70,6 +70,7 @@ figures: .venv/installed-reproduction core
 
 test-reproduction: .venv/installed-reproduction core
 	$(BIN)/python -m pytest reproduction/tests
+	$(BIN)/python -m pytest -m slow tests/test_docs.py -k models
 
 format: .venv/installed-dev
 	$(BIN)/ruff format

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numba
 import numpy as np
 
 import replan
@@ -76,7 +75,6 @@ def save(name: str, tables: dict[str, list[dict]]) -> dict[str, list[dict]]:
         "cpu": _cpu(),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "numba": numba.__version__,
         "cc": compiler.stdout.splitlines()[0],
         "replan": replan.__version__,
     }

@@ -306,16 +306,11 @@ def test_public_names_exist(module):
     assert len(set(found.__all__)) == len(found.__all__)
 
 
-def test_numba_has_one_door():
-    users = {
-        module: {name for name in imported(module) if name.split(".")[0] == "numba"}
-        for module in PATHS
-    }
-    door = "replan.core.compiled"
-    assert users.pop(door)
-    assert {module: names for module, names in users.items() if names} == {
-        "replan.core.rk4": {"numba.extending.overload"}
-    }
+def test_c_has_one_door():
+    users = {module for module in PATHS if "ctypes" in imported(module)}
+    folder = {module for module in users if module.startswith("replan.core.")}
+    assert users - folder <= {"replan.models.compiled_model"}
+    assert "replan.core.library" in folder
 
 
 def test_tests_mirror_the_source():

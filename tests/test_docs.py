@@ -44,6 +44,8 @@ def test_a_page_runs_and_prints_what_it_shows(page, folder):
         pytest.importorskip("torch")
     if page.stem in ("quickstart", "models"):
         pytest.importorskip("jax")
+    if page.stem == "models":
+        pytest.importorskip("numba")  # in `make test-reproduction`
     for shown, printed in run_page(page, folder):
         if page.stem == "README":  # it shows the first of several results
             printed = "".join(printed.splitlines(keepends=True)[: len(shown.splitlines())])

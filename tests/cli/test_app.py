@@ -192,7 +192,6 @@ main()
         ("replan.cli._app", "new"),
         ("click", "new"),
         ("numpy", "compare fresh.toml"),
-        ("numba", "evaluate fresh.toml --strategy no-replay"),
         ("replan.control.search", "solve fresh.toml"),
         ("scipy", "solve fresh.toml"),
         ("matplotlib", "evaluate fresh.toml --strategy no-replay --plot o.png"),

@@ -1,7 +1,7 @@
 """Gaussian moments of g(z) = erf(z/√2) in JAX, for all entries of a covariance C (n×n) at once.
 
 Slopes g′ are those of the first K units, the hidden ones.
-Multiplying by g′(λ_k) tilts the Gaussian; see `replan.core.moments.erf` for the identity.
+Multiplying by g′(λ_k) tilts the Gaussian; see core/erf.c for the identity.
 """
 
 from __future__ import annotations

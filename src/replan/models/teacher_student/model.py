@@ -57,7 +57,7 @@ class TeacherStudent(CompiledModel, Simulable):
       "linear", z.
 
     Equations: paper, appendix A, with the index order of I₃ corrected; noise and teacher heads as
-    in Goldt et al. 2019. Averages over ReLU units: `replan.core.moments.relu`.
+    in Goldt et al. 2019. Averages over ReLU units: core/relu.c.
 
     The knobs are `lr`, and `feature_lr` and `head_lr`, which multiply the rates of the features and
     of the heads.
