@@ -90,7 +90,7 @@ static const double WEIGHTS_32[32] = {
 
 /* Sets of four units, 0 to 3, side by side in lanes, so that loops are vectorised. Pairs have the
    places 01, 02, 03, 12, 13, 23 in this order: those of a pair and of the other two add up to 5. */
-enum { LANES = 4, FOUR = 4, PAIRS = 6 };
+enum { LANES = 16, FOUR = 4, PAIRS = 6 };
 
 static const int FIRST[PAIRS] = {0, 0, 0, 1, 1, 2}, SECOND[PAIRS] = {1, 2, 3, 2, 3, 3};
 static const int PLACE[FOUR][FOUR] = {{-1, 0, 1, 2}, {0, -1, 3, 4}, {1, 3, -1, 5}, {2, 4, 5, -1}};
@@ -149,7 +149,7 @@ static inline double sine_of(double rho)
 }
 
 /* sum_i rho_id asin(rho_jk|id(t)) / sqrt(1 - t^2 rho_id^2) */
-static inline double integrands(double t, const lanes given[3][6], int lane)
+static inline double integrands(double t, const lanes given[3][6], unsigned lane)
 {
     double total = 0.0;
     const double square = t * t;
@@ -161,78 +161,80 @@ static inline double integrands(double t, const lanes given[3][6], int lane)
         const double one = at_least(NOTHING, jj * left - square * jd * jd);
         const double other = at_least(NOTHING, kk * left - square * kd * kd);
         const double size = sqrt(one * other), root = sqrt(left), inverse = 1.0 / (size * root);
-        total += with_d * size * inverse * arcsine(both * root * inverse);
+        total += with_d * size * inverse * arcsine(bounded(both * root * inverse, 1.0));
     }
     return total;
 }
 
-/* Integrate in c from 1 to `end`: c = 1 - (1 - end) v. */
-static void integrate_in_c(int nodes, const double *v, const double *weights, quadruples *q)
+/* Integrate in c from 1 to `end`, in the four lanes of one vector: c = 1 - (1 - end) v. */
+static void integrate_vector(int nodes, const double *v, const double *weights, unsigned first,
+                             quadruples *q)
 {
-    lanes end, scale, total;
-    for (int lane = 0; lane < LANES; lane++) {
-        end[lane] = sqrt(1.0 - q->turned[lane]);
-        scale[lane] = 1.0 / (1.0 + end[lane]);
-        total[lane] = 0.0;
+    double end[4], scale[4], total[4] = {0.0, 0.0, 0.0, 0.0};
+    EACH (i, 4) {
+        end[i] = sqrt(1.0 - q->turned[first + i]);
+        scale[i] = 1.0 / (1.0 + end[i]);
     }
     for (int node = 0; node < nodes; node++)
-        for (int lane = 0; lane < LANES; lane++) {
-            const double c = 1.0 - (1.0 - end[lane]) * v[node];
-            const double t = v[node] * (1.0 + c) * scale[lane];
-            total[lane] += weights[node] * c * integrands(t, q->given, lane);
+        EACH (i, 4) {
+            const double c = 1.0 - (1.0 - end[i]) * v[node];
+            const double t = v[node] * (1.0 + c) * scale[i];
+            total[i] += weights[node] * c * integrands(t, q->given, first + i);
         }
-    for (int lane = 0; lane < LANES; lane++) q->whole[lane] = 2.0 * scale[lane] * total[lane];
+    EACH (i, 4) q->whole[first + i] = 2.0 * scale[i] * total[i];
 }
 
 /* Integrate in log c = v log(end), the nodes side by side. */
-static double integrate_in_logarithm(int lane, const quadruples *q)
+static double integrate_in_logarithm(unsigned lane, const quadruples *q)
 {
     const double R = q->turned[lane], depth = log(at_least(SHALLOW, sqrt(1.0 - R)));
     double squares[32], total = 0.0;
     for (int node = 0; node < 32; node++) squares[node] = exp(2.0 * depth * NODES_32[node]);
-    for (int node = 0; node < 32; node++)
+    EACH (node, 32)
         total += WEIGHTS_32[node] * squares[node] *
                  integrands((1.0 - squares[node]) / R, q->given, lane);
     return -total * 2.0 * depth / R;
 }
 
-static void integrate(quadruples *q)
+static void integrate(unsigned vectors, quadruples *q)
 {
-    double most = 0.0;
-    for (int lane = 0; lane < LANES; lane++) most = at_least(q->turned[lane], most);
-    if (most <= FAR)
-        integrate_in_c(8, NODES_8, WEIGHTS_8, q);
-    else
-        integrate_in_c(16, NODES_16, WEIGHTS_16, q);
-    for (int lane = 0; lane < LANES; lane++) {
-        if (q->turned[lane] > NEAR) q->whole[lane] = integrate_in_logarithm(lane, q);
+    for (unsigned first = 0; first < 4 * vectors; first += 4) {
+        double most = 0.0;
+        for (unsigned i = 0; i < 4; i++) most = at_least(q->turned[first + i], most);
+        if (most <= FAR)
+            integrate_vector(8, NODES_8, WEIGHTS_8, first, q);
+        else
+            integrate_vector(16, NODES_16, WEIGHTS_16, first, q);
+        for (unsigned lane = first; most > NEAR && lane < first + 4; lane++)
+            if (q->turned[lane] > NEAR) q->whole[lane] = integrate_in_logarithm(lane, q);
+    }
+    EACH (lane, 4 * vectors)
         q->whole[lane] = 0.0625 + 0.25 * OVER_TWO_PI * q->angles[lane] +
                          OVER_TWO_PI * OVER_TWO_PI * q->whole[lane];
-    }
 }
 
 /* Fill in covariances given one unit, */
-static void condition(quadruples *q)
+static void condition(unsigned vectors, quadruples *q)
 {
     for (int jk = 0; jk < PAIRS; jk++)
         for (int other = 0; other < 2; other++) {
             const int i = other ? SECOND[5 - jk] : FIRST[5 - jk];
             const int ij = PLACE[i][FIRST[jk]], ik = PLACE[i][SECOND[jk]];
-            for (int lane = 0; lane < LANES; lane++)
+            EACH (lane, 4 * vectors)
                 q->left[i][jk][lane] = q->rho[jk][lane] - q->rho[ij][lane] * q->rho[ik][lane];
         }
 }
 
 /* those of pairs ab given the others, i and j, times their determinant. Each can be had by two ways;
    that with the smaller terms is the more accurate. */
-static void set_minors(quadruples *q)
+static void set_minors(unsigned vectors, quadruples *q)
 {
     for (int ab = 0; ab < PAIRS; ab++) {
         const int ij = 5 - ab, a = FIRST[ab], b = SECOND[ab], i = FIRST[ij], j = SECOND[ij];
         const double *given_i = q->left[i][ab], *given_j = q->left[j][ab];
         const double *aj = q->left[i][PLACE[a][j]], *bj = q->left[i][PLACE[b][j]];
         const double *ai = q->left[j][PLACE[a][i]], *bi = q->left[j][PLACE[b][i]];
-        for (int lane = 0; lane < LANES; lane++) {
+        EACH (lane, 4 * vectors) {
             const double by_i = aj[lane] * bj[lane], by_j = ai[lane] * bi[lane];
             const double square = q->sines[ij][lane] * q->sines[ij][lane];
             const double first = given_i[lane] * square - by_i;
@@ -243,12 +245,12 @@ static void set_minors(quadruples *q)
 }
 
 /* and the determinants of three units' correlations, by the best of three ways. */
-static void set_cofactors(quadruples *q)
+static void set_cofactors(unsigned vectors, quadruples *q)
 {
     for (int d = 0; d < FOUR; d++) {
         const int i = (d + 1) % 4, j = (d + 2) % 4, k = (d + 3) % 4;
         const int ij = PLACE[i][j], ik = PLACE[i][k], jk = PLACE[j][k];
-        for (int lane = 0; lane < LANES; lane++) {
+        EACH (lane, 4 * vectors) {
             const double s_ij = q->sines[ij][lane], s_ik = q->sines[ik][lane];
             const double s_jk = q->sines[jk][lane];
             const double by_i = s_ij * s_ik, by_j = s_ij * s_jk, by_k = s_ik * s_jk;
@@ -262,19 +264,19 @@ static void set_cofactors(quadruples *q)
     }
 }
 
-static void set_determinants(quadruples *q)
+static void set_determinants(unsigned vectors, quadruples *q)
 {
-    condition(q);
-    set_minors(q);
-    set_cofactors(q);
+    condition(vectors, q);
+    set_minors(vectors, q);
+    set_cofactors(vectors, q);
 }
 
 /* Take four units that lie in a plane, as far as rounding can tell, out of it by a little. Only rho
    and s change, because what follows divides by them: the sum of the angles is exact. */
-static int thicken(quadruples *q)
+static int thicken(unsigned vectors, quadruples *q)
 {
     int changed = 0;
-    for (int lane = 0; lane < LANES; lane++) {
+    EACH (lane, 4 * vectors) {
         double most = 0.0;
         for (int d = 0; d < FOUR; d++) most = at_least(q->cofactors[d][lane], most);
         if (!(most < FLAT)) continue;
@@ -289,11 +291,11 @@ static int thicken(quadruples *q)
 }
 
 /* Fill in R, the probability that two are positive where the others are 0. */
-static void set_orthants(quadruples *q)
+static void set_orthants(unsigned vectors, quadruples *q)
 {
     for (int pair = 0; pair < PAIRS; pair++) {
         const double *one = q->cofactors[FIRST[5 - pair]], *other = q->cofactors[SECOND[5 - pair]];
-        for (int lane = 0; lane < LANES; lane++) {
+        EACH (lane, 4 * vectors) {
             const double size = sqrt(one[lane] * other[lane]);
             q->sizes[pair][lane] = size;
             q->partial[pair][lane] = bounded(q->minors[5 - pair][lane] / size, 1.0);
@@ -303,9 +305,9 @@ static void set_orthants(quadruples *q)
 }
 
 /* Choose d, the unit that turns least with the others, and list what its integral needs. */
-static void place(quadruples *q)
+static void place(unsigned vectors, quadruples *q)
 {
-    for (int lane = 0; lane < LANES; lane++) {
+    EACH (lane, 4 * vectors) {
         int d = 0;
         for (int other = 1; other < FOUR; other++)
             d = q->cofactors[other][lane] < q->cofactors[d][lane] ? other : d;
@@ -328,14 +330,14 @@ static void place(quadruples *q)
 }
 
 /* Fill in X_id = E[D_i O_j O_k d+]. */
-static void set_crossings(quadruples *q)
+static void set_crossings(unsigned vectors, quadruples *q)
 {
     for (int i = 0; i < FOUR; i++)
         for (int d = 0; d < FOUR; d++) {
             if (i == d) continue;
             const int id = PLACE[i][d], j = FIRST[5 - id], k = SECOND[5 - id];
             const int ij = PLACE[i][j], ik = PLACE[i][k], dj = PLACE[d][j], dk = PLACE[d][k];
-            for (int lane = 0; lane < LANES; lane++) {
+            EACH (lane, 4 * vectors) {
                 const double size = q->sines[id][lane];
                 const double by_j = bounded(q->left[i][dj][lane] * q->inverses[ij][lane], size);
                 const double by_k = bounded(q->left[i][dk][lane] * q->inverses[ik][lane], size);
@@ -347,18 +349,18 @@ static void set_crossings(quadruples *q)
 }
 
 /* Fill in the moments. */
-static void set_quadruples(quadruples *q)
+static void set_quadruples(unsigned vectors, quadruples *q)
 {
-    set_determinants(q);
-    if (thicken(q)) set_determinants(q);
-    set_orthants(q);
-    place(q);
-    integrate(q);
-    set_crossings(q);
+    set_determinants(vectors, q);
+    if (thicken(vectors, q)) set_determinants(vectors, q);
+    set_orthants(vectors, q);
+    place(vectors, q);
+    integrate(vectors, q);
+    set_crossings(vectors, q);
     for (int ab = 0; ab < PAIRS; ab++) {
         const int a = FIRST[ab], b = SECOND[ab], c = FIRST[5 - ab], d = SECOND[5 - ab];
         const int ac = PLACE[a][c], bc = PLACE[b][c];
-        for (int lane = 0; lane < LANES; lane++)
+        EACH (lane, 4 * vectors)
             q->moments[ab][lane] = q->rho[5 - ab][lane] * q->whole[lane] +
                                    q->crossings[c][d][lane] +
                                    q->rho[ac][lane] * q->crossings[a][d][lane] +
@@ -368,13 +370,13 @@ static void set_quadruples(quadruples *q)
 
 /* After that, pull derivatives by moments back to the correlations. That of E[O_a O_b c+ d+] by
    rho_ab is E[D_a D_b c+ d+]. */
-static void pull_quadruples(quadruples *q)
+static void pull_quadruples(unsigned vectors, quadruples *q)
 {
     for (int ab = 0; ab < PAIRS; ab++) {
         const int a = FIRST[ab], b = SECOND[ab], c = FIRST[5 - ab], d = SECOND[5 - ab];
         const double *ac = q->by_moments[PLACE[a][c]], *ad = q->by_moments[PLACE[a][d]];
         const double *bc = q->by_moments[PLACE[b][c]], *bd = q->by_moments[PLACE[b][d]];
-        for (int lane = 0; lane < LANES; lane++) {
+        EACH (lane, 4 * vectors) {
             const double partial = q->partial[ab][lane], inverse = q->inverses[ab][lane];
             const double lengths = bounded(q->sizes[ab][lane] * inverse * inverse, 1.0);
             const double meeting = OVER_TWO_PI * lengths * inverse *

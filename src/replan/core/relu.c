@@ -354,11 +354,12 @@ static double weigh_four(int64_t lane, int ab, scratch *w)
 static void weigh_fours(int64_t count, scratch *w)
 {
     quadruples *q = &w->fours;
-    set_quadruples(q);
+    const unsigned vectors = (unsigned)(count + 3) / 4;
+    set_quadruples(vectors, q);
     for (int64_t lane = 0; lane < count; lane++)
         for (int ab = 0; ab < PAIRS; ab++) q->by_moments[ab][lane] = weigh_four(lane, ab, w);
     if (!w->reverse) return;
-    pull_quadruples(q);
+    pull_quadruples(vectors, q);
     for (int64_t lane = 0; lane < count; lane++)
         for (int ab = 0; ab < PAIRS; ab++)
             w->by_rho[q->units[FIRST[ab]][lane] * w->net.U + q->units[SECOND[ab]][lane]] +=
@@ -394,7 +395,7 @@ static void weigh_all_fours(scratch *w)
                     count = 0;
                 }
     if (!count) return;
-    for (int64_t lane = count; lane < LANES; lane++) set_lane(lane, set, w);
+    for (int64_t lane = count; lane % 4; lane++) set_lane(lane, set, w); /* whole vectors */
     weigh_fours(count, w);
 }
 
