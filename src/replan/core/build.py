@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 HERE = Path(__file__).parent
 
 FLAGS = [
-    *("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"),
+    *("-std=c11", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-O2", "-ftree-vectorize"),
     # sums in any order, so that loops are vectorised; infinities and NaN as they are
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
     "-ffp-contract=fast",
