@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from replan import TeacherStudent
-from replan.core import interrupt, shortest_path, spectral
+from replan.core import interrupt
 from replan.core.interrupt import ChunkedLoop, interrupted, run_interruptibly
-from replan.core.projection import Domain
 from replan.models import Schedule
 
 
@@ -91,35 +90,6 @@ def test_the_same_states_and_gradients_in_one_call_and_in_many(monkeypatch):
     for other in results[1:]:
         for whole, chunked in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(whole, chunked)
-
-
-def test_tables_and_descents_are_cut_too(monkeypatch):
-    steps, T = 40, 3
-    rng = np.random.default_rng(0)
-    arguments = (
-        rng.random((steps, T)), np.ones((steps, T), bool), np.zeros(T, np.int64),
-        np.array([20, 28, 40]), np.zeros((steps, T), bool), np.arange(steps) == 0,
-        np.zeros(steps, np.int64), 2, -1, np.array([21, 29, 0]),
-    )  # fmt: skip
-    expected = shortest_path.cheapest_path(*arguments)
-    clock = Clock(monkeypatch, 0.05)
-    monkeypatch.setattr(shortest_path, "_fill", clock.watch(shortest_path._fill))
-    monkeypatch.setattr(shortest_path, "_FILL", ChunkedLoop())
-    assert shortest_path.cheapest_path(*arguments).tolist() == expected.tolist()
-    assert len(clock.calls) > steps / 4
-
-    x, gradient, pairs = np.full(40, 0.5), rng.normal(size=40), rng.normal(size=(3, 2, 40))
-    pairs[:, 1] = pairs[:, 0] * np.geomspace(1.0, 30.0, 40)
-    nothing = np.zeros((0, 0)), np.zeros(0), np.zeros(0)
-    domain = Domain(20, np.ones((0, 2), bool), np.zeros(2), np.full(2, 0.6), *nothing)
-    expected = spectral.model_minimum(x, gradient, pairs, domain)
-    clock = Clock(monkeypatch, 0.2)
-    monkeypatch.setattr(spectral, "_descend", clock.watch(spectral._descend))
-    spectral._loop.cache_clear()
-    found = spectral.model_minimum(x, gradient, pairs, domain)
-    spectral._loop.cache_clear()
-    assert found.tolist() == expected.tolist()
-    assert len(clock.calls) > 3 and max(clock.calls) == 1
 
 
 # Ctrl-C
