@@ -39,7 +39,7 @@ class Domain:
     spans: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     caps: Floats = field(default_factory=lambda: np.zeros(0))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The length of a vector."""
         return int(self.rows * self.low.size + self.weights.shape[1])
@@ -72,7 +72,7 @@ class Domain:
         """Where the core finds this domain."""
         return self._table.ctypes.data
 
-    @property
+    @cached_property
     def room(self) -> int:
         """How many numbers of scratch space a projection needs."""
         tasks = self.low.size
