@@ -51,6 +51,7 @@ __all__ = [
 
 Recipe = Callable[..., Protocol]
 
+_PARTS, _CUTS = 16, 8  # how often, and into how many parts, the step in which losses meet is cut
 _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
 
 STRATEGIES: dict[str, Strategy] = {}
@@ -527,8 +528,6 @@ def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[floa
 
     The new task is trained alone from its arrival on; where they do not meet, until the next one.
     """
-    from scipy.optimize import brentq  # would double the time it takes to import replan
-
     lengths: list[float] = []
     rounding = 1e-9 * problem.duration
     for task, (begin, end) in zip(new, pairwise(_arrivals(problem)), strict=True):
@@ -541,12 +540,13 @@ def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[floa
 
         within = (alone.times >= begin - rounding) & (alone.times <= end + rounding)
         times, met = alone.times[within], np.flatnonzero(gap(alone.losses[within]) <= 0)
-        meeting = end
-        if met.size:
-            meeting = begin if met[0] == 0 else brentq(
-                lambda time, alone=alone, gap=gap: gap(alone.losses_at([time]))[0],
-                *times[met[0] - 1 : met[0] + 1], xtol=1e-10,
-            )  # fmt: skip
+        meeting = times[met[0]] if met.size else end
+        if met.size and met[0] > 0:
+            before = times[met[0] - 1]
+            for _ in range(_CUTS):
+                between = np.linspace(before, meeting, _PARTS + 1)
+                first = int(np.argmax(gap(alone.losses_at(between)) <= 0))
+                before, meeting = between[max(first - 1, 0)], between[first]
         lengths.append(float(meeting - begin))
     return lengths
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import pairwise
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.core.threads import cores, free_cores
 from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel, Model
 from replan.models.knobs import KnobLayout
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
 _KEPT = 2**24  # numbers that the members' tapes may hold together
@@ -215,12 +216,18 @@ def as_stacked(model: Model) -> StackedModel:
 @cache
 def _pool() -> ThreadPoolExecutor:
     """Return the threads that members share."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from replan.core.threads import cores
+
     return ThreadPoolExecutor(cores(), "members")
 
 
 def in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
     """Return function(i) for i below `count`, on all free cores, this thread among them."""
-    helpers = min(free_cores(), count) - 1
+    from replan.core.threads import free_cores
+
+    helpers = min(free_cores(), count) - 1 if count > 1 else 0
     if helpers < 1:
         return [function(i) for i in range(count)]
     results: list[Any] = [None] * count
