@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from replan import check, files, report
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
-from replan.core.simpson import averages
+from replan.core.simpson import averages, simpson_weights
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
 from replan.models.stacked import in_threads, listed
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ROUGH_RTOL, _ROUGH_STEPS = 1e-4, 2**15  # a learning rate that needs more steps is too large
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
@@ -526,6 +527,39 @@ def evaluate(
     steps = protocol.split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
     parts = 4 if problem.objective.averages_count else 2
+    runs = _integrated(problem, steps, parts, rtol, max_steps)
+    trajectories = [
+        _trajectory(member, protocol, steps.edges, run, parts, rtol)
+        for member, run in zip(problem.members, runs, strict=True)
+    ]
+    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
+    if throw and whole.status != "ok":
+        raise IntegrationError(whole.advice)
+    return whole
+
+
+def rough_loss(problem: Problem, protocol: Protocol) -> float:
+    """Return the objective to four digits, enough to choose one of several protocols.
+
+    Infinity where it cannot be computed with a moderate number of steps.
+    """
+    objective, steps = problem.objective, protocol.split(problem.edges)
+    parts = 2 if objective.averages_count else 1
+    runs = _integrated(problem, steps, parts, _ROUGH_RTOL, _ROUGH_STEPS)
+    if any(run.status != "ok" for run in runs):
+        return np.inf
+    along = np.zeros(len(runs))
+    if objective.averages_count:
+        weights = simpson_weights(steps.lengths, objective.weights_along(steps.edges))
+        along[:] = [np.sum(weights * run.losses) for run in runs]
+    final = np.stack([run.losses[-1] for run in runs])
+    return float(problem.risk.of(objective.value(final, along)))
+
+
+def _integrated(
+    problem: Problem, steps: Protocol, parts: int, rtol: float, max_steps: int
+) -> list[Integration]:
+    """Integrate every member, with each step cut into parts."""
     schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
     schedule = schedule.subdivide(parts)
     members = problem.members
@@ -535,15 +569,7 @@ def evaluate(
         return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
 
     first = integrated(0)  # before the others, which run in threads: it compiles
-    rest = in_threads(lambda m: integrated(m + 1), len(members) - 1)
-    trajectories = [
-        _trajectory(member, protocol, steps.edges, run, parts, rtol)
-        for member, run in zip(members, [first, *rest], strict=True)
-    ]
-    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
-    if throw and whole.status != "ok":
-        raise IntegrationError(whole.advice)
-    return whole
+    return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]
 
 
 def _trajectory(
