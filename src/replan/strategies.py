@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from itertools import pairwise, product
 from typing import Any, overload
 
@@ -52,7 +52,7 @@ __all__ = [
 
 Recipe = Callable[..., Protocol]
 
-_PARTS, _CUTS = 16, 8  # how often, and into how many parts, the step in which losses meet is cut
+_PARTS, _CUTS = 16, 10  # how often, and into how many parts, the step in which losses meet is cut
 _EVERY, _BEST = 3, 2  # values of a grid tried first; points from which the search goes on
 
 STRATEGIES: dict[str, Strategy] = {}
@@ -243,6 +243,8 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
         array([0, 1, 0, 1, 0, 1])
     """
     cycle = _order(problem, order)
+    if problem.availability.always:
+        return _sequence(problem, np.resize(cycle, problem.steps))
     rows, turn = np.zeros((problem.steps, problem.model.tasks)), 0
     for row, available in zip(rows, problem.step_limits.available, strict=True):
         upcoming = [cycle[(turn + i) % len(cycle)] for i in range(len(cycle))]
@@ -317,7 +319,7 @@ def focus_then_replay(
         raise UnfitError("problem", expected, f"the losses {', '.join(problem.model.loss_names)}")
     revision = _shares(problem, shares).tolist()
     if focus is None:
-        lengths = _meeting_times(problem, new, revision)
+        lengths = _meeting_times(problem, tuple(new), tuple(revision))
     else:
         focus = check.number("focus", focus, at_least=0, at_most=problem.duration)
         lengths = [focus] * len(new)
@@ -560,7 +562,10 @@ def _focused(
     return _segments(problem, [(length, what) for length, what in segments if length > 0])
 
 
-def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[float]) -> list[float]:
+@lru_cache(maxsize=1)  # several strategies build on it
+def _meeting_times(
+    problem: Problem, new: tuple[int, ...], revision: tuple[float, ...]
+) -> list[float]:
     """Return how long after each arrival the new task's loss meets the largest of the others.
 
     The new task is trained alone from its arrival on; where they do not meet, until the next one.

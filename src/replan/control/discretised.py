@@ -266,9 +266,11 @@ class DiscretisedObjective:
         mixture = surrogate.mixture
         cotangents = self._cotangents(states, outcome, mixture)
         vjp = self.members.roll_out_vjp_each(states, cotangents, schedule, tape)
-        by_shares, by_knobs = (
-            rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
-        )
+        by_shares, by_knobs = vjp[1:]
+        if self.pieces > 1:
+            by_shares, by_knobs = (
+                rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
+            )
         adjoints = vjp.adjoints
         if len(by_shares) > 1:
             adjoints = adjoints * self.members.spread(mixture.members)

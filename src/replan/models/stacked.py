@@ -187,6 +187,9 @@ class StackedModel(DifferentiableModel):
             return self._differentiable(m).roll_out_vjp(*own, schedule, tape[m] if tape else None)
 
         gradients = self._each(vjp, _steps(schedule))
+        if len(gradients) == 1:
+            only = gradients[0]
+            return MemberGradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
         adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
         return MemberGradients(
             np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs)
