@@ -236,7 +236,7 @@ class DiscretisedObjective:
     def _combined(self, final: Floats, along: Floats) -> Outcome:
         """Return the outcome from final losses (M, L) and averages along the way (M,)."""
         pairs = zip(final, along.tolist(), strict=True)
-        return Outcome(np.stack([self.problem.objective.value(*pair) for pair in pairs]), final)
+        return Outcome(np.array([self.problem.objective.value(*pair) for pair in pairs]), final)
 
     def smoothing(self, controls: Controls) -> Smoothing | None:
         """Return a smoothing to begin with from some controls, None where none is needed."""

@@ -122,6 +122,8 @@ class StackedModel(DifferentiableModel):
         def losses(m: int) -> Floats:
             return self.models[m].losses(states[..., self._parts[m]])
 
+        if len(self.models) == 1:
+            return losses(0)[None]
         return np.stack(self._each(losses, states.size // states.shape[-1]))
 
     def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
