@@ -18,7 +18,7 @@ import numpy as np
 import replan
 from common import best_times, save
 from replan.control.discretised import Controls, DiscretisedObjective
-from replan.models import _members
+from replan.core import threads
 from streams import together, with_exponents
 
 
@@ -63,7 +63,7 @@ def cores(count: int = 64) -> dict:
     one = gradient(count)
 
     def on(used: int) -> None:
-        _members.free_cores = lambda: used
+        threads.free_cores = lambda: used
         one()
 
     alone, both = best_times(lambda: on(1), lambda: on(2), repeats=15)

@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 
 import replan
 from replan import Objective, Overlaps, Problem, Protocol, TeacherStudent, evaluate, strategies
-from replan.curves import Curves, transfer
+from replan.curves import Curves, rough_loss, transfer
 from replan.models import Schedule
 
 sys.path.insert(0, str(Path(__file__).parent / "dynamics"))
@@ -394,3 +394,33 @@ def test_transfer_between_known_times(stream):
     t = transfer(stream, times, values)
     np.testing.assert_allclose(t.forward[:, 1], [1.5, 2.0])
     np.testing.assert_allclose(t.forgetting[:, 1], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(weights=[0.2, 0.8], targets=[1e-3, None]),
+        Objective(goal="worst"),
+        Objective(goal="seen", running=[0.5, 0.0]),
+    ],
+)
+def test_rough_losses_have_four_digits_at_a_fraction_of_the_work(objective, monkeypatch):
+    model = TeacherStudent.similar(0.3)
+    settings = {"duration": 10.0, "steps": 50, "arrivals": [0, 2], "objective": objective}
+    members = [Problem(model, model.pretrain(seed=seed), **settings) for seed in range(3)]
+    problem = Problem.ensemble(members, risk="worst")
+    work = []
+    roll_out = TeacherStudent.roll_out
+
+    def counted(self, start, schedule):
+        work.append(int(schedule.substeps.sum()))
+        return roll_out(self, start, schedule)
+
+    monkeypatch.setattr(TeacherStudent, "roll_out", counted)
+    protocol = strategies.sequential(problem)
+    exact = evaluate(problem, protocol).loss, sum(work)
+    work.clear()
+    rough = rough_loss(problem, protocol), sum(work)
+    assert rough[0] == pytest.approx(exact[0], rel=1e-4)
+    assert rough[1] <= exact[1] / 2
+    assert rough_loss(problem, protocol.with_knobs(lr=1e9)) == np.inf

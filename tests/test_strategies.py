@@ -167,6 +167,27 @@ def test_grid_search_finds_the_best_of_its_grid(problem):
         search(problem, strategies.constant_lr, lr=[1e9])
 
 
+@pytest.mark.parametrize("activation", ["erf", "relu"])
+def test_searches_find_the_best_of_their_grids_with_few_points(activation, monkeypatch):
+    model = TeacherStudent.similar(0.3, hidden=2, activation=activation)
+    problem = Problem(model, model.pretrain(seed=1, duration=50.0, lr=0.5), duration=5.0, steps=10)
+    tried = []
+    rough_loss = strategies.rough_loss
+    monkeypatch.setattr(
+        strategies, "rough_loss", lambda *what: tried.append(what) or rough_loss(*what)
+    )
+    for strategy, most in (
+        (strategies.constant_lr, 10),
+        (strategies.exponential_lr, 55),
+        (strategies.power_law_lr, 55),
+    ):
+        grids = {name: values(problem) for name, values in strategy.grids.items()}
+        best = strategies.grid_search(problem, strategy, **grids)
+        tried.clear()
+        assert strategy(problem) == best
+        assert len(tried) <= most
+
+
 def test_the_search_does_not_depend_on_the_steps():
     model = TeacherStudent.similar(0.3)
     found = []

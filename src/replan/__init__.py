@@ -64,7 +64,6 @@ _HOMES = {
     "Study": "studies",
     "TeacherStudent": "models",
     "Trajectory": "curves",
-    "__version__": "files",
     "compare": "comparison",
     "evaluate": "curves",
     "levers": "control",
@@ -118,7 +117,9 @@ if not TYPE_CHECKING:  # a type checker would take any name at all to be in the 
     def __getattr__(name):
         from importlib import import_module
 
-        if name in _HOMES:
+        if name == "__version__":
+            value = import_module("replan.files").version()
+        elif name in _HOMES:
             value = getattr(import_module(f"replan.{_HOMES[name]}"), name)
         elif name in _MODULES:
             value = import_module(f"replan.{name}")

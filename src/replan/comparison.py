@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from replan import check, files, report
-from replan.control import Plan, solve
 from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
@@ -22,6 +21,8 @@ from replan.strategies import STRATEGIES, Strategy, UnfitError, lr_grid, main_ra
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from replan.control import Plan
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,6 +181,8 @@ def compare(
                     failures[name] = run.advice
             meter.advance(note=name)
         for name, controlled in problems.items():
+            from replan.control import solve  # slow to import
+
             try:
                 plan = solve(controlled, progress=_notes(meter, name))
             except IntegrationError as error:

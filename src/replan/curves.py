@@ -6,6 +6,7 @@ are losses of runs × times × tasks, the form of everything that trains.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike
 from replan import check, files, report
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
-from replan.core.simpson import averages
+from replan.core.simpson import averages, simpson_weights
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
 from replan.models.stacked import in_threads, listed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ROUGH_RTOL, _ROUGH_STEPS = 1e-4, 2**15  # a learning rate that needs more steps is too large
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
@@ -118,9 +120,7 @@ class Curves:
     @property
     def half_width(self) -> Floats:
         """Half of the 95 % confidence interval (m, T) of `mean`, by Student's t distribution."""
-        from scipy.stats import t
-
-        return t.ppf(0.975, len(self.finished) - 1) * self.standard_error
+        return _t_quantile(len(self.finished) - 1) * self.standard_error
 
     def quantiles(self, levels: ArrayLike) -> Floats:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
@@ -175,6 +175,23 @@ class Curves:
 
     def __str__(self) -> str:
         return report.text(report.curves(self))
+
+
+def _t_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t distribution, NaN without a degree of freedom.
+
+    The density of the angle θ in t = √freedom tan θ is proportional to cos θ^(freedom − 1): concave
+    probabilities, which Newton's method approaches from below.
+    """
+    if freedom < 1:
+        return math.nan
+    whole = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)) * math.pi**0.5
+    nodes, weights = np.polynomial.legendre.leggauss(32)
+    angle = math.atan(1.95 / freedom**0.5)  # that of a normal distribution is 1.96
+    for _ in range(20):
+        inside = angle * weights @ np.cos(angle * (nodes + 1) / 2) ** (freedom - 1)
+        angle += (0.95 * whole - inside) / 2 / math.cos(angle) ** (freedom - 1)
+    return freedom**0.5 * math.tan(angle)
 
 
 class Transfer(NamedTuple):
@@ -510,6 +527,39 @@ def evaluate(
     steps = protocol.split(problem.edges)
     # Averages need the middles of the steps; to know their errors as well, the quarters.
     parts = 4 if problem.objective.averages_count else 2
+    runs = _integrated(problem, steps, parts, rtol, max_steps)
+    trajectories = [
+        _trajectory(member, protocol, steps.edges, run, parts, rtol)
+        for member, run in zip(problem.members, runs, strict=True)
+    ]
+    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
+    if throw and whole.status != "ok":
+        raise IntegrationError(whole.advice)
+    return whole
+
+
+def rough_loss(problem: Problem, protocol: Protocol) -> float:
+    """Return the objective to four digits, enough to choose one of several protocols.
+
+    Infinity where it cannot be computed with a moderate number of steps.
+    """
+    objective, steps = problem.objective, protocol.split(problem.edges)
+    parts = 2 if objective.averages_count else 1
+    runs = _integrated(problem, steps, parts, _ROUGH_RTOL, _ROUGH_STEPS)
+    if any(run.status != "ok" for run in runs):
+        return np.inf
+    along = np.zeros(len(runs))
+    if objective.averages_count:
+        weights = simpson_weights(steps.lengths, objective.weights_along(steps.edges))
+        along[:] = [np.sum(weights * run.losses) for run in runs]
+    final = np.stack([run.losses[-1] for run in runs])
+    return float(problem.risk.of(objective.value(final, along)))
+
+
+def _integrated(
+    problem: Problem, steps: Protocol, parts: int, rtol: float, max_steps: int
+) -> list[Integration]:
+    """Integrate every member, with each step cut into parts."""
     schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
     schedule = schedule.subdivide(parts)
     members = problem.members
@@ -519,15 +569,7 @@ def evaluate(
         return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
 
     first = integrated(0)  # before the others, which run in threads: it compiles
-    rest = in_threads(lambda m: integrated(m + 1), len(members) - 1)
-    trajectories = [
-        _trajectory(member, protocol, steps.edges, run, parts, rtol)
-        for member, run in zip(members, [first, *rest], strict=True)
-    ]
-    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
-    if throw and whole.status != "ok":
-        raise IntegrationError(whole.advice)
-    return whole
+    return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]
 
 
 def _trajectory(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FilePath = str | os.PathLike[str]
-__version__ = version("replan")
+
+
+def version() -> str:
+    """Return the version of replan."""
+    from importlib import metadata  # slow to import
+
+    return metadata.version("replan")
 
 
 def read_text(path: FilePath) -> str:
@@ -47,7 +51,7 @@ def read_json(path: FilePath) -> dict[str, Any]:
 
 def write_json(path: FilePath, content: dict[str, Any]) -> None:
     """Write a dict as JSON, with the version of replan in front; NaN is refused."""
-    text = json.dumps({"replan": __version__} | content, allow_nan=False)
+    text = json.dumps({"replan": version()} | content, allow_nan=False)
     write(path, f"{text}\n".encode())
 
 
@@ -103,7 +107,7 @@ def output(name: str, path: FilePath, endings: Sequence[str] = ()) -> Path:
 def write(path: FilePath, data: bytes) -> None:
     """Write a file in one go: a reader finds all of the old one or all of the new one."""
     target = output("path", path)
-    part = target.with_name(f".{secrets.token_hex(8)}.part")
+    part = target.with_name(f".{os.urandom(8).hex()}.part")
     try:
         part.write_bytes(data)
         os.replace(part, target)

@@ -70,12 +70,14 @@ class Meter:
 
 def _bar(what: str, total: int | None) -> Any:
     """Return a bar that disappears at the end; None where nobody can see it."""
+    in_notebook = _in_notebook()
+    if not in_notebook and not (sys.stderr and sys.stderr.isatty()):
+        return None
     import tqdm
 
     settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
-    if not _in_notebook():
-        bar = tqdm.tqdm(**settings, disable=None)  # shown on a terminal only
-        return None if bar.disable else bar
+    if not in_notebook:
+        return tqdm.tqdm(**settings)
     if find_spec("ipywidgets") is None:
         return tqdm.tqdm(**settings, file=sys.stdout)  # as text in the cell
     from tqdm.notebook import tqdm as widget

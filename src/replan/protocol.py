@@ -228,7 +228,7 @@ class Protocol:
         gap = np.minimum(np.abs(self.edges[near] - new), np.abs(self.edges[near - 1] - new))
         apart = np.diff(new, prepend=-np.inf) > room
         inside = (new > 0) & (new < self.duration) & (gap > room) & apart
-        return self._on(np.union1d(self.edges, new[inside]))
+        return self._on(np.union1d(self.edges, new[inside])) if inside.any() else self
 
     def _on(self, edges: Floats) -> Protocol:
         """Return the same protocol on finer edges."""

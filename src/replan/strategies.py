@@ -17,8 +17,8 @@ Examples:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import update_wrapper
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, update_wrapper
 from itertools import pairwise, product
 from typing import Any, overload
 
@@ -27,8 +27,9 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints, Task
-from replan.curves import evaluate
+from replan.curves import evaluate, rough_loss
 from replan.errors import ArgumentError, IntegrationError
+from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
@@ -51,7 +52,8 @@ __all__ = [
 
 Recipe = Callable[..., Protocol]
 
-_SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
+_PARTS, _CUTS = 16, 10  # how often, and into how many parts, the step in which losses meet is cut
+_EVERY, _BEST = 3, 2  # values of a grid tried first; points from which the search goes on
 
 STRATEGIES: dict[str, Strategy] = {}
 """The strategies by name: those that `compare` and `solve` try.
@@ -78,8 +80,9 @@ class Strategy:
 
     name: on the command line. turns: the knobs that it sets, such as ("lr",); "rate" stands for the
     model's first learning rate. The problem sets the others. A strategy that turns a knob takes
-    `protocol`, whose shares it keeps. grids: by setting, the values for a problem of which the best
-    is taken where the setting is None.
+    `protocol`, whose shares it keeps. grids: by setting, ascending values for a problem, of which a
+    search takes the best where the setting is None: it tries every third, and goes on from the best
+    two to their neighbours.
 
     Examples:
         >>> replan.strategies.STRATEGIES["no-replay"](problem).mean_shares
@@ -118,7 +121,7 @@ class Strategy:
         names = [name for name in self.grids if settings.get(name) is None]
         if names:
             settings |= {name: self.grids[name](problem) for name in names}
-            return grid_search(problem, self, progress=progress, **settings)
+            return _search(problem, self, settings, _EVERY, progress)
         return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
 
     def __repr__(self) -> str:
@@ -240,6 +243,8 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
         array([0, 1, 0, 1, 0, 1])
     """
     cycle = _order(problem, order)
+    if problem.availability.always:
+        return _sequence(problem, np.resize(cycle, problem.steps))
     rows, turn = np.zeros((problem.steps, problem.model.tasks)), 0
     for row, available in zip(rows, problem.step_limits.available, strict=True):
         upcoming = [cycle[(turn + i) % len(cycle)] for i in range(len(cycle))]
@@ -314,7 +319,7 @@ def focus_then_replay(
         raise UnfitError("problem", expected, f"the losses {', '.join(problem.model.loss_names)}")
     revision = _shares(problem, shares).tolist()
     if focus is None:
-        lengths = _meeting_times(problem, new, revision)
+        lengths = _meeting_times(problem, tuple(new), tuple(revision))
     else:
         focus = check.number("focus", focus, at_least=0, at_most=problem.duration)
         lengths = [focus] * len(new)
@@ -441,21 +446,56 @@ def grid_search(
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.function("strategy", strategy, "a strategy such as `constant_lr`")
+    return _search(problem, strategy, grid, 1, progress)
+
+
+def _search(
+    problem: Problem, strategy: Strategy, grid: Mapping[str, Any], every: int, progress: Watch
+) -> Protocol:
+    """Return the best protocol on a grid, of which only every n-th value is tried at first.
+
+    From the best two points the search goes on to neighbours, diagonal ones too, while they are
+    better. Losses are rough ones, computed in threads.
+    """
     lists = [list(x) if isinstance(x, list | tuple | np.ndarray) else [x] for x in grid.values()]
     for name, values in zip(grid, lists, strict=True):
         if not values:
             raise ArgumentError(name, "at least one value to try", "none")
-    combinations = list(product(*lists))
-    runs = []
-    with Meter(progress, "grid points", len(combinations)) as meter:
-        for combination in combinations:
-            protocol = strategy(problem, **dict(zip(grid, combination, strict=True)))
-            run = evaluate(problem, protocol, rtol=1e-6, max_steps=_SEARCH_STEPS, throw=False)
-            runs += [(run.loss, protocol)] if run.status == "ok" else []
-            meter.advance()
-    if not runs:
+    sizes = [len(values) for values in lists]
+    protocols: dict[tuple[int, ...], Protocol] = {}
+    losses: dict[tuple[int, ...], float] = {}
+    with Meter(progress, "grid points") as meter:
+
+        def best(points: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+            points = list(points)
+            new = [point for point in points if point not in losses]
+            meter.advance(0, expect=len(new))
+            for point in new:
+                values = [values[i] for values, i in zip(lists, point, strict=True)]
+                protocols[point] = strategy(problem, **dict(zip(grid, values, strict=True)))
+
+            def loss(i: int) -> float:
+                meter.advance()
+                return rough_loss(problem, protocols[new[i]])
+
+            losses.update(zip(new, in_threads(loss, len(new)), strict=True))
+            return min(points, key=losses.__getitem__)
+
+        best(product(*(sorted({*range(0, size, every), size - 1}) for size in sizes)))
+        for point in sorted(losses, key=losses.__getitem__)[:_BEST]:
+            while (better := best(_neighbours(point, sizes))) != point:
+                point = better
+        point = best(losses)
+    if losses[point] == np.inf:
         raise IntegrationError("every setting of the grid diverges: try smaller learning rates")
-    return min(runs, key=lambda run: run[0])[1]
+    return protocols[point]
+
+
+def _neighbours(point: tuple[int, ...], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield a point of a grid and those beside it."""
+    yield point
+    axes = zip(point, sizes, strict=True)
+    yield from product(*(range(max(i - 1, 0), min(i + 2, size)) for i, size in axes))
 
 
 # Parts
@@ -522,13 +562,14 @@ def _focused(
     return _segments(problem, [(length, what) for length, what in segments if length > 0])
 
 
-def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[float]) -> list[float]:
+@lru_cache(maxsize=1)  # several strategies build on it
+def _meeting_times(
+    problem: Problem, new: tuple[int, ...], revision: tuple[float, ...]
+) -> list[float]:
     """Return how long after each arrival the new task's loss meets the largest of the others.
 
     The new task is trained alone from its arrival on; where they do not meet, until the next one.
     """
-    from scipy.optimize import brentq  # would double the time it takes to import replan
-
     lengths: list[float] = []
     rounding = 1e-9 * problem.duration
     for task, (begin, end) in zip(new, pairwise(_arrivals(problem)), strict=True):
@@ -541,12 +582,13 @@ def _meeting_times(problem: Problem, new: Sequence[int], revision: Sequence[floa
 
         within = (alone.times >= begin - rounding) & (alone.times <= end + rounding)
         times, met = alone.times[within], np.flatnonzero(gap(alone.losses[within]) <= 0)
-        meeting = end
-        if met.size:
-            meeting = begin if met[0] == 0 else brentq(
-                lambda time, alone=alone, gap=gap: gap(alone.losses_at([time]))[0],
-                *times[met[0] - 1 : met[0] + 1], xtol=1e-10,
-            )  # fmt: skip
+        meeting = times[met[0]] if met.size else end
+        if met.size and met[0] > 0:
+            before = times[met[0] - 1]
+            for _ in range(_CUTS):
+                between = np.linspace(before, meeting, _PARTS + 1)
+                first = int(np.argmax(gap(alone.losses_at(between)) <= 0))
+                before, meeting = between[max(first - 1, 0)], between[first]
         lengths.append(float(meeting - begin))
     return lengths
 

@@ -32,7 +32,7 @@ from replan import check, files
 from replan.errors import ArgumentError
 from replan.progress import Meter
 
-VERSION = files.__version__
+VERSION = files.version()
 _POLL = 0.05  # seconds between two looks at what another thread does
 _LONGEST = 3000  # characters of a failure: `_finish` says why
 

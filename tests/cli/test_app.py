@@ -193,7 +193,6 @@ main()
         ("click", "new"),
         ("numpy", "compare fresh.toml"),
         ("replan.control.search", "solve fresh.toml"),
-        ("scipy", "solve fresh.toml"),
         ("matplotlib", "evaluate fresh.toml --strategy no-replay --plot o.png"),
     ],
 )
@@ -210,11 +209,37 @@ def test_ctrl_c_while_python_imports_ends_in_one_line(run, tmp_path, module, lin
 
 
 def test_the_command_line_is_light():
-    """Until `main` runs, Ctrl-C ends in a traceback; help and `new` need no library."""
+    """Until `main` runs, Ctrl-C ends in a traceback; help needs no library."""
     program = (
         "import sys; before = set(sys.modules); from replan.cli import main; "
         "print(sorted(set(sys.modules) - before)); import replan.cli._app; "
-        "print([name for name in ('numpy', 'pandas', 'tqdm') if name in sys.modules])"
+        "slow = ('numpy', 'pandas', 'tqdm', 'importlib.metadata', 'concurrent.futures'); "
+        "print([name for name in slow if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "['replan', 'replan.cli']\n[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("solve fresh.toml --json o.json", []),
+        ("evaluate fresh.toml --strategy focus-then-replay", []),
+        ("compare fresh.toml --strategy shuffled", ["matplotlib"]),  # which draws
+        ("evaluate fresh.toml --strategy no-replay --csv o.csv", ["pandas"]),
+    ],
+)
+def test_commands_load_what_they_need(run, tmp_path, line, needed):
+    program = (
+        "import sys; from replan.cli._app import run; code = run(); "
+        "heavy = ('matplotlib', 'pandas', 'scipy.optimize', 'scipy.stats', 'jax', 'tqdm'); "
+        "print([name for name in heavy if name in sys.modules]); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *line.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == str(needed), done.stderr

@@ -82,7 +82,7 @@ def test_risks_are_in_order_and_each_plan_is_best_at_its_own():
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
     results = []
     for cores in (1, 3):
-        monkeypatch.setattr(stacked, "free_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("replan.core.threads.free_cores", lambda cores=cores: cores)
         monkeypatch.setattr(stacked, "_SHORT", 0)
         plan = solve(ensemble((0, 1, 2), 0.5))
         results.append((plan.protocol.shares.tobytes(), plan.loss, plan.statistics["gradients"]))

@@ -21,6 +21,7 @@ from replan.control.search import Search, Solver
 from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
 from replan.models.integrator import RTOL
+from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
@@ -122,14 +123,16 @@ def _certified(search: Search, solver: Solver, status: Status, seconds: float) -
     search.counts.max_gradients = np.inf
     gradient, residual = _tightest(search, best)
     protocol = as_protocol(problem, best, one_task=True)
-    trajectory = _evaluated(problem, protocol, RTOL)
     relaxed, relaxed_value = protocol, None
+    wanted = [(protocol, RTOL)]
     if search.relaxed is not None:
         relaxed, residual = as_protocol(problem, search.relaxed.controls), search.relaxed.residual
-        mixed = _evaluated(problem, relaxed, _RELAXED_RTOL)
-        if mixed.status == "ok":
-            # The plan is a relaxed one too, should rounding errors make it the better one.
-            relaxed_value = min(mixed.loss, trajectory.loss)
+        wanted.append((relaxed, _RELAXED_RTOL))
+    evaluated = in_threads(lambda i: _evaluated(problem, *wanted[i]), len(wanted))
+    trajectory, mixed = evaluated[0], evaluated[-1]
+    if search.relaxed is not None and mixed.status == "ok":
+        # The plan is a relaxed one too, should rounding errors make it the better one.
+        relaxed_value = min(mixed.loss, trajectory.loss)
     values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
     error = float(np.fmax(abs(gradient.value - trajectory.loss), trajectory.error))
     certificate = Certificate(

@@ -236,7 +236,7 @@ class DiscretisedObjective:
     def _combined(self, final: Floats, along: Floats) -> Outcome:
         """Return the outcome from final losses (M, L) and averages along the way (M,)."""
         pairs = zip(final, along.tolist(), strict=True)
-        return Outcome(np.stack([self.problem.objective.value(*pair) for pair in pairs]), final)
+        return Outcome(np.array([self.problem.objective.value(*pair) for pair in pairs]), final)
 
     def smoothing(self, controls: Controls) -> Smoothing | None:
         """Return a smoothing to begin with from some controls, None where none is needed."""
@@ -266,9 +266,11 @@ class DiscretisedObjective:
         mixture = surrogate.mixture
         cotangents = self._cotangents(states, outcome, mixture)
         vjp = self.members.roll_out_vjp_each(states, cotangents, schedule, tape)
-        by_shares, by_knobs = (
-            rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
-        )
+        by_shares, by_knobs = vjp[1:]
+        if self.pieces > 1:
+            by_shares, by_knobs = (
+                rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
+            )
         adjoints = vjp.adjoints
         if len(by_shares) > 1:
             adjoints = adjoints * self.members.spread(mixture.members)

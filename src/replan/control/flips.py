@@ -241,14 +241,14 @@ class FlipDescent(Descent):
         A move misses its prediction by about as much as others of its kind did: those that would
         then not pay off are passed over, unless `every` one is to be tried.
         """
-        failures = 0
+        failures, present = 0, self.controls.sequence
         misses: dict[str, list[float]] = {}
         for gain, kind, steps, tasks in moves:
-            sequence = self.controls.sequence
             missed = misses.setdefault(kind, [])
             hopeless = len(missed) >= _KNOWN and gain + _TRUST * min(missed) >= 0
-            if (hopeless and not every) or np.array_equal(sequence[steps], tasks):
+            if (hopeless and not every) or present[steps].tolist() == tasks:
                 continue
+            sequence = present.copy()
             sequence[steps] = tasks
             if self._limits.binding and not allows(self._limits, sequence):
                 continue
@@ -257,6 +257,7 @@ class FlipDescent(Descent):
             missed.append(value - self.value - gain)
             if value < self.value:
                 self.controls, self.value, states, failures = controls, value, after, -1
+                present = sequence
             failures += 1
             if failures == self._failures and not every:
                 break
@@ -333,27 +334,27 @@ def _combined(moves: list[_Move], model: _LinearModel) -> list[_Move]:
 
 def _flips(sequence: Ints, model: _LinearModel) -> list[_Move]:
     """Change the task of one step."""
-    changes = np.asarray(model.objective(model.offsets[:, None, None] + model.gains))
+    changes = model.objective(model.offsets[:, None, None] + model.gains)
     return [
-        _Move(float(changes[i, t]), "flip", [i], [t])
-        for i in range(len(sequence))
-        for t in range(changes.shape[1])
-        if t != sequence[i]
+        _Move(gain, "flip", [i], [t])
+        for i, (task, row) in enumerate(zip(sequence.tolist(), changes.tolist(), strict=True))
+        for t, gain in enumerate(row)
+        if t != task
     ]
 
 
 def _exchanges(sequence: Ints, model: _LinearModel) -> list[_Move]:
     """Exchange the tasks of a step and the next one with another task."""
-    moves = []
-    following = len(sequence)
-    for i in range(len(sequence) - 2, -1, -1):
-        if sequence[i + 1] != sequence[i]:
-            following = i + 1
-        if following < len(sequence):
-            steps, tasks = [i, following], [int(sequence[following]), int(sequence[i])]
-            kind = f"exchange {following - i}"
-            moves.append(_Move(model.change(steps, tasks), kind, steps, tasks))
-    return moves
+    ends = np.flatnonzero(np.diff(sequence)) + 1  # of stays
+    if not ends.size:
+        return []
+    first = np.arange(ends[-1])
+    last = ends[np.searchsorted(ends, first, side="right")]
+    gains = model.gains[:, first, sequence[last]] + model.gains[:, last, sequence[first]]
+    changes = model.objective(model.offsets[:, None] + gains)
+    rows = zip(first.tolist(), last.tolist(), changes.tolist(), strict=True)
+    tasks = sequence.tolist()
+    return [_Move(gain, f"exchange {j - i}", [i, j], [tasks[j], tasks[i]]) for i, j, gain in rows]
 
 
 def _shifts(sequence: Ints, model: _LinearModel) -> list[_Move]:

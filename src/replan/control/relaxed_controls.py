@@ -141,6 +141,8 @@ def _least_shares(rows: Floats, domain: Domain) -> float:
     if not always:
         rows = np.where(domain.available, rows, np.inf)
     if not domain.low.any() and np.all(domain.high >= 1.0):
+        if not len(domain.caps):
+            return float(rows.min(axis=1).sum())
         least, free = 0.0, np.ones(len(rows), dtype=bool)
         for (first, last), cap in zip(domain.spans, domain.caps, strict=True):
             least += _least_replay(rows[first:last], domain.old[first:last], cap)

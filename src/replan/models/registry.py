@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TypeVar
@@ -65,6 +64,8 @@ def find(kind: str) -> type[Model]:
     import_named()
     check.word("model.kind", kind)
     if kind not in _KINDS:
+        from importlib.metadata import entry_points  # slow to import
+
         for entry in entry_points(group="replan.models"):
             if entry.name == kind:
                 entry.load()

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import pairwise
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.core.threads import cores, free_cores
 from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel, Model
 from replan.models.knobs import KnobLayout
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
 _KEPT = 2**24  # numbers that the members' tapes may hold together
@@ -121,6 +122,8 @@ class StackedModel(DifferentiableModel):
         def losses(m: int) -> Floats:
             return self.models[m].losses(states[..., self._parts[m]])
 
+        if len(self.models) == 1:
+            return losses(0)[None]
         return np.stack(self._each(losses, states.size // states.shape[-1]))
 
     def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
@@ -186,6 +189,9 @@ class StackedModel(DifferentiableModel):
             return self._differentiable(m).roll_out_vjp(*own, schedule, tape[m] if tape else None)
 
         gradients = self._each(vjp, _steps(schedule))
+        if len(gradients) == 1:
+            only = gradients[0]
+            return MemberGradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
         adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
         return MemberGradients(
             np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs)
@@ -215,12 +221,18 @@ def as_stacked(model: Model) -> StackedModel:
 @cache
 def _pool() -> ThreadPoolExecutor:
     """Return the threads that members share."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from replan.core.threads import cores
+
     return ThreadPoolExecutor(cores(), "members")
 
 
 def in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
     """Return function(i) for i below `count`, on all free cores, this thread among them."""
-    helpers = min(free_cores(), count) - 1
+    from replan.core.threads import free_cores
+
+    helpers = min(free_cores(), count) - 1 if count > 1 else 0
     if helpers < 1:
         return [function(i) for i in range(count)]
     results: list[Any] = [None] * count

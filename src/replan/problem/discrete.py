@@ -64,6 +64,8 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
 
 def allows(limits: StepLimits, sequence: Ints) -> bool:
     """Whether the tasks of a protocol, one per step, keep the limits."""
+    if not limits.binding:
+        return bool(np.all(limits.available[np.arange(limits.steps), sequence]))
     counts = np.bincount(sequence, minlength=len(limits.low))
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))

@@ -123,7 +123,7 @@ class BoundObjective:
         """Whether losses along the way are part of the objective."""
         return self.throughout or bool(self.running.any())
 
-    @property
+    @cached_property
     def has_targets(self) -> bool:
         """Whether any loss has a target."""
         return bool(np.any(self.targets < np.inf))

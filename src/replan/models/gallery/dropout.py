@@ -15,7 +15,7 @@ where |…| counts distinct hidden units; teacher units do not count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import erf, sqrt
 from typing import Any
 
 import numpy as np
@@ -189,16 +189,14 @@ class Dropout(GalleryModel):
 
     def sgd_step(self, weights: Any, task: int, knobs: Floats, rng: np.random.Generator) -> Any:
         """Draw an input (N,), label noise and the units kept (K,); make a step with these alone."""
-        from scipy.special import erf
-
         (student, teachers), p = weights, self.parameters
         N = student.shape[1]
         x = rng.standard_normal(N)
         noise, kept = p["noise"] * rng.standard_normal(), rng.random(self.hidden) < knobs[1]
         fields = student @ x / sqrt(N)
-        label = p["teacher_heads"] @ erf(teachers @ x / sqrt(2 * N)) + noise
+        label = p["teacher_heads"] @ _erfs(teachers @ x / sqrt(2 * N)) + noise
         active = kept * p["heads"]
-        error = active @ erf(fields / sqrt(2)) - label
+        error = active @ _erfs(fields / sqrt(2)) - label
         slopes = sqrt(2 / np.pi) * np.exp(-(fields**2) / 2)
         student -= (knobs[0] / sqrt(N) * error * active * slopes)[:, None] * x
         return weights
@@ -237,3 +235,7 @@ class Dropout(GalleryModel):
         """Return a start as the `[start]` section of a problem file."""
         Q, M = self.unpack(self.pack(start))
         return {"Q": Q.tolist(), "M": M.tolist()}
+
+
+def _erfs(values: Floats) -> Floats:
+    return np.array([erf(value) for value in values.tolist()])
