@@ -25,6 +25,7 @@ LAYERS = [
     "files",
     "schema",
     "progress",
+    "registry",
     "core",
     "models",
     "report",

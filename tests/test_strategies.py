@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 import replan
-from replan import ArgumentError, Control, Problem, Protocol, TeacherStudent, evaluate, strategies
+from replan import (
+    ArgumentError,
+    Control,
+    Problem,
+    Protocol,
+    TeacherStudent,
+    evaluate,
+    register,
+    strategies,
+)
 
 
 def test_every_strategy_needs_only_a_problem(problem):
@@ -318,10 +327,8 @@ def test_shuffling_keeps_steps_where_the_same_tasks_are_there(stream):
 # The registry, and settings as people write them
 
 
-def test_a_registered_function_is_a_strategy(problem, monkeypatch):
-    monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
-
-    @strategies.strategy
+def test_a_registered_function_is_a_strategy(problem, registries):
+    @register
     def first_part(problem, *, part: float = 0.5):
         lengths = (part * problem.duration, (1 - part) * problem.duration)
         return Protocol.from_segments(list(zip(lengths, (1, 0), strict=True)), 2)
@@ -330,7 +337,7 @@ def test_a_registered_function_is_a_strategy(problem, monkeypatch):
     assert first_part(problem, part=0.2).mean_shares.tolist() == pytest.approx([0.8, 0.2])
     assert first_part.foreign
 
-    @strategies.strategy
+    @register
     def wrong(problem):
         return Protocol([[1.0]], 1.0)
 
@@ -350,13 +357,13 @@ def test_bad_recipes_are_refused():
         return None
 
     for recipe, name, settings in (
-        (interleaved, "strategy", {}),
+        (interleaved, "name", {}),
         (needy, "recipe", {}),
         (turning, "recipe", {"turns": ("lr",)}),
         (3, "recipe", {}),
     ):
         with pytest.raises(ArgumentError) as caught:
-            strategies.strategy(**settings)(recipe) if settings else strategies.strategy(recipe)
+            register(**settings)(recipe) if settings else register(recipe)
         assert caught.value.name == name
 
 

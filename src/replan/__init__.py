@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from replan import models as models
     from replan import replay as replay
     from replan import strategies as strategies
-    from replan.comparison import Comparison, compare
+    from replan.comparison import compare
     from replan.control import (
         Exhaustive,
         Flips,
         ForwardBackward,
-        Levers,
         Plan,
         Relax,
         levers,
@@ -27,29 +26,22 @@ if TYPE_CHECKING:
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
     from replan.problem import Control, Limits, Objective, Problem, Range
     from replan.protocol import Protocol
-    from replan.simulation import Simulation, simulate
-    from replan.studies import Study, study
+    from replan.simulation import simulate
+    from replan.strategies import register
+    from replan.studies import study
     from replan.sweeps import sweep
 
     __version__: str
-    """The version of the package.
-
-    Examples:
-        >>> replan.__version__.split(".")[0]
-        '0'
-    """
 
 _HOMES = {
     "ArgumentError": "errors",
     "AutoModel": "models",
-    "Comparison": "comparison",
     "Control": "problem",
     "Curves": "curves",
     "Exhaustive": "control",
     "Flips": "control",
     "ForwardBackward": "control",
     "IntegrationError": "errors",
-    "Levers": "control",
     "Limits": "problem",
     "Model": "models",
     "Objective": "problem",
@@ -59,15 +51,14 @@ _HOMES = {
     "Protocol": "protocol",
     "Range": "problem",
     "Relax": "control",
-    "Simulation": "simulation",
     "SolveError": "errors",
-    "Study": "studies",
     "TeacherStudent": "models",
     "Trajectory": "curves",
     "__version__": "files",
     "compare": "comparison",
     "evaluate": "curves",
     "levers": "control",
+    "register": "strategies",
     "simulate": "simulation",
     "solve": "control",
     "study": "studies",
@@ -77,14 +68,12 @@ _MODULES = ("control", "models", "replay", "strategies")
 __all__ = [
     "ArgumentError",
     "AutoModel",
-    "Comparison",
     "Control",
     "Curves",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
     "IntegrationError",
-    "Levers",
     "Limits",
     "Model",
     "Objective",
@@ -94,17 +83,15 @@ __all__ = [
     "Protocol",
     "Range",
     "Relax",
-    "Simulation",
     "SolveError",
-    "Study",
     "TeacherStudent",
     "Trajectory",
-    "__version__",
     "compare",
     "control",
     "evaluate",
     "levers",
     "models",
+    "register",
     "replay",
     "simulate",
     "solve",

@@ -27,23 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Trajectories by strategy, best first, and why others failed.
-
-    runs: by name; plans are called "optimum" (at the given learning rate) and "optimum-lr" (with
-    the rate free, too). failures: reasons by name. free_rate: the names of those that set the
-    learning rate. plans: by name, where the optimum was asked for.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> comparison = replan.compare(problem, ["interleaved", "no-replay"])
-        >>> list(comparison.runs)
-        ['interleaved', 'no-replay']
-        >>> comparison.to_frame()[["strategy", "value"]].round(3)
-              strategy  value
-        0  interleaved  0.008
-        1    no-replay  0.011
-    """
+    """The result of `compare`; free_rate: the names of the runs that set the learning rate."""
 
     problem: Problem
     runs: dict[str, Trajectory]
@@ -141,6 +125,11 @@ def compare(
     - `optimum`: also solve the problem, at the given learning rate and with the rate free: within
       the problem's range, or that of `constant_lr`'s grid.
     - `progress`: True shows a bar; a function is called with a `Progress` after each run.
+
+    The result prints as a table. `runs`: the trajectories by name, best first; those of plans are
+    called "optimum" (at the given learning rate) and "optimum-lr" (with the rate free, too).
+    `plans`: by these names. `failures`: reasons by name. `to_frame()` returns a row per strategy,
+    `plot(path)` draws the protocols and the final losses, `save(path)` writes .json or .csv.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)

@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from itertools import pairwise, product
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +32,7 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
+from replan.registry import Registry
 from replan.schema import task_from_one
 
 __all__ = [
@@ -46,20 +47,14 @@ __all__ = [
     "random_order",
     "sequential",
     "shuffled",
-    "strategy",
 ]
 
 Recipe = Callable[..., Protocol]
+_T = TypeVar("_T")
 
 _SEARCH_STEPS = 2**15  # most RK4 steps for one point of a grid: a rate that needs more is too large
 
-STRATEGIES: dict[str, Strategy] = {}
-"""The strategies by name: those that `compare` and `solve` try.
-
-Examples:
-    >>> sorted(replan.strategies.STRATEGIES)[:4]
-    ['alternating', 'constant-lr', 'exponential-lr', 'focus-then-replay']
-"""
+STRATEGIES: Registry[Strategy] = Registry("name")
 
 
 class UnfitError(ArgumentError):
@@ -150,22 +145,34 @@ def lr_grid(problem: Problem) -> Floats:
 
 
 @overload
-def strategy(recipe: Recipe) -> Strategy: ...
+def register(new: type[_T]) -> type[_T]: ...
 
 
 @overload
-def strategy(
+def register(new: Recipe) -> Strategy: ...
+
+
+@overload
+def register(
     *, turns: tuple[str, ...], grids: Mapping[str, Callable[[Problem], Floats]] | None = None
 ) -> Callable[[Recipe], Strategy]: ...
 
 
-def strategy(recipe: Recipe | None = None, **options: Any) -> Any:
-    """Decorate a function to make it a strategy and add it to `STRATEGIES`.
+def register(new: Any = None, **options: Any) -> Any:
+    """Make a model, a solver or a strategy known by its word; used as a decorator.
 
-    With `turns` and `grids` of a `Strategy`: `@strategy(turns=("lr",))`.
+    - A `Model` by its `kind`, in problem files.
+    - A `control.Solver` by its `method`, for `replan solve --method`.
+    - A function of a problem, with settings after `*`, becomes a strategy, by its name with
+      hyphens: `compare` shows it, `solve` starts from it, and `--strategy` knows it. One that sets
+      knobs takes `protocol`, whose shares it keeps, and says which: `@register(turns=("lr",))`.
+      With `grids={"rate": function of a problem}`, the best of these values is taken where the
+      setting `rate` is None.
+
+    A word that is taken is refused. `replan --import FILE` runs a file that registers.
 
     Examples:
-        >>> @replan.strategies.strategy
+        >>> @replan.register
         ... def halves(problem, *, part: float = 0.5):
         ...     return replan.Protocol.from_segments(
         ...         [(part * problem.duration, 1), ((1 - part) * problem.duration, 0)], tasks=2
@@ -173,24 +180,17 @@ def strategy(recipe: Recipe | None = None, **options: Any) -> Any:
         >>> list(replan.compare(problem, strategies=["halves"]).runs)
         ['halves']
     """
-    if recipe is None:
-        return lambda recipe: _add(Strategy(recipe, **options))
-    return _add(Strategy(recipe))
-
-
-def _add(new: Strategy) -> Strategy:
-    old = STRATEGIES.get(new.name, new).recipe
-    if (old.__module__, old.__qualname__) != (new.recipe.__module__, new.recipe.__qualname__):
-        taken = f"{check.show(new.name)}, which {old.__module__} has defined"
-        raise ArgumentError("strategy", "a new name", taken)
-    STRATEGIES[new.name] = new
-    return new
+    if new is None:
+        return lambda recipe: register(recipe, **options)
+    if isinstance(new, type) and hasattr(new, "registry"):
+        return new.registry.add(new)
+    return STRATEGIES.add(Strategy(new, **options))
 
 
 # Which task
 
 
-@strategy
+@register
 def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     """Train on one task alone, by default the first; it must be available throughout.
 
@@ -205,7 +205,7 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     return _sequence(problem, np.full(problem.steps, chosen))
 
 
-@strategy
+@register
 def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     """Train on the new task alone: by default the available one that arrived last.
 
@@ -220,7 +220,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     return _sequence(problem, problem.availability.newest(problem.edges))
 
 
-@strategy
+@register
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
     """Mix the tasks sample by sample in fixed shares (T,), by default equal.
 
@@ -231,7 +231,7 @@ def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protoco
     return _mixed(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
 
 
-@strategy
+@register
 def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Change the task every step, cycling through `order` (by default all tasks).
 
@@ -250,7 +250,7 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
     return _mixed(problem, rows)
 
 
-@strategy
+@register
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
     """Draw every step's task at random with the given shares (T,), by default equal.
 
@@ -264,7 +264,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
     return _sequence(problem, np.sum(draws[:, None] >= sums / sums[:, -1:], axis=1))
 
 
-@strategy
+@register
 def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Train on one task after another in blocks of equal length (by default all tasks).
 
@@ -284,7 +284,7 @@ def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Prot
     return _segments(problem, segments)
 
 
-@strategy
+@register
 def focus_then_replay(
     problem: Problem,
     *,
@@ -321,7 +321,7 @@ def focus_then_replay(
     return _focused(problem, new, lengths, revision)
 
 
-@strategy
+@register
 def shuffled(
     problem: Problem, *, protocol: Protocol | None = None, after: float = 0.0, seed: int = 0
 ) -> Protocol:
@@ -354,7 +354,7 @@ def shuffled(
 # Which learning rate
 
 
-@strategy(turns=("rate",), grids={"lr": lr_grid})
+@register(turns=("rate",), grids={"lr": lr_grid})
 def constant_lr(
     problem: Problem, *, lr: float | None = None, protocol: Protocol | None = None
 ) -> Protocol:
@@ -372,7 +372,7 @@ def constant_lr(
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
-@strategy(
+@register(
     turns=("rate",),
     grids={
         "initial": lr_grid,
@@ -400,7 +400,7 @@ def exponential_lr(
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
 
 
-@strategy(
+@register(
     turns=("rate",),
     grids={"initial": lr_grid, "exponent": lambda problem: np.geomspace(0.125, 8.0, 13)},
 )

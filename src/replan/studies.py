@@ -53,6 +53,12 @@ def study(
 
     A case that fails is a row without a value; the study continues.
 
+    The result prints as a table of medians. `rows`: one for each run on each problem, with the
+    values of the axes, the name of the run, value (None if it failed), losses, mean shares, status
+    and advice; for plans also the certificate and the protocol. `failed`: the rows without a value.
+    `to_frame()` returns them as a table, `plot(path, x=axis)` draws the values, `save(folder)`
+    writes all files.
+
     Examples:
         >>> content = {
         ...     "model": {"hidden": 2, "similarity": 0.3},
@@ -163,22 +169,9 @@ def run_case(problem: Content, run: Content, imports: str) -> Content:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Study:
-    """The results of a study.
+    """The result of `study`.
 
     problem: the sections of the problem file. axes: the values by key. runs: the settings by name.
-    rows: one for each run on each problem, with the values of the axes, the name of the run, value
-    (None if it failed), losses, mean shares, status and advice; for plans also the certificate and
-    the protocol.
-
-    Examples:
-        >>> sections = {
-        ...     "model": {"hidden": 2, "similarity": 0.3},
-        ...     "start": {"fresh": {"seed": 0}},
-        ...     "training": {"duration": 5.0, "steps": 10},
-        ... }
-        >>> axes, run = {"model.similarity": [0.3, 0.6]}, {"strategies": ["interleaved"]}
-        >>> replan.study(sections | {"axes": axes, "run": run}, workers=1)
-        Study(2 rows over model.similarity)
     """
 
     problem: Content

@@ -51,18 +51,13 @@ class Lever(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Levers:
-    """What each lever is worth, for one start or several.
+    """The result of `levers`.
 
     problems: one for each start. alone: for each, by name, what that lever reaches with nothing
     else controlled. rest: for each, by name, what everything else reaches: without "share" all
     shares are equal, without "timing" constant, without "rate" the rate is the problem's, without
     "curve" constant for each task, without "rates" the same for all tasks. ranges: of the knobs, by
     name. notes: where these come from, and what was left out.
-
-    Examples:
-        >>> short = problem.changed(start=model.fresh(seed=1), duration=5.0, steps=10)
-        >>> replan.levers(short, tolerance=0.01).losses["all"].round(2)
-        array([0.03])
     """
 
     problems: tuple[Problem, ...]
@@ -190,11 +185,21 @@ def levers(
     solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
     in which levers contain one another.
 
+    The result prints as a table. `names`: the levers, from "nothing" to "all". `losses`, `gains`:
+    by name, (starts,) the loss with that lever alone, and the fraction of the baseline's loss that
+    it saves. `without`, `additions`: the loss of everything but that lever, and the fraction that
+    it saves on top. `alone`, `rest`: for each start, by name, the `loss`, `protocol`, `status` and
+    `certificate` behind them. `ranges`: of the knobs. `to_frame()` returns a row per start and
+    lever, `plot(path)` draws the losses and savings, `save(path)` writes .json or .csv.
+
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
-        >>> replan.levers(problem, tolerance=0.01).names
+        >>> worth = replan.levers(problem, tolerance=0.01)
+        >>> worth.names
         ['nothing', 'share', 'rate', 'timing', 'curve', 'rates', 'all']
+        >>> worth.losses["all"].round(2)
+        array([0.03])
     """
     solver = Relax(starts=_RANDOM_STARTS, tolerance=tolerance)
     listed: Any = [problem] if isinstance(problem, Problem) else problem

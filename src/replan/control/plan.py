@@ -42,23 +42,7 @@ _SAME_VALUE = 1e-6  # relative: values that differ by more are those of differen
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about how good a plan is.
-
-    value: the objective, with running costs and missed targets, on a fine integrator.
-    relaxed_value: of the relaxed plan, which may mix tasks within a step; None where the relaxed
-    problem was not solved. integrality_gap: value − relaxed_value. pmp_residual: Pontryagin's
-    ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan, or else of the plan: an upper bound on the
-    first-order gain still possible. Where the objective is the largest of several numbers, Φ_t are
-    those of a mixture of them, and its distance from the largest is added. discretisation_error:
-    of value, with the integrator the optimiser used. switches: changes of task. multistart_spread:
-    (worst − best) / best of the relaxed values from all starts that do not diverge. scope:
-    "global" only where every protocol was tried.
-
-    Examples:
-        >>> certificate = replan.solve(problem).certificate
-        >>> certificate.scope, certificate.integrality_gap >= 0
-        ('local', True)
-    """
+    """What is known about how good a plan is: see `Plan`."""
 
     value: float
     relaxed_value: float | None
@@ -80,10 +64,27 @@ class Plan:
     hold those of very large states. advice: what to do next, if anything. statistics: method, seed,
     starts (from how many the search descended), gradients, roll_outs, seconds.
 
+    **certificate**, how good the plan is:
+
+    - `value`: the objective, with running costs and missed targets, on a fine integrator.
+    - `relaxed_value`: of the relaxed plan; None where the relaxed problem was not solved.
+    - `integrality_gap`: value − relaxed_value.
+    - `pmp_residual`: Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan, or else of the
+      plan: an upper bound on the first-order gain still possible. Where the objective is the
+      largest of several numbers, Φ_t are those of a mixture of them, and its distance from the
+      largest is added.
+    - `discretisation_error`: of value, with the integrator the optimiser used.
+    - `switches`: changes of task.
+    - `multistart_spread`: (worst − best) / best of the relaxed values from all starts that do not
+      diverge.
+    - `scope`: "global" only where every protocol was tried, else "local".
+
     Examples:
         >>> plan = replan.solve(problem)
         >>> plan.phases[0]
         'focus on task 2 for 10'
+        >>> plan.certificate.scope, plan.certificate.integrality_gap >= 0
+        ('local', True)
         >>> plan.save("plan.json")
         >>> replan.Plan.load("plan.json").loss == plan.loss
         True

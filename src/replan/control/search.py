@@ -22,6 +22,7 @@ from replan.problem import Problem
 from replan.problem.discrete import allows, nearest
 from replan.progress import Meter
 from replan.protocol import Protocol
+from replan.registry import Registry
 from replan.strategies import interleaved
 
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
@@ -32,7 +33,7 @@ _ROUNDING = 1e-17  # losses are differences of numbers near 1: smaller gains are
 class Solver(ABC):
     """A way to search for a plan: its settings, and what it does with a `Search`.
 
-    method: its name on the command line and in results. advice: by status, what to try next, where
+    method: its name on the command line, once registered, and in results. advice: by status, what to try next, where
     this solver knows better than the general advice.
 
     Examples:
@@ -46,6 +47,7 @@ class Solver(ABC):
         ('converged', True)
     """
 
+    registry: ClassVar[Registry[type[Solver]]] = Registry("method")
     method: ClassVar[str]
     advice: ClassVar[dict[Status, str]] = {}
 

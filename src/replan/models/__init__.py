@@ -9,15 +9,13 @@ from replan.models.base import DifferentiableModel, Model
 from replan.models.capabilities import Sampled
 from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
-from replan.models.knobs import LR, Knob
-from replan.models.registry import register
+from replan.models.knobs import Knob
 from replan.models.teacher_student import Overlaps, TeacherStudent
 
 if TYPE_CHECKING:
     from replan.core.compiled import compiled
 
 __all__ = [
-    "LR",
     "AutoModel",
     "CompiledModel",
     "Curriculum",
@@ -33,7 +31,6 @@ __all__ = [
     "Schedule",
     "TeacherStudent",
     "compiled",
-    "register",
 ]
 
 

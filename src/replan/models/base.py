@@ -17,6 +17,7 @@ from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
 from replan.errors import ArgumentError
 from replan.models.knobs import LR, Knob, KnobLayout
+from replan.registry import Registry
 from replan.schema import from_keys
 
 
@@ -45,6 +46,7 @@ class Model(ABC):
         '0.0183 0.0183'
     """
 
+    registry: ClassVar[Registry[type[Model]]] = Registry("kind")
     kind: ClassVar[str]
     example: ClassVar[str] = ""
     tasks: int

@@ -30,15 +30,20 @@ class Knob:
     - `per_task`: whether every task can have its own value at the same time.
     - `rate`: whether it is a learning rate, which can be annealed.
 
+    Unless a model says otherwise, its one knob is `Knob("lr", per_task=True, rate=True)`.
+
     Examples:
-        >>> replan.models.Knob("keep", 0.0, 1.0, default=1.0)
+        >>> replan.models.Knob("keep", 0.0, 1.0)
         Knob(name='keep', low=0.0, high=1.0, default=1.0, per_task=False, rate=False)
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> [knob.name for knob in model.knobs]
+        ['lr', 'feature_lr', 'head_lr']
     """
 
     name: str
-    low: float
-    high: float
-    default: float
+    low: float = 0.0
+    high: float = np.inf
+    default: float = 1.0
     per_task: bool = False
     rate: bool = False
 
@@ -68,16 +73,7 @@ class Knob:
         return check.number(name, value, at_least=low, at_most=high)
 
 
-LR = Knob("lr", 0.0, np.inf, 1.0, per_task=True, rate=True)
-"""The learning rate: the knob that every model has unless it says otherwise.
-
-Examples:
-    >>> replan.models.LR.name, replan.models.LR.rate
-    ('lr', True)
-    >>> model = replan.TeacherStudent.similar(0.3)
-    >>> [knob.name for knob in model.knobs]
-    ['lr', 'feature_lr', 'head_lr']
-"""
+LR = Knob("lr", per_task=True, rate=True)
 
 
 class KnobLayout:
