@@ -1,5 +1,7 @@
 """Strategies: what each one trains, their learning rates, tasks that arrive, the registry."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -364,6 +366,22 @@ def test_bad_recipes_are_refused():
     ):
         with pytest.raises(ArgumentError) as caught:
             register(**settings)(recipe) if settings else register(recipe)
+        assert caught.value.name == name
+
+
+def test_settings_are_of_their_annotated_types():
+    def own(problem, *, part: float = 0.5, count: int | None = None, names: list[str] = (),
+            best: bool = True, free=None, order: Sequence[strategies.Task] = ()):  # fmt: skip
+        return None
+
+    recipe = strategies.Strategy(own)
+    good = {"part": 1, "count": -3, "names": ["a"], "best": False, "free": {}, "order": [1]}
+    assert strategies.arguments(recipe, good, tasks=2) == good | {"order": [0]}
+    assert strategies.arguments(recipe, {"count": None}, tasks=2) == {"count": None}
+    bad = {"part": "x", "count": 1.5, "names": ["a", 1], "best": 1, "order": [3]}
+    for name, value in bad.items():
+        with pytest.raises(ArgumentError) as caught:
+            strategies.arguments(recipe, {name: value}, tasks=2)
         assert caught.value.name == name
 
 

@@ -18,7 +18,7 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Control, Problem, Range
 from replan.progress import Meter, Progress, Watch
-from replan.strategies import STRATEGIES, Strategy, UnfitError, lr_grid, main_rate
+from replan.strategies import STRATEGIES, Strategy, UnfitError, main_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def compare(
 
     - `strategies`: by name or themselves; by default all that fit the problem.
     - `optimum`: also solve the problem, at the given learning rate and with the rate free: within
-      the problem's range, or that of `constant_lr`'s grid.
+      the range of `control`, or up to five times the given one.
     - `progress`: True shows a bar; a function is called with a `Progress` after each run.
 
     The result prints as a table. `runs`: the trajectories by name, best first; those of plans are
@@ -205,10 +205,7 @@ def _optima(problem: Problem, rate: str | None) -> dict[str, Problem]:
             control=Control(control.tasks, **others), limits=replace(limits, mean=means)
         )
     if rate is not None:
-        free = control.knobs.get(rate)
-        if free is None:
-            grid = lr_grid(problem)
-            free = Range(float(grid.min()), float(grid.max()))
+        free = control.knobs.get(rate) or Range(*problem.free_range(rate))
         problems["optimum-lr"] = problem.changed(
             control=Control(control.tasks, **others, **{rate: free})
         )

@@ -425,8 +425,7 @@ def levers(levers: Levers) -> Parts:
 
 def lever_words(levers: Levers, name: str) -> str:
     """Return what a lever controls."""
-    knobs = levers.problems[0].model.knobs
-    rate = next((knob.name for knob in knobs if knob.rate), "rate")
+    rate = levers.problems[0].model.layout.rate
     return _LEVER_WORDS.get(name, f"{name} over time").format(rate=rate)
 
 

@@ -20,7 +20,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from itertools import pairwise, product
-from typing import Any, TypeVar, overload
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -122,7 +123,7 @@ class Strategy:
 
 def main_rate(problem: Problem) -> str | None:
     """Return the name of the model's first learning rate, if it has one."""
-    return next((knob.name for knob in problem.model.knobs if knob.rate), None)
+    return problem.model.layout.rate
 
 
 def _rate(problem: Problem) -> str:
@@ -135,13 +136,13 @@ def _rate(problem: Problem) -> str:
 
 
 def lr_grid(problem: Problem) -> Floats:
-    """Return learning rates around the problem's, a factor √2 apart, or throughout its range."""
+    """Return learning rates a factor √2 apart: throughout the range, or around the problem's."""
     rate = _rate(problem)
-    free = problem.control.knobs.get(rate)
-    low, high = (free.low, free.high) if free else (0.0, 0.0)
-    if high > 0:
-        return np.geomspace(max(low, high / 64), high, 13)
-    return (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+    low, high = problem.free_range(rate)
+    if rate in problem.control.knobs:
+        return np.geomspace(max(low, high / 64), high, 13) if high > 0 else np.zeros(1)
+    grid = (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+    return grid[grid <= high]
 
 
 @overload
@@ -580,19 +581,24 @@ def settings_of(strategy: Strategy) -> list[str]:
 
 
 def arguments(strategy: Strategy, settings: Mapping[str, Any], tasks: int) -> dict[str, Any]:
-    """Return settings with tasks, in parameters annotated as `Task`, counted from 0."""
-    parameters = inspect.signature(strategy).parameters
-    return {
-        name: _from_zero(name, value, tasks)
-        if "Task" in str(parameters[name].annotation)
-        else value
-        for name, value in settings.items()
-    }
+    """Return settings, each of its annotated type; tasks (`Task`) are then counted from 0."""
+    try:
+        hints = get_type_hints(strategy.recipe, include_extras=True)
+    except (NameError, TypeError):  # of names that only a type checker sees; of no function
+        hints = {}
+    return {name: _as(hints.get(name), name, value, tasks) for name, value in settings.items()}
 
 
-def _from_zero(name: str, value: Any, tasks: int) -> Any:
-    if isinstance(value, list):
-        return [_from_zero(name, task, tasks) for task in value]
-    if value is None:
-        return None
-    return task_from_one(name, check.integer(name, value, at_least=1), tasks)
+def _as(hint: Any, name: str, value: Any, tasks: int) -> Any:
+    """Return a JSON value if it is of an annotated type, among those that JSON can hold."""
+    types = [x for x in get_args(hint) if x is not NoneType]
+    if get_origin(hint) in (Union, UnionType) and len(types) == 1:
+        return None if value is None else _as(types[0], name, value, tasks)
+    if hint == Task:
+        return task_from_one(name, check.integer(name, value, at_least=1), tasks)
+    if get_origin(hint) in (list, Sequence):
+        return [_as(types[0], name, x, tasks) for x in check.items(name, value, "values")]
+    if hint is int and type(value) is not int:
+        raise ArgumentError(name, "an integer", check.show(value))
+    checks = {float: check.number, bool: check.boolean, str: check.word}
+    return checks[hint](name, value) if hint in checks else value

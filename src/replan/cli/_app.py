@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 import click
 
+import replan
 from replan.cli import compare, evaluate, levers, new, simulate, solve, study
 from replan.core.interrupt import interrupted
 from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
@@ -61,7 +63,7 @@ def run() -> int:
 
     Ctrl-C raises KeyboardInterrupt.
     """
-    warnings.showwarning = lambda message, *_: _say(str(message))
+    warnings.showwarning = _warn
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
@@ -90,6 +92,15 @@ def run() -> int:
         own = os.environ.get("REPLAN_IMPORT")
         whose = f"replan or in {own}" if own else "replan"
         return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any
+) -> None:
+    """Say a warning of replan, or one of other code with its place."""
+    own = filename.startswith(os.path.dirname(replan.__file__))
+    place = "" if own else f"{category.__name__} in {click.format_filename(filename)}:{line}: "
+    _say(f"warning: {place}{message}")
 
 
 def _fail(message: str, code: int) -> int:

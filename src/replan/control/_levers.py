@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Freedoms = frozenset[str]
 
-_FASTEST = 5.0  # times the problem's rate: the end of its range where the problem has none
 _SCAN = 33  # constant rates, evenly over their range, of which the best is refined
 _SLOW_SCAN = 13  # and on a logarithmic scale, from a 64th of the largest
 _LEVERS = ("nothing", "share", "timing", "rate", "curve", "rates", "all")  # that are no knobs
@@ -325,7 +324,7 @@ class Ablation:
     def __init__(self, problem: Problem) -> None:
         _check(problem)
         self._problem, self._knobs = problem, problem.model.layout.knobs
-        self._rate = next((knob.name for knob in problem.model.knobs if knob.rate), None)
+        self._rate = problem.model.layout.rate
         self.notes: list[str] = []
         self.ranges = self._ranges()
         values = self._values()
@@ -372,23 +371,16 @@ class Ablation:
     def _ranges(self) -> dict[str, tuple[float, float]]:
         """Return the ranges of all knobs that have one: the problem's, or one by default."""
         ranges = {}
-        for name, knob in self._knobs.items():
-            controlled = self._problem.control.knobs.get(name)
-            low, high = (controlled or knob).low, (controlled or knob).high
-            note = ": the model's full range"
-            if name == self._rate:
-                value = self._problem.knobs[name]
-                note = f": up to {_FASTEST:g} times the problem's" if value else ""
-                if not controlled:
-                    low, high = max(low, 0.0), min(high, _FASTEST * (value or 1.0))
+        for name in self._knobs:
+            low, high = self._problem.free_range(name)
             if not np.isfinite(high - low):
                 self.notes.append(f"{name} is left out: it has no finite range")
             elif low == high:
                 self.notes.append(f"{name} is left out: its range is {low:g} alone")
             else:
-                ranges[name] = (float(low), float(high))
-                if not controlled:
-                    self.notes.append(f"{name} from {low:g} to {high:g}{note}")
+                ranges[name] = (low, high)
+                if name not in self._problem.control.knobs:
+                    self.notes.append(f"{name} from {low:g} to {high:g}, by default")
         return ranges
 
     def _values(self) -> dict[str, float]:

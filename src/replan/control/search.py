@@ -33,8 +33,8 @@ _ROUNDING = 1e-17  # losses are differences of numbers near 1: smaller gains are
 class Solver(ABC):
     """A way to search for a plan: its settings, and what it does with a `Search`.
 
-    method: its name on the command line, once registered, and in results. advice: by status, what to try next, where
-    this solver knows better than the general advice.
+    method: its name in results and, once registered, on the command line. advice: by status, what
+    to try next, where this solver knows better than the general advice.
 
     Examples:
         >>> class Best(replan.control.Solver):  # the best of all strategies, one task per step

@@ -165,16 +165,22 @@ class AutoModel(DifferentiableModel):
 
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
+        expected = f"of the structure and shapes of `like`, {self._program.shown:.200}"
+
+        def leaf(like: Any, value: Any) -> Floats:  # a list may stand for an array
+            numbers = check.array("start", value)
+            if numbers.shape != like.shape:
+                raise ArgumentError("start", expected, f"an array of shape {numbers.shape}")
+            return numbers
+
         with jax.enable_x64(True):
-            state = _numbers("start", start)
-            flat = np.array(ravel_pytree(state)[0])
-        if _show(state) != self._program.shown:
-            raise ArgumentError(
-                "start",
-                f"of the structure and shapes of `like`, {self._program.shown:.200}",
-                f"{_show(state):.200}",
-            )
-        return flat
+            try:
+                state = jax.tree_util.tree_map(leaf, self._program.like, start)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, ArgumentError):
+                    raise
+                raise ArgumentError("start", expected, check.show(start)) from None
+            return np.array(ravel_pytree(state)[0])
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""

@@ -15,7 +15,7 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, renamed
 from replan.models.knobs import LR, Knob, KnobLayout
 from replan.registry import Registry
 from replan.schema import from_keys
@@ -115,7 +115,8 @@ class Model(ABC):
         """Return the start that the `[start]` section describes: a state under the key `state`."""
 
         def start(state: list[float]) -> Any:
-            return self.unpack(check.array("start.state", state, ("n",)))
+            with renamed({"states": "start.state"}):
+                return self.unpack(check.array("start.state", state, ("n",)))
 
         return from_keys(start, content, "start")
 

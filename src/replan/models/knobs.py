@@ -81,7 +81,8 @@ class KnobLayout:
 
     A knob with a value for each task has T columns, any other has one.
 
-    knobs: by name. columns: of each knob, by name. size: the number of columns C.
+    knobs: by name. columns: of each knob, by name. size: the number of columns C. rate: the name of
+    the first learning rate, or None.
     """
 
     def __init__(self, knobs: Sequence[Knob], tasks: int) -> None:
@@ -89,6 +90,7 @@ class KnobLayout:
         if len(self.knobs) < len(knobs):
             raise ArgumentError("knobs", "different names", check.show([k.name for k in knobs]))
         self.tasks = tasks
+        self.rate = next((knob.name for knob in knobs if knob.rate), None)
         self.columns: dict[str, slice] = {}
         self.size = 0
         for knob in knobs:

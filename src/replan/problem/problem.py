@@ -23,6 +23,7 @@ from replan.problem.risk import ONE, Risk, RiskLevel, risk_of
 from replan.problem.step_limits import limits_in_steps
 from replan.protocol import Protocol
 
+_FASTEST = 5.0  # times the problem's learning rate: the end of its range where none is given
 _SAME = 1e-9  # durations that differ by less, relatively, are equal
 
 
@@ -160,6 +161,20 @@ class Problem:
         ranges = {name: (value, value) for name, value in self.knobs.items()}
         ranges |= {name: (free.low, free.high) for name, free in self.control.knobs.items()}
         return self.model.layout.ends(ranges)
+
+    def free_range(self, name: str) -> tuple[float, float]:
+        """Return the range in which a knob may be searched: that of `control`, or a default.
+
+        By default, the first learning rate goes up to five times the problem's, and any other knob
+        through the model's range, which may be infinite.
+        """
+        free, layout = self.control.knobs.get(name), self.model.layout
+        if free is not None:
+            return free.low, free.high
+        low, high = layout.knobs[name].low, layout.knobs[name].high
+        if name == layout.rate:
+            return max(low, 0.0), min(high, _FASTEST * (self.knobs[name] or 1.0))
+        return low, high
 
     def _check_limits(self) -> None:
         """Refuse limits that do not fit what is controlled."""
