@@ -30,6 +30,7 @@ LAYERS = [
     "models",
     "report",
     "plot",
+    "results",
     "protocol",
     "problem",
     "curves",

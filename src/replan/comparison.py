@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from replan import check, files, report
+from replan import check, report
 from replan.control import Plan, solve
 from replan.core.interrupt import interrupted
 from replan.curves import Trajectory, evaluate
@@ -18,15 +18,15 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Control, Problem, Range
 from replan.progress import Meter, Progress, Watch
+from replan.results import Result
 from replan.strategies import STRATEGIES, Strategy, UnfitError, main_rate
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Result):
     """The result of `compare`; free_rate: the names of the runs that set the learning rate."""
 
     problem: Problem
@@ -88,28 +88,9 @@ class Comparison:
             "failures": self.failures,
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw the protocols as colour bars and the final losses beside them, best on top.
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given.
-        """
-        from replan import plot
-
-        return plot.comparison(self, path)
-
     def __repr__(self) -> str:
         best = next(((name, run.loss) for name, run in self.runs.items()), ("none", float("nan")))
         return f"Comparison({len(self.runs)} strategies, best {best[0]} {best[1]:.6g})"
-
-    def __str__(self) -> str:
-        return report.text(report.comparison(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.comparison(self))
 
 
 def compare(

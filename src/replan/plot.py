@@ -26,7 +26,7 @@ from replan.report import task_colour
 
 if TYPE_CHECKING:
     from replan.comparison import Comparison
-    from replan.control import Levers
+    from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory
     from replan.protocol import Protocol
     from replan.simulation import Simulation
@@ -138,7 +138,9 @@ def _log_scale(axes: Axes, values: Floats) -> float:
 # Protocols
 
 
-def protocol(protocol: Protocol, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def protocol(
+    protocol: Protocol, path: files.FilePath | None, axes: Axes | None = None
+) -> Figure | None:
     """Draw the colour bar of a protocol."""
     if axes is not None:
         _check_axes(path, axes)
@@ -230,9 +232,16 @@ def _over_time(
 # Learning curves
 
 
-def trajectory(run: Trajectory, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def trajectory(
+    run: Trajectory, path: files.FilePath | None, axes: Axes | None = None
+) -> Figure | None:
     """Draw the losses and the objective over time, under the colour bar of the protocol."""
     return _over_time(run, path, axes, lambda panel: _draw_losses(panel, run))
+
+
+def plan(plan: Plan, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
+    """Draw the trajectory of a plan."""
+    return trajectory(plan.trajectory, path, axes)
 
 
 def _draw_losses(axes: Axes, run: Trajectory) -> None:
@@ -265,7 +274,7 @@ def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
         axes.axhline(targets[t], linestyle=(5 * t, (5, 5)), label=f"target of {names[t]}", **look)
 
 
-def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
     """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
     if axes is not None:
         _check_axes(path, axes)
@@ -295,7 +304,7 @@ def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
 
 
 def simulation(
-    simulation: Simulation, path: files.FilePath | None, axes: Axes | None
+    simulation: Simulation, path: files.FilePath | None, axes: Axes | None = None
 ) -> Figure | None:
     """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
     legend = (
@@ -447,7 +456,7 @@ def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
         _rule_rows(axes)
 
 
-def study(study: Study, path: files.FilePath | None, x: str | None) -> Figure:
+def study(study: Study, path: files.FilePath | None, x: str | None = None) -> Figure:
     """Draw medians and 10-90 % bands over all other axes, such as seeds, against the axis `x`.
 
     A run that failed counts as worse than any value: leaving it out would flatter learning rates at

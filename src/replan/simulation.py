@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files, report
+from replan import check, files
 from replan.check import Floats, Ints
 from replan.curves import Curves, Trajectory, Transfer, evaluate, transfer
 from replan.errors import ArgumentError, IntegrationError
@@ -21,11 +21,10 @@ from replan.models.capabilities import Chain, require_simulable
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import ORDERS, Protocol, Samples, sample_count
+from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _POINTS = 101  # times at which runs are recorded
 _AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
@@ -33,7 +32,7 @@ _FASTER = 40  # times less work to change a number in a long vector than in a st
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simulation:
+class Simulation(Result):
     """The result of `simulate`.
 
     times: (m,) when runs were recorded; the last is the end. states: (runs, m, n), NaN after a run
@@ -110,31 +109,9 @@ class Simulation:
         """Return a row per run and time: run, time, loss_1, …; NaN after a run diverged."""
         return self.curves.to_frame()
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw only the losses there and return nothing.
-        """
-        from replan import plot
-
-        return plot.simulation(self, path, axes)
-
     def __repr__(self) -> str:
         s = self.settings
         return f"Simulation({s['runs']} runs, N={s['dimension']}, engine={s['engine']!r})"
-
-    def __str__(self) -> str:
-        return report.text(report.simulation(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.simulation(self), self.protocol)
 
 
 def simulate(

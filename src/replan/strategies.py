@@ -146,7 +146,7 @@ def lr_grid(problem: Problem) -> Floats:
 
 
 @overload
-def register(new: type[_T]) -> type[_T]: ...
+def register(new: type[_T]) -> type[_T]: ...  # type: ignore[overload-overlap]
 
 
 @overload
@@ -600,5 +600,9 @@ def _as(hint: Any, name: str, value: Any, tasks: int) -> Any:
         return [_as(types[0], name, x, tasks) for x in check.items(name, value, "values")]
     if hint is int and type(value) is not int:
         raise ArgumentError(name, "an integer", check.show(value))
-    checks = {float: check.number, bool: check.boolean, str: check.word}
+    checks: dict[Any, Callable[..., Any]] = {
+        float: check.number,
+        bool: check.boolean,
+        str: check.word,
+    }
     return checks[hint](name, value) if hint in checks else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
 
 import click
 
@@ -63,7 +62,7 @@ def run() -> int:
 
     Ctrl-C raises KeyboardInterrupt.
     """
-    warnings.showwarning = _warn
+    warnings.showwarning = lambda *about: _warn(*about[:4])
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
@@ -94,12 +93,10 @@ def run() -> int:
         return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
 
 
-def _warn(
-    message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any
-) -> None:
+def _warn(message: Warning | str, category: type[Warning], path: str, line: int) -> None:
     """Say a warning of replan, or one of other code with its place."""
-    own = filename.startswith(os.path.dirname(replan.__file__))
-    place = "" if own else f"{category.__name__} in {click.format_filename(filename)}:{line}: "
+    own = path.startswith(os.path.dirname(replan.__file__))
+    place = "" if own else f"{category.__name__} in {click.format_filename(path)}:{line}: "
     _say(f"warning: {place}{message}")
 
 

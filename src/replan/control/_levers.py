@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from replan import check, files, report
+from replan import check
 from replan.check import Floats
 from replan.control._solve import solve
 from replan.control.discretised import check_differentiable
@@ -21,11 +21,11 @@ from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem, Range
 from replan.progress import Meter, Progress, Watch
 from replan.protocol import Protocol
+from replan.results import Result
 from replan.strategies import constant_lr, grid_search, interleaved
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 Freedoms = frozenset[str]
 
@@ -49,7 +49,7 @@ class Lever(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Levers:
+class Levers(Result):
     """The result of `levers`.
 
     problems: one for each start. alone: for each, by name, what that lever reaches with nothing
@@ -121,12 +121,6 @@ class Levers:
         losses = ", ".join(f"{name}={x.mean():.4g}" for name, x in self.losses.items())
         return f"Levers({losses})"
 
-    def __str__(self) -> str:
-        return report.text(report.levers(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.levers(self))
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types; see docs/planning.md."""
         return {
@@ -145,20 +139,6 @@ class Levers:
                 for problem, alone, rest in zip(self.problems, self.alone, self.rest, strict=True)
             ],
         }
-
-    def save(self, path: files.FilePath) -> None:
-        """Write everything as a .json file, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw the loss of every lever, and what it saves alone and on top of all others.
-
-        Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given.
-        """
-        from replan import plot
-
-        return plot.levers(self, path)
 
 
 def levers(
