@@ -34,35 +34,22 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "ArgumentError": "errors",
-    "AutoModel": "models",
-    "Control": "problem",
-    "Curves": "curves",
-    "Exhaustive": "control",
-    "Flips": "control",
-    "ForwardBackward": "control",
-    "IntegrationError": "errors",
-    "Limits": "problem",
-    "Model": "models",
-    "Objective": "problem",
-    "Overlaps": "models",
-    "Plan": "control",
-    "Problem": "problem",
-    "Protocol": "protocol",
-    "Range": "problem",
-    "Relax": "control",
-    "SolveError": "errors",
-    "TeacherStudent": "models",
-    "Trajectory": "curves",
-    "__version__": "files",
-    "compare": "comparison",
-    "evaluate": "curves",
-    "levers": "control",
-    "register": "strategies",
-    "simulate": "simulation",
-    "solve": "control",
-    "study": "studies",
-    "sweep": "sweeps",
+    name: home
+    for home, names in {
+        "comparison": ["compare"],
+        "control": ["Exhaustive", "Flips", "ForwardBackward", "Plan", "Relax", "levers", "solve"],
+        "curves": ["Curves", "Trajectory", "evaluate"],
+        "errors": ["ArgumentError", "IntegrationError", "SolveError"],
+        "files": ["__version__"],
+        "models": ["AutoModel", "Model", "Overlaps", "TeacherStudent"],
+        "problem": ["Control", "Limits", "Objective", "Problem", "Range"],
+        "protocol": ["Protocol"],
+        "simulation": ["simulate"],
+        "strategies": ["register"],
+        "studies": ["study"],
+        "sweeps": ["sweep"],
+    }.items()
+    for name in names
 }
 _MODULES = ("control", "models", "replay", "strategies")
 __all__ = [

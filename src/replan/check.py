@@ -18,16 +18,9 @@ from replan.errors import ArgumentError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-# The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
+# A task, counted from 0 in Python. It marks settings of strategies that count from 1 in files and
+# on the command line: `order: Sequence[Task]` is [1, 0] after `--set order=2,1`.
 Task = Annotated[int, "Task, from 0"]
-"""A task, counted from 0 in Python and from 1 on the command line and in files.
-
-Examples:
-    >>> from collections.abc import Sequence
-    >>> from replan.strategies import Task
-    >>> def blocks(problem, *, order: Sequence[Task] = (0, 1)):
-    ...     return replan.strategies.sequential(problem, order=order)  # `--set order=2,1`: [1, 0]
-"""
 
 LARGEST = 2**63 - 1  # of the integers that arrays, files and compiled code can hold
 _HUGE = 1e300  # products of larger numbers, and those of numbers below its inverse, are lost

@@ -17,7 +17,7 @@ from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Control, Problem, Range
-from replan.progress import Meter, Progress, Watch
+from replan.progress import Meter, Watch
 from replan.results import Result
 from replan.strategies import STRATEGIES, Strategy, UnfitError, main_rate
 
@@ -152,7 +152,7 @@ def compare(
             meter.advance(note=name)
         for name, controlled in problems.items():
             try:
-                plan = solve(controlled, progress=_notes(meter, name))
+                plan = solve(controlled, progress=meter.notes(name))
             except IntegrationError as error:
                 failures[name] = str(error)
                 continue
@@ -164,15 +164,6 @@ def compare(
         runs = _different(runs)
     ranked = dict(sorted(runs.items(), key=lambda item: item[1].loss))
     return Comparison(problem, ranked, failures, frozenset(free_rate | {"optimum-lr"}), plans)
-
-
-def _notes(meter: Meter, name: str) -> Any:
-    """Return a function that shows the progress of a search as a note of the meter."""
-
-    def show(progress: Progress) -> None:
-        meter.advance(0, note=f"{name}: {progress.note}")
-
-    return show
 
 
 def _optima(problem: Problem, rate: str | None) -> dict[str, Problem]:

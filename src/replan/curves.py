@@ -167,14 +167,6 @@ class Transfer(NamedTuple):
     - forward: how much lower the loss is at the task's arrival than at the start: the gain from
       training on earlier tasks. Undefined for tasks available at the start. (Both: Lopez-Paz &
       Ranzato 2017)
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> start = model.pretrain(seed=1)
-        >>> problem = replan.Problem(model, start, duration=20.0, steps=20, arrivals=[0, 5])
-        >>> run = replan.evaluate(problem, replan.strategies.no_replay(problem))
-        >>> run.transfer.forgetting.round(3)
-        array([0.022, 0.   ])
     """
 
     forgetting: Floats

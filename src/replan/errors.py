@@ -66,7 +66,7 @@ class IntegrationError(RuntimeError):
         ...     replan.evaluate(problem, replan.Protocol([[0.5, 0.5]], duration=20.0, lr=1e9))
         ... except replan.IntegrationError as error:
         ...     print(str(error).partition(":")[0])
-        the trajectory diverged after time 0 of 20 at learning rate 1e+09, feature lr 1, head lr 1
+        the trajectory diverged after time 0 of 20
     """
 
 

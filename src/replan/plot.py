@@ -92,11 +92,14 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
         files.write(path, data.getvalue())
 
 
-def _check_axes(path: files.FilePath | None, axes: Axes) -> None:
-    """Refuse what is not a user's axes, and a path beside them."""
-    check.instance("axes", axes, Axes, "matplotlib axes")
+def _own_axes(axes: Axes | None, path: files.FilePath | None, draw: Callable[[Axes], None]) -> bool:
+    """Draw in a user's axes, if given, and return whether they are; refuse a path beside them."""
+    if axes is None:
+        return False
     if path is not None:
         raise ArgumentError("path", "None where `axes` are given", check.show(path))
+    draw(check.instance("axes", axes, Axes, "matplotlib axes"))
+    return True
 
 
 def _legend_above(figure: Figure, handles: Sequence[Any]) -> None:
@@ -142,9 +145,7 @@ def protocol(
     protocol: Protocol, path: files.FilePath | None, axes: Axes | None = None
 ) -> Figure | None:
     """Draw the colour bar of a protocol."""
-    if axes is not None:
-        _check_axes(path, axes)
-        draw_protocol(axes, protocol)
+    if _own_axes(axes, path, lambda panel: draw_protocol(panel, protocol)):
         return None
     with figure(path, width=6.4, height=1.5) as picture:
         draw_protocol(picture.subplots(), protocol)
@@ -210,9 +211,7 @@ def _over_time(
         draw(axes)
         axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
 
-    if axes is not None:
-        _check_axes(path, axes)
-        draw_losses(axes)
+    if _own_axes(axes, path, draw_losses):
         return None
     knobs = protocol.varied
     with figure(path, width=6.4, height=3.6 + 1.0 * len(knobs)) as picture:
@@ -276,9 +275,7 @@ def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
 
 def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
     """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
-    if axes is not None:
-        _check_axes(path, axes)
-        _draw_runs(axes, curves)
+    if _own_axes(axes, path, lambda panel: _draw_runs(panel, curves)):
         return None
     with figure(path, width=6.4, height=3.4) as picture:
         panel = picture.subplots()

@@ -59,14 +59,7 @@ STRATEGIES: Registry[Strategy] = Registry("name")
 
 
 class UnfitError(ArgumentError):
-    """A strategy that makes no sense for the problem.
-
-    Examples:
-        >>> later = problem.changed(arrivals=[0, 2])
-        >>> replan.strategies.one_task(later, task=1)
-        Traceback (most recent call last):
-        replan.strategies.UnfitError: `task` must be available throughout, got task 2
-    """
+    """A strategy that makes no sense for the problem."""
 
 
 class Strategy:
@@ -76,10 +69,6 @@ class Strategy:
     model's first learning rate. The problem sets the others. A strategy that turns a knob takes
     `protocol`, whose shares it keeps. grids: by setting, the values for a problem of which the best
     is taken where the setting is None.
-
-    Examples:
-        >>> replan.strategies.STRATEGIES["no-replay"](problem).mean_shares
-        array([0., 1.])
     """
 
     def __init__(
@@ -434,11 +423,6 @@ def grid_search(
 
     A list or an array holds the values to try; any other setting is passed on. Combinations whose
     learning curve cannot be computed count as infinitely bad.
-
-    Examples:
-        >>> constant_lr = replan.strategies.constant_lr
-        >>> replan.strategies.grid_search(problem, constant_lr, lr=[0.5, 1.0, 2.0]).lr[:2]
-        array([2., 2.])
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.function("strategy", strategy, "a strategy such as `constant_lr`")

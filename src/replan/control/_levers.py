@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from replan.core.projection import Domain, project
 from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem, Range
-from replan.progress import Meter, Progress, Watch
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
 from replan.results import Result
 from replan.strategies import constant_lr, grid_search, interleaved
@@ -232,7 +232,7 @@ def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms
             # With one task per step, rates for each task are one curve.
             initial += [plan for other, plan in plans.items() if other - {"rates"} < free]
         chosen = Relax(starts=0, tolerance=solver.tolerance) if "rate" in free else solver
-        watch = _watch(meter, names[free])
+        watch = meter.notes(names[free])
         plan = solve(ablation.problem(free), chosen, initial=initial, progress=watch)
         if plan.status == "stopped":  # some of the levers would say nothing
             raise KeyboardInterrupt
@@ -241,10 +241,6 @@ def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms
             plans[free] = plan.protocol
         meter.advance(note=names[free])
     return reached
-
-
-def _watch(meter: Meter, name: str) -> Callable[[Progress], None]:
-    return lambda progress: meter.advance(0, note=f"{name}: {progress.note}")
 
 
 def _baseline(ablation: Ablation) -> Lever:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import pairwise
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,18 +29,6 @@ _KEPT = 2**24  # numbers that the members' tapes may hold together
 _NAMED = 5  # members that a message names
 
 _R = TypeVar("_R")
-
-
-class MemberGradients(NamedTuple):
-    """Gradients of the roll-outs of all members.
-
-    adjoints: (pieces + 1, n) by the state, that of each member through its own roll-out.
-    by_shares: (M, pieces, T). by_knobs: (M, pieces, C).
-    """
-
-    adjoints: Floats
-    by_shares: Floats
-    by_knobs: Floats
 
 
 class StackedModel(DifferentiableModel):
@@ -177,8 +165,12 @@ class StackedModel(DifferentiableModel):
 
     def roll_out_vjp_each(
         self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
-    ) -> MemberGradients:
-        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`."""
+    ) -> Gradients:
+        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`.
+
+        by_shares: (M, pieces, T). by_knobs: (M, pieces, C). adjoints: (pieces + 1, n), that of each
+        member through its own roll-out.
+        """
 
         def vjp(m: int) -> Gradients:
             part = self._parts[m]
@@ -187,9 +179,7 @@ class StackedModel(DifferentiableModel):
 
         gradients = self._each(vjp, _steps(schedule))
         adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
-        return MemberGradients(
-            np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs)
-        )
+        return Gradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
 
     def _differentiable(self, m: int) -> DifferentiableModel:
         model: Any = self.models[m]  # the objective checks that it is one

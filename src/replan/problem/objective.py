@@ -250,8 +250,6 @@ def _targets(given: Any, names: Sequence[str]) -> Floats:
     listed = check.items("targets", _by_loss("targets", given, names, None), expected)
     if len(listed) != len(names):
         raise ArgumentError("targets", expected, f"{len(listed)}")
-    return np.array([np.inf if x in (None, np.inf) else _target(x) for x in listed])
-
-
-def _target(value: Any) -> float:
-    return check.number("targets", value, above=0)
+    return np.array(
+        [np.inf if x in (None, np.inf) else check.number("targets", x, above=0) for x in listed]
+    )

@@ -23,13 +23,6 @@ class Decision:
 
     step: how many steps had been asked for. losses: those it knew then, by task, smoothed if the
     policy smooths.
-
-    Examples:
-        >>> policy = replan.replay.FocusThenReplay(tasks=2)
-        >>> for loss in (1.0, 0.4):
-        ...     policy.observe({1: loss})
-        >>> policy.decisions[-1].what, policy.decisions[-1].reason
-        ('replay', "the new task's loss halved")
     """
 
     step: int
