@@ -1,4 +1,4 @@
-"""Checks of arguments on entry: each names the argument, what it expects and what it got."""
+"""Checks of arguments on entry: errors name the argument, what it must be and what it was."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 def show(value: object) -> str:
-    """Return any value as one short line, for a message."""
+    """Format any value as one short line, for messages."""
     text = " ".join(_repr.repr(value).split())
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
 
@@ -150,7 +150,7 @@ def task_list(name: str, value: Any, tasks: int) -> Ints:
         issubclass(kind, Integral) and not issubclass(kind, bool) for kind in set(map(type, listed))
     )
     if not whole or (listed and not 0 <= min(listed) <= max(listed) < tasks):
-        for index in listed:  # which one it is
+        for index in listed:  # names the wrong one
             task(name, index, tasks)
     return np.array(listed, dtype=np.int64)
 
@@ -162,7 +162,7 @@ def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float
 
 
 def _loss(name: str, value: Any) -> float:
-    """Return a number, or what another library has for one, such as a tensor, as a float."""
+    """Convert a number, or a scalar of another library such as a tensor, to a float."""
     try:
         if not isinstance(value, str):
             return float(value)

@@ -100,7 +100,7 @@ def compare(
     optimum: bool = False,
     progress: Watch = False,
 ) -> Comparison:
-    """Evaluate strategies with their default settings; one that fails does not stop the others.
+    """Evaluate strategies with their default settings; failures do not stop the others.
 
     - `strategies`: by name or themselves; by default all that fit the problem.
     - `optimum`: also solve the problem, at the given learning rate and with the rate free: within

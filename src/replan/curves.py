@@ -227,9 +227,9 @@ class Trajectory(Result):
     (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the
     time covered. goal_loss, goal_error: the losses combined by the problem's goal. status: "ok",
     "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
-    before it diverges. members: the trajectories of an ensemble's members; all else is then their
-    weighted mean, and `states` are those of all members. `plot` draws the losses under the colour
-    bar of the protocol, and every knob that varies.
+    before it diverges. members: the trajectories of an ensemble's members; the other fields are
+    then their weighted means, and `states` are those of all members. `plot` draws the losses under
+    the colour bar of the protocol, and every knob that varies.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)

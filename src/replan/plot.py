@@ -80,7 +80,7 @@ class Picture(Figure):
 
 @contextmanager
 def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
-    """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
+    """Yield a figure (sizes in inches) in our style, and save it afterwards if `path` is given."""
     if path is not None:
         files.output("path", path, _ENDINGS)
     with matplotlib.rc_context(_STYLE):
@@ -121,7 +121,7 @@ def _legend_beside(figure: Figure, axes: Axes, title: str | None = None) -> None
 
 
 def _log_scale(axes: Axes, values: Floats) -> float:
-    """Give the x axis a log scale of whole decades; return where values of 0 or below stand."""
+    """Make the x axis logarithmic, in whole decades; return the position for values ≤ 0."""
     powers = np.log10(values[values > 0])
     low, high = (math.floor(powers.min()), math.ceil(powers.max())) if powers.size else (0, 0)
     high = max(high, low + 1)
@@ -383,8 +383,8 @@ def _draw_final_losses(
 ) -> None:
     """Draw final losses (n, L) as markers at the heights `rows` (n,), and objectives (n,) as bars.
 
-    The markers of a row lie one above the other, so that none hides another. Values that a log
-    scale cannot show stand at its left end, which then says 0.
+    The markers of a row are offset vertically, so that none hides another. Values that a log scale
+    cannot show are drawn at its left end, which is then labelled 0.
     """
     zero = _log_scale(axes, np.column_stack([losses, objective]))
     shown = np.where(losses > 0, losses, zero)

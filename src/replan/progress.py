@@ -1,4 +1,4 @@
-"""Progress of long work, reported in one form everywhere: `progress=True`, or a function."""
+"""Progress of long computations: `progress=True` shows a bar, a function is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replan.errors import ArgumentError
 
 
 class Progress(NamedTuple):
-    """How far a long computation is: `done` of `total` (None where unknown) of `what`."""
+    """Progress of a long computation: `done` out of `total` (None if unknown) of `what`."""
 
     what: str
     done: int
@@ -64,7 +64,7 @@ class Meter:
 
 
 def _bar(what: str, total: int | None) -> Any:
-    """Return a bar that disappears at the end; None where nobody can see it."""
+    """Return a bar that disappears at the end, or None where there is no terminal or notebook."""
     import tqdm
 
     settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}

@@ -59,7 +59,7 @@ STRATEGIES: Registry[Strategy] = Registry("name")
 
 
 class UnfitError(ArgumentError):
-    """A strategy that makes no sense for the problem."""
+    """A strategy that does not apply to the problem."""
 
 
 class Strategy:
@@ -90,7 +90,7 @@ class Strategy:
 
     @property
     def foreign(self) -> bool:
-        """Whether a user wrote it: an error in it is then reported, and does not end a command."""
+        """Whether it is a user's: its errors are then reported, and do not end a command."""
         return not self.recipe.__module__.startswith("replan.")
 
     def turned(self, problem: Problem) -> set[str]:

@@ -98,7 +98,7 @@ class Design:
 
     @classmethod
     def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
-        """Return the design in a file, or in its content; refuse one with a mistake."""
+        """Read the design from a file, or from its content."""
         import_named()  # the user's own strategies may be among the runs
         if isinstance(study, Mapping):
             return cls._from(with_never(study), Path())
@@ -146,9 +146,9 @@ class Design:
 
 
 def run_case(problem: Content, run: Content, imports: str) -> Content:
-    """Return the result of a strategy or of `solve` on a problem, as it stands in a row.
+    """Run a strategy or `solve` on a problem, and return its row of the table.
 
-    imports: the modules with models and strategies of the user, for workers on other machines.
+    imports: the user's modules with models and strategies, for workers on other machines.
     """
     if imports:
         os.environ[IMPORTS] = imports
@@ -220,7 +220,7 @@ class Study(Result):
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as it stands in a table: a number, a word, or JSON."""
+    """Format a value as a cell of a table: a number, a word, or JSON."""
     return json.dumps(value) if isinstance(value, dict | list | bool) else value
 
 

@@ -65,7 +65,7 @@ def command(
     say_written(*(folder / name for name in names if (folder / name).exists()))
     valued = {row["run"] for row in made.rows if row["value"] is not None}
     if without := [name for name in made.runs if name not in valued]:
-        raise replan.IntegrationError(f"no value at all of {', '.join(without)}")
+        raise replan.IntegrationError(f"every run of {', '.join(without)} failed")
 
 
 def _client(address: str) -> Any:

@@ -1,4 +1,4 @@
-"""levers(problem) → Levers: what each thing that can be controlled is worth."""
+"""levers(problem) → Levers: what each control is worth, an ablation."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def levers(
     tolerance: float = TOLERANCE,
     progress: Watch = False,
 ) -> Levers:
-    """Return what each thing that can be controlled is worth, alone and on top of all others.
+    """Measure what each control is worth, alone and on top of all others.
 
     **Main arguments**
 
@@ -160,9 +160,9 @@ def levers(
     - `tolerance`: of the solver, `Relax`.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
-    Each lever is a problem of its own, solved with its certificate. A richer lever starts from the
-    solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
-    in which levers contain one another.
+    Each lever is solved as a separate problem, with a certificate. A lever starts from the
+    solutions of the levers that it contains, so that it is not worse than any of them. Shares may
+    be mixtures, for which levers are nested.
 
     The result prints as a table. `names`: the levers, from "nothing" to "all". `losses`, `gains`:
     by name, (starts,) the loss with that lever alone, and the fraction of the baseline's loss that
@@ -281,7 +281,7 @@ def _quartiles(values: Floats) -> dict[str, float]:
 
 
 def _part(before: Floats, after: Floats) -> Floats:
-    """Return by how much losses fall, as parts of what they were."""
+    """Return the relative decrease of losses."""
     return np.asarray((before - after) / np.maximum(np.abs(before), 1e-300))
 
 
@@ -418,7 +418,7 @@ class Ablation:
 
 
 def _check(problem: Problem) -> None:
-    """Refuse a problem whose levers would not contain one another."""
+    """Refuse a problem whose levers would not be nested."""
     check_differentiable(problem)
     if problem.step_limits.on_stays:
         raise ArgumentError(

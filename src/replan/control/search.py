@@ -71,7 +71,7 @@ class Descent(ABC):
 
     @abstractmethod
     def terminate(self) -> bool:
-        """Whether no further step is worth it."""
+        """Return whether to stop."""
 
 
 class Candidate(NamedTuple):
@@ -259,7 +259,7 @@ class Search:
     # When to stop
 
     def threshold(self, tolerance: float) -> float:
-        """Return how much may be left to gain: `tolerance` × what the controls can change.
+        """Return the gain at which a search may stop: `tolerance` × what the controls can change.
 
         That is how far the best plan lies below a typical start (a quarter of all worse starts are
         better), and at most below where training begins: a constant added to the loss changes
@@ -275,7 +275,7 @@ class Search:
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.
 
-        Return whether it was not: then the values and what is left to gain were inaccurate.
+        Return whether it was too coarse: then values and residuals so far were inaccurate.
         """
         if not self.fine.resolve(self.best.controls, self.threshold(tolerance) / 2):
             return False

@@ -68,7 +68,7 @@ class Model(ABC):
         return KnobLayout(self.knobs, self.tasks)
 
     def pack(self, start: Any) -> Floats:
-        """Return a user's start, checked, as a state (n,)."""
+        """Check a user's start, and return it as a state (n,)."""
         return check.array("start", start, ("n",))
 
     def unpack(self, states: Floats) -> Any:

@@ -51,7 +51,7 @@ class Problem:
     **Attributes**
 
     `objective` (bound to the model, see `Objective`), `control`, `limits`; `knobs`: the values of
-    all knobs by name; `state`: the start as a vector (n,); `availability`: when tasks are there;
+    all knobs by name; `state`: the start as a vector (n,); `availability`: of the tasks over time;
     `step_limits`: the limits in steps; `members`, `names`, `risk`: of an ensemble.
 
     Examples:
@@ -223,7 +223,7 @@ class Problem:
         weights: ArrayLike | None = None,
         risk: RiskLevel = "mean",
     ) -> Problem:
-        """Return one problem for several: one protocol for all, because one does not know which.
+        """Combine problems into one: one protocol for all, where it is unknown which applies.
 
         Losses are weighted means over the members. The objective is that of each member, combined
         by `risk`.
@@ -374,7 +374,7 @@ class Problem:
 
 
 def _named(problems: Any) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Return the names of the members of an ensemble, and these."""
+    """Return the names and the problems of an ensemble's members."""
     if isinstance(problems, Mapping):
         names = tuple(check.word("problems", name) for name in problems)
         members = tuple(problems.values())
