@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from replan import replay as replay
     from replan import strategies as strategies
     from replan.comparison import compare
-    from replan.control import (
-        Exhaustive,
-        Flips,
-        ForwardBackward,
-        Plan,
-        Relax,
-        levers,
-        solve,
-    )
+    from replan.control import Exhaustive, Flips, ForwardBackward, Plan, Relax, levers, solve
     from replan.curves import Curves, Trajectory, evaluate
     from replan.errors import ArgumentError, IntegrationError, SolveError
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent

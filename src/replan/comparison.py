@@ -19,7 +19,7 @@ from replan.models.knobs import knob_label
 from replan.problem import Control, Problem, Range
 from replan.progress import Meter, Watch
 from replan.results import Result
-from replan.strategies import STRATEGIES, Strategy, UnfitError, main_rate
+from replan.strategies import STRATEGIES, Strategy, UnfitError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ class Comparison(Result):
     @property
     def groups(self) -> dict[str, dict[str, Trajectory]]:
         """The runs by heading: at the given learning rate, and with the rate free."""
-        rate = knob_label(main_rate(self.problem) or "rate")
+        rate = knob_label(self.problem.model.layout.rate or "rate")
         groups = {f"at the given {rate}": False, f"{rate} free": True}
         found = {
             heading: {name: run for name, run in self.runs.items() if (name in self.free_rate) == x}
@@ -124,7 +124,7 @@ def compare(
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("optimum", optimum)
     chosen = STRATEGIES if strategies is None else _by_name(strategies)
-    rate = main_rate(problem)
+    rate = problem.model.layout.rate
     free_rate = {name for name, strategy in chosen.items() if rate in strategy.turned(problem)}
     problems = _optima(problem, rate) if optimum else {}
     runs: dict[str, Trajectory] = {}

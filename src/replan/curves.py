@@ -21,7 +21,7 @@ from replan.core.schedule import Schedule
 from replan.core.simpson import averages
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
-from replan.models.stacked import in_threads, listed
+from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.results import Result
@@ -29,6 +29,7 @@ from replan.results import Result
 if TYPE_CHECKING:
     import pandas as pd
 
+_NAMED = 5  # members that a message names
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
@@ -79,13 +80,8 @@ class Curves(Result):
             if run in self.failures or not np.all(np.isfinite(end))
         }
         names = tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))
-        for name, value in (
-            ("times", times),
-            ("losses", losses),
-            ("runs", runs),
-            ("failures", failures),
-            ("names", names),
-        ):
+        fields = {"times": times, "losses": losses, "runs": runs, "failures": failures}
+        for name, value in (fields | {"names": names}).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -525,7 +521,7 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
 
     bad = [m for m, member in enumerate(members) if member.status != "ok"]
     status: Status = members[bad[0]].status if bad else "ok"
-    names = listed([problem.names[m] for m in bad])
+    names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,
         first.protocol,

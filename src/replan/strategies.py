@@ -95,7 +95,9 @@ class Strategy:
 
     def turned(self, problem: Problem) -> set[str]:
         """Return the names of the knobs of `problem` that it sets."""
-        return {main_rate(problem) or name if name == "rate" else name for name in self.turns}
+        return {
+            problem.model.layout.rate or name if name == "rate" else name for name in self.turns
+        }
 
     def __call__(self, problem: Any, *, progress: Watch = False, **settings: Any) -> Protocol:
         """Return the protocol for a problem, checked against it; `progress` is of a grid search."""
@@ -110,14 +112,9 @@ class Strategy:
         return f"Strategy({self.name})"
 
 
-def main_rate(problem: Problem) -> str | None:
-    """Return the name of the model's first learning rate, if it has one."""
-    return problem.model.layout.rate
-
-
 def _rate(problem: Problem) -> str:
     """Return the name of the model's learning rate; refuse a model without one."""
-    rate = main_rate(problem)
+    rate = problem.model.layout.rate
     if rate is None:
         knobs = ", ".join(knob.name for knob in problem.model.knobs)
         raise UnfitError("problem", "one whose model has a learning rate", f"the knobs {knobs}")

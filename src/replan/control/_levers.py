@@ -52,11 +52,7 @@ class Lever(NamedTuple):
 class Levers(Result):
     """The result of `levers`.
 
-    problems: one for each start. alone: for each, by name, what that lever reaches with nothing
-    else controlled. rest: for each, by name, what everything else reaches: without "share" all
-    shares are equal, without "timing" constant, without "rate" the rate is the problem's, without
-    "curve" constant for each task, without "rates" the same for all tasks. ranges: of the knobs, by
-    name. notes: where these come from, and what was left out.
+    problems: one for each start. notes: which ranges are defaults, and what was left out.
     """
 
     problems: tuple[Problem, ...]

@@ -165,20 +165,17 @@ class AutoModel(DifferentiableModel):
 
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
-        expected = f"of the structure and shapes of `like`, {self._program.shown:.200}"
 
         def leaf(like: Any, value: Any) -> Floats:  # a list may stand for an array
-            numbers = check.array("start", value)
-            if numbers.shape != like.shape:
-                raise ArgumentError("start", expected, f"an array of shape {numbers.shape}")
-            return numbers
+            return check.array("start", value, like.shape)
 
         with jax.enable_x64(True):
             try:
                 state = jax.tree_util.tree_map(leaf, self._program.like, start)
-            except (TypeError, ValueError) as error:
-                if isinstance(error, ArgumentError):
-                    raise
+            except ArgumentError:
+                raise
+            except (TypeError, ValueError):
+                expected = f"of the structure and shapes of `like`, {self._program.shown:.200}"
                 raise ArgumentError("start", expected, check.show(start)) from None
             return np.array(ravel_pytree(state)[0])
 

@@ -124,13 +124,6 @@ class KnobLayout:
             by_name[name] = np.array(values)
         return by_name
 
-    def ends(self, ranges: Mapping[str, tuple[float, float]]) -> tuple[Floats, Floats]:
-        """Return the ranges of all knobs as their low and high ends, (C,) each."""
-        low, high = np.empty(self.size), np.empty(self.size)
-        for name, columns in self.columns.items():
-            low[columns], high[columns] = ranges[name]
-        return low, high
-
     def of_task(self, rows: Floats, tasks: Any) -> Floats:
         """Return the values (n, knobs) in force for the task (n,) of each of the rows (n, C)."""
         return np.stack(

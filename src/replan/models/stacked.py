@@ -26,7 +26,6 @@ from replan.models.knobs import KnobLayout
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
 _KEPT = 2**24  # numbers that the members' tapes may hold together
-_NAMED = 5  # members that a message names
 
 _R = TypeVar("_R")
 
@@ -232,13 +231,6 @@ def in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
         if not future.cancel():  # else it never began
             future.result()
     return results
-
-
-def listed(names: Sequence[str]) -> str:
-    """List names in words, only the first few of many."""
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} others"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

@@ -158,9 +158,9 @@ class Problem:
 
         They are equal where a knob is not controlled.
         """
-        ranges = {name: (value, value) for name, value in self.knobs.items()}
-        ranges |= {name: (free.low, free.high) for name, free in self.control.knobs.items()}
-        return self.model.layout.ends(ranges)
+        low = self.knobs | {name: free.low for name, free in self.control.knobs.items()}
+        high = self.knobs | {name: free.high for name, free in self.control.knobs.items()}
+        return self.model.layout.rows(low, 1)[0], self.model.layout.rows(high, 1)[0]
 
     def free_range(self, name: str) -> tuple[float, float]:
         """Return the range in which a knob may be searched: that of `control`, or a default.
