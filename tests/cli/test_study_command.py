@@ -99,7 +99,7 @@ def test_where_nothing_has_a_value_it_says_so(run, study, tmp_path):
     study("steps = 5\n", "steps = 5\nlr = 1e9\n")
     code, out, err = run("study study.toml --workers 1")
     assert code == 1
-    assert "no value" in err
+    assert "no-replay, interleaved" in err
     assert "12 of 12 rows have no value" in out
     assert "picture" not in out
     assert pd.read_csv(tmp_path / "study" / "table.csv")["value"].isna().all()
