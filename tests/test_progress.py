@@ -23,9 +23,9 @@ def notebook(monkeypatch):
 
 
 def work(watch):
-    with Meter(watch, "steps", 5) as meter:
+    with Meter(watch, "steps", 3) as meter:
         meter.advance(2)
-        meter.advance(1, note="more")
+        meter.advance(1, expect=2, note="more")
         meter.advance(2)
     return meter
 
@@ -44,14 +44,14 @@ def test_a_terminal_shows_text(monkeypatch):
     work(True)
     shown = terminal.getvalue()
     assert "steps:   0%" in shown
-    assert "/5.00" in shown
+    assert "3.00/5.00" in shown
     assert shown.endswith("\r")  # gone at the end
 
 
 def test_a_notebook_without_widgets_shows_text_in_the_cell(notebook, capsys):
     work(True)
     out, errors = capsys.readouterr()
-    assert "/5.00" in out
+    assert "3.00/5.00" in out
     assert not errors
 
 
@@ -61,6 +61,8 @@ def test_a_notebook_with_widgets_shows_widgets(notebook, monkeypatch):
     said = []
 
     class Widget:
+        start_t = 0.0
+
         def __init__(self, **settings):
             said.append(settings)
 
@@ -70,15 +72,15 @@ def test_a_notebook_with_widgets_shows_widgets(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", ModuleType("ipywidgets"))
     monkeypatch.setattr(tqdm.notebook, "tqdm", Widget)
     work(True)
-    assert said[0] == {"desc": "steps", "total": 5, "unit_scale": True, "leave": False}
-    assert ("update", 2) in said
+    assert said[0] == {"desc": "steps", "total": 3, "unit_scale": True, "leave": False}
+    assert ("reset", 5) in said  # a widget that is only given a new `total` keeps its old length
     assert said[-1] == ("close",)
 
 
 def test_a_function_is_called(capsys):
     told = []
     work(told.append)
-    assert [(p.done, p.total, p.note) for p in told] == [(2, 5, ""), (3, 5, "more"), (5, 5, "")]
+    assert [(p.done, p.total, p.note) for p in told] == [(2, 3, ""), (3, 5, "more"), (5, 5, "")]
     assert capsys.readouterr() == ("", "")
     with pytest.raises(ArgumentError) as caught:
         Meter(3, "steps")

@@ -41,15 +41,24 @@ class Meter:
         self._tell = watch if callable(watch) else None
         self._lock = threading.Lock()
 
-    def advance(self, count: int = 1, *, note: str = "") -> None:
-        """Count `count` more as done."""
+    def advance(self, count: int = 1, *, expect: int = 0, note: str = "") -> None:
+        """Count `count` more as done, and add `expect` to the total."""
         with self._lock:
             self.done += count
+            if expect:
+                self.total = (self.total or 0) + expect
             if self._bar is not None:
                 self._bar.set_postfix_str(note, refresh=False)
-                self._bar.update(count)
+                self._lengthen(self._bar) if expect else self._bar.update(count)
             if self._tell is not None:
                 self._tell(Progress(self.what, self.done, self.total, note))
+
+    def _lengthen(self, bar: Any) -> None:
+        """Give the bar a new total by `reset`, as a notebook's expects, and keep its count."""
+        start = bar.start_t
+        bar.reset(self.total)
+        bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
+        bar.refresh()
 
     def notes(self, name: str) -> Callable[[Progress], None]:
         """Return a function that shows the progress of a part as a note."""
@@ -64,7 +73,7 @@ class Meter:
 
 
 def _bar(what: str, total: int | None) -> Any:
-    """Return a bar that disappears at the end, or None where there is no terminal or notebook."""
+    """Return a bar that disappears at the end; None where nobody can see it."""
     import tqdm
 
     settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
