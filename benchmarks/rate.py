@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 from numba import njit
+from replan.core.teacher_student.activations import KERNELS
 
 import replan
 from common import best_times, compile_peer, pointers, save
-from replan.core.teacher_student.activations import KERNELS
 from replan.models import Schedule
 
 

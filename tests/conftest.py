@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import replan
+from replan.control import METHODS
 from replan.core import build
-from replan.models.registry import _KINDS
+from replan.models.registry import KINDS
 from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
@@ -60,13 +61,18 @@ def write(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def decay(write, tmp_path, monkeypatch):
-    """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
-    registries = [STRATEGIES, _KINDS]
-    before = [dict(registry) for registry in registries]
-    write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
-    monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))
-    yield tmp_path / "decay.py"
-    for registry, content in zip(registries, before, strict=True):
+def registries():
+    """What a test registers is forgotten in the end."""
+    kept = [(registry, dict(registry)) for registry in (STRATEGIES, METHODS, KINDS)]
+    yield
+    for registry, content in kept:
         registry.clear()
         registry.update(content)
+
+
+@pytest.fixture
+def decay(write, tmp_path, monkeypatch, registries):
+    """A model and a strategy of the user's, in a file that REPLAN_IMPORT names."""
+    write("decay.py", (ROOT / "tests" / "data" / "decay.py").read_text())
+    monkeypatch.setenv("REPLAN_IMPORT", str(tmp_path / "decay.py"))
+    return tmp_path / "decay.py"

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import replan
-from replan import Control, Problem, strategies
+from replan import Control, Problem, Range, levers, strategies
 
 GIVEN, FREE = "at the given learning rate", "learning rate free"
 
@@ -32,8 +32,12 @@ def test_the_optimum_is_best_of_its_group_and_like_is_compared_with_like(compari
     assert [next(iter(runs)) for runs in comparison.groups.values()] == ["optimum", "optimum-lr"]
     plan, free = comparison.plans["optimum"], comparison.plans["optimum-lr"]
     assert np.ptp(plan.protocol.lr) == 0
+    low, high = comparison.problem.free_range("lr")  # also that of the levers, and of the grids
+    assert plan.problem.control.knobs == {}
+    assert free.problem.control.knobs == {"lr": Range(low, high)}
+    assert (low, high) == levers(comparison.problem, tolerance=0.1).ranges["lr"]
     rates = strategies.lr_grid(comparison.problem)
-    assert rates.min() <= free.protocol.lr.min() < free.protocol.lr.max() <= rates.max()
+    assert low <= rates.min() < comparison.problem.knobs["lr"] < rates.max() <= high
     assert comparison.runs["optimum"].loss == plan.loss
 
 

@@ -10,9 +10,6 @@ import pytest
 
 from documented import assert_alike, check_notebook
 from pages import BLOCK, run_page
-from replan.control import METHODS
-from replan.models.registry import _KINDS
-from replan.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -21,17 +18,13 @@ WORDS = 18_000
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, registries):
     """A folder to run a page in; what it registers and imports is forgotten in the end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), *sys.path]))
-    kept = [(registry, dict(registry)) for registry in (STRATEGIES, METHODS, _KINDS)]
     modules = set(sys.modules)
     yield tmp_path
-    for registry, content in kept:
-        registry.clear()
-        registry.update(content)
     for path in tmp_path.glob("*.py"):
         if path.stem not in modules:
             sys.modules.pop(path.stem, None)

@@ -9,9 +9,8 @@ import pytest
 
 import replan
 from replan import ArgumentError, Model, Problem
-from replan.control import Solver
-from replan.models import register
-from replan.models.registry import _KINDS
+from replan.control import METHODS, Solver
+from replan.models.registry import KINDS
 
 FILE = """
 [model]
@@ -77,23 +76,29 @@ def test_a_model_that_only_rolls_out_cannot_be_planned(decay, tmp_path):
     assert caught.value.name == "problem"
 
 
-def test_kinds_are_words_of_one_class():
-    before = dict(_KINDS)
-    try:
+def test_a_word_is_that_of_one_class_alone(registries):
+    class Other(Model):
+        kind, tasks = "teacher-student", 1
+
+        def losses(self, states): ...
+
+        def roll_out(self, start, schedule): ...
+
+    class Relax(Solver):
+        method = "relax"
+
+        def run(self, search): ...
+
+    def no_replay(problem): ...
+
+    for new, name in ((Other, "kind"), (Relax, "method"), (no_replay, "name")):
         with pytest.raises(ArgumentError) as caught:
-
-            @register
-            class Other(Model):
-                kind, tasks = "teacher-student", 1
-
-                def losses(self, states): ...
-
-                def roll_out(self, start, schedule): ...
-
-        assert caught.value.name == "kind"
-    finally:
-        _KINDS.clear()
-        _KINDS.update(before)
+            replan.register(new)
+        assert caught.value.name == name
+    Other.kind, Relax.method = "other", "other"
+    assert replan.register(Other) is replan.register(Other) is KINDS["other"]  # as on a reload
+    assert replan.register(Relax) is METHODS["other"]
+    assert METHODS["relax"] is replan.Relax
 
 
 def test_models_that_return_other_shapes_are_refused():

@@ -10,6 +10,7 @@ from matplotlib.image import imread
 
 import replan
 from replan import ArgumentError, Objective, Protocol, plot, strategies
+from replan.comparison import Comparison
 from replan.report import task_colour
 
 PANELS = {
@@ -91,7 +92,7 @@ def test_legends_fit_whatever_the_number_of_tasks(tasks):
     run = replan.evaluate(problem, strategies.sequential(problem))
     runs = {"sequential": run, "a-strategy-with-a-name-that-is-very-long-indeed": run}
     simulation = replan.simulate(problem, run.protocol, dimension=50, runs=2)
-    comparison = replan.Comparison(problem, runs, {}, frozenset(["sequential"]), {})
+    comparison = Comparison(problem, runs, {}, frozenset(["sequential"]), {})
     for result, entries in (
         (run.protocol, tasks),
         (run, 2 * tasks + (tasks > 1)),  # a single loss is the objective
@@ -125,7 +126,7 @@ def test_a_comparison_shows_groups_names_and_values(results):
     losses = [comparison.runs[name].final_losses[1] for name in shown]
     assert lines["task 2"].get_xdata().tolist() == pytest.approx(losses)
     with pytest.raises(ArgumentError):
-        replan.Comparison(comparison.problem, {}, {}, frozenset(), {}).plot()
+        Comparison(comparison.problem, {}, {}, frozenset(), {}).plot()
 
 
 def test_a_curve_is_smooth_however_long_its_steps():

@@ -1,10 +1,21 @@
 """Strategies: what each one trains, their learning rates, tasks that arrive, the registry."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 import replan
-from replan import ArgumentError, Control, Problem, Protocol, TeacherStudent, evaluate, strategies
+from replan import (
+    ArgumentError,
+    Control,
+    Problem,
+    Protocol,
+    TeacherStudent,
+    evaluate,
+    register,
+    strategies,
+)
 
 
 def test_every_strategy_needs_only_a_problem(problem):
@@ -339,10 +350,8 @@ def test_shuffling_keeps_steps_where_the_same_tasks_are_there(stream):
 # The registry, and settings as people write them
 
 
-def test_a_registered_function_is_a_strategy(problem, monkeypatch):
-    monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
-
-    @strategies.strategy
+def test_a_registered_function_is_a_strategy(problem, registries):
+    @register
     def first_part(problem, *, part: float = 0.5):
         lengths = (part * problem.duration, (1 - part) * problem.duration)
         return Protocol.from_segments(list(zip(lengths, (1, 0), strict=True)), 2)
@@ -351,7 +360,7 @@ def test_a_registered_function_is_a_strategy(problem, monkeypatch):
     assert first_part(problem, part=0.2).mean_shares.tolist() == pytest.approx([0.8, 0.2])
     assert first_part.foreign
 
-    @strategies.strategy
+    @register
     def wrong(problem):
         return Protocol([[1.0]], 1.0)
 
@@ -371,13 +380,29 @@ def test_bad_recipes_are_refused():
         return None
 
     for recipe, name, settings in (
-        (interleaved, "strategy", {}),
+        (interleaved, "name", {}),
         (needy, "recipe", {}),
         (turning, "recipe", {"turns": ("lr",)}),
         (3, "recipe", {}),
     ):
         with pytest.raises(ArgumentError) as caught:
-            strategies.strategy(**settings)(recipe) if settings else strategies.strategy(recipe)
+            register(**settings)(recipe) if settings else register(recipe)
+        assert caught.value.name == name
+
+
+def test_settings_are_of_their_annotated_types():
+    def own(problem, *, part: float = 0.5, count: int | None = None, names: list[str] = (),
+            best: bool = True, free=None, order: Sequence[strategies.Task] = ()):  # fmt: skip
+        return None
+
+    recipe = strategies.Strategy(own)
+    good = {"part": 1, "count": -3, "names": ["a"], "best": False, "free": {}, "order": [1]}
+    assert strategies.arguments(recipe, good, tasks=2) == good | {"order": [0]}
+    assert strategies.arguments(recipe, {"count": None}, tasks=2) == {"count": None}
+    bad = {"part": "x", "count": 1.5, "names": ["a", 1], "best": 1, "order": [3]}
+    for name, value in bad.items():
+        with pytest.raises(ArgumentError) as caught:
+            strategies.arguments(recipe, {name: value}, tasks=2)
         assert caught.value.name == name
 
 

@@ -11,79 +11,47 @@ if TYPE_CHECKING:
     from replan import models as models
     from replan import replay as replay
     from replan import strategies as strategies
-    from replan.comparison import Comparison, compare
-    from replan.control import (
-        Exhaustive,
-        Flips,
-        ForwardBackward,
-        Levers,
-        Plan,
-        Relax,
-        levers,
-        solve,
-    )
+    from replan.comparison import compare
+    from replan.control import Exhaustive, Flips, ForwardBackward, Plan, Relax, levers, solve
     from replan.curves import Curves, Trajectory, evaluate
     from replan.errors import ArgumentError, IntegrationError, SolveError
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
     from replan.problem import Control, Limits, Objective, Problem, Range
     from replan.protocol import Protocol
-    from replan.simulation import Simulation, simulate
-    from replan.studies import Study, study
+    from replan.simulation import simulate
+    from replan.strategies import register
+    from replan.studies import study
     from replan.sweeps import sweep
 
     __version__: str
-    """The version of the package.
-
-    Examples:
-        >>> replan.__version__.split(".")[0]
-        '0'
-    """
 
 _HOMES = {
-    "ArgumentError": "errors",
-    "AutoModel": "models",
-    "Comparison": "comparison",
-    "Control": "problem",
-    "Curves": "curves",
-    "Exhaustive": "control",
-    "Flips": "control",
-    "ForwardBackward": "control",
-    "IntegrationError": "errors",
-    "Levers": "control",
-    "Limits": "problem",
-    "Model": "models",
-    "Objective": "problem",
-    "Overlaps": "models",
-    "Plan": "control",
-    "Problem": "problem",
-    "Protocol": "protocol",
-    "Range": "problem",
-    "Relax": "control",
-    "Simulation": "simulation",
-    "SolveError": "errors",
-    "Study": "studies",
-    "TeacherStudent": "models",
-    "Trajectory": "curves",
-    "compare": "comparison",
-    "evaluate": "curves",
-    "levers": "control",
-    "simulate": "simulation",
-    "solve": "control",
-    "study": "studies",
-    "sweep": "sweeps",
+    name: home
+    for home, names in {
+        "comparison": ["compare"],
+        "control": ["Exhaustive", "Flips", "ForwardBackward", "Plan", "Relax", "levers", "solve"],
+        "curves": ["Curves", "Trajectory", "evaluate"],
+        "errors": ["ArgumentError", "IntegrationError", "SolveError"],
+        "models": ["AutoModel", "Model", "Overlaps", "TeacherStudent"],
+        "problem": ["Control", "Limits", "Objective", "Problem", "Range"],
+        "protocol": ["Protocol"],
+        "simulation": ["simulate"],
+        "strategies": ["register"],
+        "studies": ["study"],
+        "sweeps": ["sweep"],
+    }.items()
+    for name in names
 }
 _MODULES = ("control", "models", "replay", "strategies")
 __all__ = [
     "ArgumentError",
     "AutoModel",
-    "Comparison",
     "Control",
     "Curves",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
     "IntegrationError",
-    "Levers",
     "Limits",
     "Model",
     "Objective",
@@ -93,17 +61,15 @@ __all__ = [
     "Protocol",
     "Range",
     "Relax",
-    "Simulation",
     "SolveError",
-    "Study",
     "TeacherStudent",
     "Trajectory",
-    "__version__",
     "compare",
     "control",
     "evaluate",
     "levers",
     "models",
+    "register",
     "replay",
     "simulate",
     "solve",

@@ -1,4 +1,4 @@
-"""Checks of arguments on entry: each names the argument, what it expects and what it got."""
+"""Checks of arguments on entry: errors name the argument, what it must be and what it was."""
 
 from __future__ import annotations
 
@@ -18,16 +18,9 @@ from replan.errors import ArgumentError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-# The index of a task. Where people count tasks from 1, this marks the parameters that are tasks.
+# A task, counted from 0 in Python. It marks settings of strategies that count from 1 in files and
+# on the command line: `order: Sequence[Task]` is [1, 0] after `--set order=2,1`.
 Task = Annotated[int, "Task, from 0"]
-"""A task, counted from 0 in Python and from 1 on the command line and in files.
-
-Examples:
-    >>> from collections.abc import Sequence
-    >>> from replan.strategies import Task
-    >>> def blocks(problem, *, order: Sequence[Task] = (0, 1)):
-    ...     return replan.strategies.sequential(problem, order=order)  # `--set order=2,1`: [1, 0]
-"""
 
 LARGEST = 2**63 - 1  # of the integers that arrays, files and compiled code can hold
 _HUGE = 1e300  # products of larger numbers, and those of numbers below its inverse, are lost
@@ -40,7 +33,7 @@ _T = TypeVar("_T")
 
 
 def show(value: object) -> str:
-    """Return any value as one short line, for a message."""
+    """Format any value as one short line, for messages."""
     text = " ".join(_repr.repr(value).split())
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
 
@@ -157,7 +150,7 @@ def task_list(name: str, value: Any, tasks: int) -> Ints:
         issubclass(kind, Integral) and not issubclass(kind, bool) for kind in set(map(type, listed))
     )
     if not whole or (listed and not 0 <= min(listed) <= max(listed) < tasks):
-        for index in listed:  # which one it is
+        for index in listed:  # names the wrong one
             task(name, index, tasks)
     return np.array(listed, dtype=np.int64)
 
@@ -169,7 +162,7 @@ def losses(name: str, value: Mapping[int, float], tasks: int) -> dict[int, float
 
 
 def _loss(name: str, value: Any) -> float:
-    """Return a number, or what another library has for one, such as a tensor, as a float."""
+    """Convert a number, or a scalar of another library such as a tensor, to a float."""
     try:
         if not isinstance(value, str):
             return float(value)

@@ -10,40 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from replan import check, files, report
+from replan import check, report
 from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Control, Problem, Range
-from replan.progress import Meter, Progress, Watch
-from replan.strategies import STRATEGIES, Strategy, UnfitError, lr_grid, main_rate
+from replan.progress import Meter, Watch
+from replan.results import Result
+from replan.strategies import STRATEGIES, Strategy, UnfitError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from replan.control import Plan
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
-    """Trajectories by strategy, best first, and why others failed.
-
-    runs: by name; plans are called "optimum" (at the given learning rate) and "optimum-lr" (with
-    the rate free, too). failures: reasons by name. free_rate: the names of those that set the
-    learning rate. plans: by name, where the optimum was asked for.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> comparison = replan.compare(problem, ["interleaved", "no-replay"])
-        >>> list(comparison.runs)
-        ['interleaved', 'no-replay']
-        >>> comparison.to_frame()[["strategy", "value"]].round(3)
-              strategy  value
-        0  interleaved  0.008
-        1    no-replay  0.011
-    """
+class Comparison(Result):
+    """The result of `compare`; free_rate: the names of the runs that set the learning rate."""
 
     problem: Problem
     runs: dict[str, Trajectory]
@@ -54,7 +38,7 @@ class Comparison:
     @property
     def groups(self) -> dict[str, dict[str, Trajectory]]:
         """The runs by heading: at the given learning rate, and with the rate free."""
-        rate = knob_label(main_rate(self.problem) or "rate")
+        rate = knob_label(self.problem.model.layout.rate or "rate")
         groups = {f"at the given {rate}": False, f"{rate} free": True}
         found = {
             heading: {name: run for name, run in self.runs.items() if (name in self.free_rate) == x}
@@ -104,28 +88,9 @@ class Comparison:
             "failures": self.failures,
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with every trajectory, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw the protocols as colour bars and the final losses beside them, best on top.
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given.
-        """
-        from replan import plot
-
-        return plot.comparison(self, path)
-
     def __repr__(self) -> str:
         best = next(((name, run.loss) for name, run in self.runs.items()), ("none", float("nan")))
         return f"Comparison({len(self.runs)} strategies, best {best[0]} {best[1]:.6g})"
-
-    def __str__(self) -> str:
-        return report.text(report.comparison(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.comparison(self))
 
 
 def compare(
@@ -135,12 +100,17 @@ def compare(
     optimum: bool = False,
     progress: Watch = False,
 ) -> Comparison:
-    """Evaluate strategies with their default settings; one that fails does not stop the others.
+    """Evaluate strategies with their default settings; failures do not stop the others.
 
     - `strategies`: by name or themselves; by default all that fit the problem.
     - `optimum`: also solve the problem, at the given learning rate and with the rate free: within
-      the problem's range, or that of `constant_lr`'s grid.
+      the range of `control`, or up to five times the given one.
     - `progress`: True shows a bar; a function is called with a `Progress` after each run.
+
+    The result prints as a table. `runs`: the trajectories by name, best first; those of plans are
+    called "optimum" (at the given learning rate) and "optimum-lr" (with the rate free, too).
+    `plans`: by these names. `failures`: reasons by name. `to_frame()` returns a row per strategy,
+    `plot(path)` draws the protocols and the final losses, `save(path)` writes .json or .csv.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -154,7 +124,7 @@ def compare(
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("optimum", optimum)
     chosen = STRATEGIES if strategies is None else _by_name(strategies)
-    rate = main_rate(problem)
+    rate = problem.model.layout.rate
     free_rate = {name for name, strategy in chosen.items() if rate in strategy.turned(problem)}
     problems = _optima(problem, rate) if optimum else {}
     runs: dict[str, Trajectory] = {}
@@ -184,7 +154,7 @@ def compare(
             from replan.control import solve  # slow to import
 
             try:
-                plan = solve(controlled, progress=_notes(meter, name))
+                plan = solve(controlled, progress=meter.notes(name))
             except IntegrationError as error:
                 failures[name] = str(error)
                 continue
@@ -198,15 +168,6 @@ def compare(
     return Comparison(problem, ranked, failures, frozenset(free_rate | {"optimum-lr"}), plans)
 
 
-def _notes(meter: Meter, name: str) -> Any:
-    """Return a function that shows the progress of a search as a note of the meter."""
-
-    def show(progress: Progress) -> None:
-        meter.advance(0, note=f"{name}: {progress.note}")
-
-    return show
-
-
 def _optima(problem: Problem, rate: str | None) -> dict[str, Problem]:
     """Return the problems to solve: at the given learning rate, and with the rate free."""
     control, limits = problem.control, problem.limits
@@ -218,10 +179,7 @@ def _optima(problem: Problem, rate: str | None) -> dict[str, Problem]:
             control=Control(control.tasks, **others), limits=replace(limits, mean=means)
         )
     if rate is not None:
-        free = control.knobs.get(rate)
-        if free is None:
-            grid = lr_grid(problem)
-            free = Range(float(grid.min()), float(grid.max()))
+        free = control.knobs.get(rate) or Range(*problem.free_range(rate))
         problems["optimum-lr"] = problem.changed(
             control=Control(control.tasks, **others, **{rate: free})
         )

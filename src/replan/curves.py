@@ -16,34 +16,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files, report
+from replan import check, files
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
 from replan.core.simpson import averages, simpson_weights
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
-from replan.models.stacked import in_threads, listed
+from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.protocol import Protocol
+from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _ROUGH_RTOL, _ROUGH_STEPS = 1e-4, 2**15  # a learning rate that needs more steps is too large
+_NAMED = 5  # members that a message names
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Curves:
+class Curves(Result):
     """The losses of several runs during training.
 
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
     (runs, m, T), NaN after a run diverged and where a task was not measured. runs: the name of
     each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
     end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
-    by default task 1, …
+    by default task 1, … `plot` draws the mean of each loss, with bands from 10 to 90 %.
 
     Examples:
         >>> losses = np.array([[[0.5], [0.2]], [[0.5], [0.4]]])  # two runs, two times, one task
@@ -82,13 +82,8 @@ class Curves:
             if run in self.failures or not np.all(np.isfinite(end))
         }
         names = tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))
-        for name, value in (
-            ("times", times),
-            ("losses", losses),
-            ("runs", runs),
-            ("failures", failures),
-            ("names", names),
-        ):
+        fields = {"times": times, "losses": losses, "runs": runs, "failures": failures}
+        for name, value in (fields | {"names": names}).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -153,28 +148,9 @@ class Curves:
             "failures": {str(run): reason for run, reason in self.failures.items()},
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or a .csv file with the rows of `to_frame`."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the mean loss of every task over the finished runs, with bands from 10 to 90 %.
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw there and return nothing.
-        """
-        from replan import plot
-
-        return plot.curves(self, path, axes)
-
     def __repr__(self) -> str:
         count, m, T = self.losses.shape
         return f"Curves({count} runs, {m} times, {T} tasks)"
-
-    def __str__(self) -> str:
-        return report.text(report.curves(self))
 
 
 def _t_quantile(freedom: int) -> float:
@@ -204,14 +180,6 @@ class Transfer(NamedTuple):
     - forward: how much lower the loss is at the task's arrival than at the start: the gain from
       training on earlier tasks. Undefined for tasks available at the start. (Both: Lopez-Paz &
       Ranzato 2017)
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> start = model.pretrain(seed=1)
-        >>> problem = replan.Problem(model, start, duration=20.0, steps=20, arrivals=[0, 5])
-        >>> run = replan.evaluate(problem, replan.strategies.no_replay(problem))
-        >>> run.transfer.forgetting.round(3)
-        array([0.022, 0.   ])
     """
 
     forgetting: Floats
@@ -264,7 +232,7 @@ def _interpolated(time: float, times: Floats, curve: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trajectory:
+class Trajectory(Result):
     """The exact learning curves of one protocol on one problem.
 
     times: (m,) the edges of the protocol's and the problem's steps. states: (m, …) of the model.
@@ -272,8 +240,9 @@ class Trajectory:
     (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the
     time covered. goal_loss, goal_error: the losses combined by the problem's goal. status: "ok",
     "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
-    before it diverges. members: the trajectories of an ensemble's members; all else is then their
-    weighted mean, and `states` are those of all members.
+    before it diverges. members: the trajectories of an ensemble's members; the other fields are
+    then their weighted means, and `states` are those of all members. `plot` draws the losses under
+    the colour bar of the protocol, and every knob that varies.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -417,7 +386,7 @@ class Trajectory:
         losses = model.losses(model.roll_out_each(self.states[before], pieces))
         return np.where((self.times[known] == wanted)[:, None], self.losses[known], losses)
 
-    # Files, pictures and text
+    # Files
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""
@@ -466,31 +435,9 @@ class Trajectory:
         rows = np.column_stack([self.times, self.losses, self.weighted_at(self.times)])
         return pd.DataFrame(rows, columns=header)
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the losses under the colour bar of the protocol, and every knob that varies.
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw only the losses there and return nothing; `axes.legend()` names the lines.
-        """
-        from replan import plot
-
-        return plot.trajectory(self, path, axes)
-
     def __repr__(self) -> str:
         loss = f"loss={self.loss:.6g}" if self.status == "ok" else f"status={self.status!r}"
         return f"Trajectory({loss}, {self.times.size} times to {self.times[-1]:g})"
-
-    def __str__(self) -> str:
-        return report.text(report.trajectory(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.trajectory(self), self.protocol)
 
 
 def evaluate(
@@ -616,7 +563,7 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
 
     bad = [m for m, member in enumerate(members) if member.status != "ok"]
     status: Status = members[bad[0]].status if bad else "ok"
-    names = listed([problem.names[m] for m in bad])
+    names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,
         first.protocol,

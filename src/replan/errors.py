@@ -1,4 +1,4 @@
-"""The errors that replan raises, besides those of Python and of the libraries below it."""
+"""The errors that replan raises, besides Python's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ArgumentError(ValueError):
-    """An argument, or a key of a file, that cannot be used.
+    """An argument, or a key in a file, with a value that cannot be used.
 
     name: of the argument. expected: what it must be. got: what it was, in words.
 
@@ -24,7 +24,7 @@ class ArgumentError(ValueError):
         hidden | `hidden` must be an integer of at least 1, got 0
     """
 
-    source = ""  # the file that it stands in
+    source = ""  # the file with the mistake
 
     def __init__(self, name: str, expected: str, got: str) -> None:
         super().__init__(name, expected, got)
@@ -37,7 +37,7 @@ class ArgumentError(ValueError):
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Call arguments by other names in errors: those of a file's keys, or of options."""
+    """Rename arguments in errors, to the keys of a file or the options of a command."""
     try:
         yield
     except ArgumentError as error:
@@ -48,7 +48,7 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def in_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file in which a mistake stands."""
+    """Add the file to errors about its content."""
     try:
         yield
     except ArgumentError as error:
@@ -66,12 +66,12 @@ class IntegrationError(RuntimeError):
         ...     replan.evaluate(problem, replan.Protocol([[0.5, 0.5]], duration=20.0, lr=1e9))
         ... except replan.IntegrationError as error:
         ...     print(str(error).partition(":")[0])
-        the trajectory diverged after time 0 of 20 at learning rate 1e+09, feature lr 1, head lr 1
+        the trajectory diverged after time 0 of 20
     """
 
 
 class SolveError(RuntimeError):
-    """A search that did not converge; `plan` is the best that it found.
+    """A search that did not converge; `plan` is the best plan it found.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)

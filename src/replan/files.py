@@ -1,4 +1,4 @@
-"""Results as files that other tools can open; a file is always either all old or all new."""
+"""Reading and writing files; writes are atomic."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def nullable(values: NDArray[Any]) -> Any:
 
 
 def suffix(path: FilePath, known: Sequence[str], name: str = "path") -> str:
-    """Return the path's suffix, which says the format, if it is a known one."""
+    """Return the path's suffix, which gives the format; refuse an unknown one."""
     ending = check.path(name, path).suffix.lower()
     if ending not in known:
         raise ArgumentError(
@@ -90,7 +90,7 @@ def suffix(path: FilePath, known: Sequence[str], name: str = "path") -> str:
 
 
 def output(name: str, path: FilePath, endings: Sequence[str] = ()) -> Path:
-    """Return the path of a file to be written later; refuse one that cannot be written."""
+    """Return the path of an output file; refuse one that cannot be written, before any work."""
     target = check.path(name, path)
     if endings:
         suffix(path, endings, name)
@@ -105,7 +105,7 @@ def output(name: str, path: FilePath, endings: Sequence[str] = ()) -> Path:
 
 
 def write(path: FilePath, data: bytes) -> None:
-    """Write a file in one go: a reader finds all of the old one or all of the new one."""
+    """Write a file atomically: readers see either the old content or the new."""
     target = output("path", path)
     part = target.with_name(f".{os.urandom(8).hex()}.part")
     try:

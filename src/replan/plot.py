@@ -26,7 +26,7 @@ from replan.report import task_colour
 
 if TYPE_CHECKING:
     from replan.comparison import Comparison
-    from replan.control import Levers
+    from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory
     from replan.protocol import Protocol
     from replan.simulation import Simulation
@@ -80,7 +80,7 @@ class Picture(Figure):
 
 @contextmanager
 def figure(path: files.FilePath | None = None, *, width: float, height: float) -> Iterator[Picture]:
-    """Give a figure (inches) to draw in our style; save it at the end if there is a `path`."""
+    """Yield a figure (sizes in inches) in our style, and save it afterwards if `path` is given."""
     if path is not None:
         files.output("path", path, _ENDINGS)
     with matplotlib.rc_context(_STYLE):
@@ -92,11 +92,14 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
         files.write(path, data.getvalue())
 
 
-def _check_axes(path: files.FilePath | None, axes: Axes) -> None:
-    """Refuse what is not a user's axes, and a path beside them."""
-    check.instance("axes", axes, Axes, "matplotlib axes")
+def _own_axes(axes: Axes | None, path: files.FilePath | None, draw: Callable[[Axes], None]) -> bool:
+    """Draw in a user's axes, if given, and return whether they are; refuse a path beside them."""
+    if axes is None:
+        return False
     if path is not None:
         raise ArgumentError("path", "None where `axes` are given", check.show(path))
+    draw(check.instance("axes", axes, Axes, "matplotlib axes"))
+    return True
 
 
 def _legend_above(figure: Figure, handles: Sequence[Any]) -> None:
@@ -118,7 +121,7 @@ def _legend_beside(figure: Figure, axes: Axes, title: str | None = None) -> None
 
 
 def _log_scale(axes: Axes, values: Floats) -> float:
-    """Give the x axis a log scale of whole decades; return where values of 0 or below stand."""
+    """Make the x axis logarithmic, in whole decades; return the position for values ≤ 0."""
     powers = np.log10(values[values > 0])
     low, high = (math.floor(powers.min()), math.ceil(powers.max())) if powers.size else (0, 0)
     high = max(high, low + 1)
@@ -138,11 +141,11 @@ def _log_scale(axes: Axes, values: Floats) -> float:
 # Protocols
 
 
-def protocol(protocol: Protocol, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def protocol(
+    protocol: Protocol, path: files.FilePath | None, axes: Axes | None = None
+) -> Figure | None:
     """Draw the colour bar of a protocol."""
-    if axes is not None:
-        _check_axes(path, axes)
-        draw_protocol(axes, protocol)
+    if _own_axes(axes, path, lambda panel: draw_protocol(panel, protocol)):
         return None
     with figure(path, width=6.4, height=1.5) as picture:
         draw_protocol(picture.subplots(), protocol)
@@ -208,9 +211,7 @@ def _over_time(
         draw(axes)
         axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
 
-    if axes is not None:
-        _check_axes(path, axes)
-        draw_losses(axes)
+    if _own_axes(axes, path, draw_losses):
         return None
     knobs = protocol.varied
     with figure(path, width=6.4, height=3.6 + 1.0 * len(knobs)) as picture:
@@ -230,9 +231,16 @@ def _over_time(
 # Learning curves
 
 
-def trajectory(run: Trajectory, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def trajectory(
+    run: Trajectory, path: files.FilePath | None, axes: Axes | None = None
+) -> Figure | None:
     """Draw the losses and the objective over time, under the colour bar of the protocol."""
     return _over_time(run, path, axes, lambda panel: _draw_losses(panel, run))
+
+
+def plan(plan: Plan, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
+    """Draw the trajectory of a plan."""
+    return trajectory(plan.trajectory, path, axes)
 
 
 def _draw_losses(axes: Axes, run: Trajectory) -> None:
@@ -265,11 +273,9 @@ def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
         axes.axhline(targets[t], linestyle=(5 * t, (5, 5)), label=f"target of {names[t]}", **look)
 
 
-def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None) -> Figure | None:
+def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
     """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
-    if axes is not None:
-        _check_axes(path, axes)
-        _draw_runs(axes, curves)
+    if _own_axes(axes, path, lambda panel: _draw_runs(panel, curves)):
         return None
     with figure(path, width=6.4, height=3.4) as picture:
         panel = picture.subplots()
@@ -295,7 +301,7 @@ def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
 
 
 def simulation(
-    simulation: Simulation, path: files.FilePath | None, axes: Axes | None
+    simulation: Simulation, path: files.FilePath | None, axes: Axes | None = None
 ) -> Figure | None:
     """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
     legend = (
@@ -377,8 +383,8 @@ def _draw_final_losses(
 ) -> None:
     """Draw final losses (n, L) as markers at the heights `rows` (n,), and objectives (n,) as bars.
 
-    The markers of a row lie one above the other, so that none hides another. Values that a log
-    scale cannot show stand at its left end, which then says 0.
+    The markers of a row are offset vertically, so that none hides another. Values that a log scale
+    cannot show are drawn at its left end, which is then labelled 0.
     """
     zero = _log_scale(axes, np.column_stack([losses, objective]))
     shown = np.where(losses > 0, losses, zero)
@@ -447,7 +453,7 @@ def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
         _rule_rows(axes)
 
 
-def study(study: Study, path: files.FilePath | None, x: str | None) -> Figure:
+def study(study: Study, path: files.FilePath | None, x: str | None = None) -> Figure:
     """Draw medians and 10-90 % bands over all other axes, such as seeds, against the axis `x`.
 
     A run that failed counts as worse than any value: leaving it out would flatter learning rates at

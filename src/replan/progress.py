@@ -1,4 +1,4 @@
-"""Progress of long work, reported in one form everywhere: `progress=True`, or a function."""
+"""Progress of long computations: `progress=True` shows a bar, a function is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replan.errors import ArgumentError
 
 
 class Progress(NamedTuple):
-    """How far a long computation is: `done` of `total` (None where unknown) of `what`."""
+    """Progress of a long computation: `done` out of `total` (None if unknown) of `what`."""
 
     what: str
     done: int
@@ -59,6 +59,10 @@ class Meter:
         bar.reset(self.total)
         bar.start_t, bar.n, bar.last_print_n = start, self.done, self.done
         bar.refresh()
+
+    def notes(self, name: str) -> Callable[[Progress], None]:
+        """Return a function that shows the progress of a part as a note."""
+        return lambda progress: self.advance(0, note=f"{name}: {progress.note}")
 
     def __enter__(self) -> Meter:
         return self

@@ -14,17 +14,16 @@ from numpy.typing import ArrayLike
 from replan import check, files, report
 from replan.check import Bools, Floats, Ints
 from replan.errors import ArgumentError, in_file
+from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ORDERS = ("spread", "random")
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
 
 
-class Protocol:
+class Protocol(Result):
     """How to train: a share of every task and a value of every knob, constant on each step.
 
     **Main arguments**
@@ -37,6 +36,8 @@ class Protocol:
     **Other arguments**
 
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
+
+    `plot` draws the colour bar: one colour per task, stacked where shares are mixed.
 
     Examples:
         >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
@@ -300,10 +301,6 @@ class Protocol:
         columns = [self.edges[:-1], self.edges[1:], self.shares, *self.knobs.values()]
         return pd.DataFrame(np.column_stack(columns), columns=header)
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
     @classmethod
     def load(cls, path: files.FilePath) -> Protocol:
         """Read a saved .json or .csv file, or the .json of any result that holds a protocol."""
@@ -370,23 +367,8 @@ class Protocol:
         }
         return cls(shares, edges=np.append(start, end[-1]), **values)
 
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the colour bar: one colour per task, stacked where shares are mixed.
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw there and return nothing; `axes.legend()` names the tasks.
-        """
-        from replan import plot
-
-        return plot.protocol(self, path, axes)
-
-    def __str__(self) -> str:
-        return report.text(report.protocol(self))
-
     def _repr_html_(self) -> str:
-        return report.html(report.protocol(self), self)
+        return report.html(self._parts(), self)
 
     def __repr__(self) -> str:
         return f"Protocol({self.tasks} tasks, {self.steps} steps, duration {self.duration:g})"

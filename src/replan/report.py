@@ -1,4 +1,4 @@
-"""What results look like in print and in notebooks.
+"""How results are printed and shown in notebooks.
 
 A function for each kind of result returns its lines and tables, which `text` and `html` write.
 """
@@ -94,13 +94,13 @@ Parts = list[str | Table]
 
 
 def text(parts: Parts) -> str:
-    """Return parts one below the other, for print."""
+    """Format parts as text, one below the other."""
     lines = [[part] if isinstance(part, str) else part.lines() for part in parts]
     return "\n".join(chain(*lines))
 
 
 def html(parts: Parts, protocol: Protocol | None = None) -> str:
-    """Return parts one below the other, for a notebook; below the first, the bar of a protocol."""
+    """Format parts as HTML, with the colour bar of a protocol below the first."""
     shown = [
         f'<div style="white-space:pre-wrap">{escape(part)}</div>'
         if isinstance(part, str)
@@ -159,7 +159,7 @@ def _shares(protocol: Protocol) -> list[str]:
 
 
 def knob_text(protocol: Protocol, knob: str) -> str:
-    """Return the values of a knob in a few words: one number, first and last, or a range."""
+    """Summarise the values of a knob: one number, first and last, or a range."""
     values = protocol.knobs[knob]
     if f"{values.min():.3g}" == f"{values.max():.3g}":
         return f"{values.flat[0]:.3g}"
@@ -170,7 +170,7 @@ def knob_text(protocol: Protocol, knob: str) -> str:
 
 
 def knob_texts(protocol: Protocol) -> list[str]:
-    """Return all knobs, each with its values in a few words."""
+    """Summarise all knobs, each with its name."""
     return [f"{knob_label(name)} {knob_text(protocol, name)}" for name in protocol.knobs]
 
 
@@ -191,7 +191,7 @@ def protocol(protocol: Protocol, names: Sequence[str] = ()) -> Parts:
 
 
 def _mixture_text(shares: Floats, names: Sequence[str]) -> str:
-    """Return a row of shares (T,) in words."""
+    """Describe a row of shares (T,)."""
     mixed = np.flatnonzero(shares > 0).tolist()
     if len(mixed) > _LISTED and np.ptp(shares[mixed]) < 1e-9 and np.all(np.diff(mixed) == 1):
         return f"{shares[mixed[0]]:.3g} each of {names[mixed[0]]} to {names[mixed[-1]]}"
@@ -248,7 +248,7 @@ def _transfer_text(transfer: Transfer | None) -> list[str]:
 
 
 def plan(plan: Plan) -> Parts:
-    """Return the loss, the phases, and in one sentence how good the plan is."""
+    """Return the loss, the phases and a one-sentence certificate."""
     run, c, s = plan.trajectory, plan.certificate, plan.statistics
     switches = f"{c.switches} switch{'' if c.switches == 1 else 'es'}"
     starts = f" from {s['starts']} starts" if s["starts"] else ""
@@ -268,7 +268,7 @@ def plan(plan: Plan) -> Parts:
 
 
 def _certificate_text(plan: Plan) -> str:
-    """Return in one sentence how good a plan is; `plan.certificate` has the numbers."""
+    """Summarise a certificate in one sentence; `plan.certificate` has the numbers."""
     c = plan.certificate
     if c.scope == "global":
         return "global optimum: all protocols with one task per step were compared"
@@ -313,7 +313,7 @@ def curves(curves: Curves) -> Parts:
 
 
 def _unfinished(curves: Curves) -> list[str]:
-    """Return lines that name the runs left out of means, and why."""
+    """List the runs that were left out of means, with reasons."""
     lines = []
     for reason in dict.fromkeys(curves.failures.values()):  # in the order of the runs
         runs = [str(run) for run, why in curves.failures.items() if why == reason]
@@ -388,7 +388,7 @@ def transfer_means(run: Trajectory) -> list[float]:
 
 
 def knobs_text(run: Trajectory) -> str:
-    """Return the values of the problem's knobs in a few words."""
+    """Summarise the values of the problem's knobs."""
     return ", ".join(knob_text(run.protocol, knob) for knob in run.problem.settings)
 
 
@@ -404,7 +404,7 @@ _LEVER_WORDS = {
 
 
 def levers(levers: Levers) -> Parts:
-    """Return a table of levers, and below it how to read it and how exact it is."""
+    """Return a table of levers, with notes on how to read it and how accurate it is."""
     count = len(levers.problems)
     title = [f"medians of {count} starts, quartiles in brackets"] * (count > 1)
     gains = {name: percent(x) for name, x in levers.gains.items() if name != "nothing"}
@@ -425,8 +425,7 @@ def levers(levers: Levers) -> Parts:
 
 def lever_words(levers: Levers, name: str) -> str:
     """Return what a lever controls."""
-    knobs = levers.problems[0].model.knobs
-    rate = next((knob.name for knob in knobs if knob.rate), "rate")
+    rate = levers.problems[0].model.layout.rate
     return _LEVER_WORDS.get(name, f"{name} over time").format(rate=rate)
 
 

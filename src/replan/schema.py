@@ -1,4 +1,4 @@
-"""Sections of files: their keys, and how TOML spells values."""
+"""Sections of files: checking their keys, and writing TOML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def from_keys(function: Any, content: Mapping[str, Any], name: str) -> Any:
 
 
 def check_keys(content: Iterable[str], known: Iterable[str], name: str) -> None:
-    """Refuse keys of a section that are not known; name the nearest that is."""
+    """Refuse unknown keys of a section, and suggest the nearest known one."""
     known = list(known)
     for key in content:
         if key not in known:
@@ -51,7 +51,7 @@ def task_from_one(name: str, value: int, tasks: int) -> int:
 
 
 def toml(value: Any) -> str:
-    """Return a value as TOML spells it."""
+    """Format a value as TOML."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{toml_key(key)} = {toml(x)}" for key, x in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
@@ -63,6 +63,6 @@ def toml(value: Any) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Return a key as TOML spells it."""
+    """Format a key as TOML."""
     bare = key.isascii() and key.replace("-", "_").isidentifier()
     return key if bare or key.isdecimal() else toml(key)

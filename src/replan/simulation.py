@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from replan import check, files, report
+from replan import check, files
 from replan.check import Floats, Ints
 from replan.curves import Curves, Trajectory, Transfer, evaluate, transfer
 from replan.errors import ArgumentError, IntegrationError
@@ -21,11 +21,10 @@ from replan.models.capabilities import Chain, require_simulable
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import ORDERS, Protocol, Samples, sample_count
+from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _POINTS = 101  # times at which runs are recorded
 _AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
@@ -34,21 +33,13 @@ _FASTER = 40  # times less work to change a number in a long vector than in a st
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simulation:
-    """Runs of SGD with the same protocol.
+class Simulation(Result):
+    """The result of `simulate`.
 
-    times: (m,) when they were recorded; the last is the end. states: (runs, m, n), NaN after a run
+    times: (m,) when runs were recorded; the last is the end. states: (runs, m, n), NaN after a run
     diverged. ends: what each run can continue from. failures: why runs did not finish, by number.
     settings: dimension, runs, seed, order, engine, and the phase, from 0, where simulations
     continue one another.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
-        >>> mixed = replan.strategies.interleaved(problem)
-        >>> sgd = replan.simulate(problem, mixed, dimension=500, runs=4)
-        >>> bool(abs(sgd.deviation[:, -1]).max() < 0.05)  # from the theory, at the end
-        True
     """
 
     problem: Problem
@@ -119,31 +110,9 @@ class Simulation:
         """Return a row per run and time: run, time, loss_1, …; NaN after a run diverged."""
         return self.curves.to_frame()
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file with everything, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the means over finished runs (crosses), their 10-90 % bands and the theory (lines).
-
-        Return the figure, and write it if a `path` (.png, .pdf, .svg) is given. With `axes`,
-        draw only the losses there and return nothing.
-        """
-        from replan import plot
-
-        return plot.simulation(self, path, axes)
-
     def __repr__(self) -> str:
         s = self.settings
         return f"Simulation({s['runs']} runs, N={s['dimension']}, engine={s['engine']!r})"
-
-    def __str__(self) -> str:
-        return report.text(report.simulation(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.simulation(self), self.protocol)
 
 
 def simulate(
@@ -187,6 +156,12 @@ def simulate(
     lr / N, or a number in the state of another model (checked now and then) exceeds 1e10. The
     other runs continue. Ctrl-C keeps the finished runs. Results do not depend on the number of
     cores.
+
+    The result prints as a table. `times` (m,), `losses` (runs, m, L), `final_losses` (runs, L);
+    `curves`: a `Curves` with means and intervals; `theory`: the `Trajectory` for N → ∞;
+    `deviation`: the losses minus the theory's (runs, m, L); `failures`: reasons by run.
+    `to_frame()` returns a row per run and time, `plot(path)` draws the means beside the theory,
+    `save(path)` writes .json or .csv.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)

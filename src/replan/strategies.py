@@ -20,7 +20,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, update_wrapper
 from itertools import pairwise, product
-from typing import Any, overload
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,6 +34,7 @@ from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
+from replan.registry import Registry
 from replan.schema import task_from_one
 
 __all__ = [
@@ -47,32 +49,19 @@ __all__ = [
     "random_order",
     "sequential",
     "shuffled",
-    "strategy",
 ]
 
 Recipe = Callable[..., Protocol]
+_T = TypeVar("_T")
 
 _PARTS, _CUTS = 16, 10  # how often, and into how many parts, the step in which losses meet is cut
 _EVERY, _BEST = 3, 2  # values of a grid tried first; points from which the search goes on
 
-STRATEGIES: dict[str, Strategy] = {}
-"""The strategies by name: those that `compare` and `solve` try.
-
-Examples:
-    >>> sorted(replan.strategies.STRATEGIES)[:4]
-    ['alternating', 'constant-lr', 'exponential-lr', 'focus-then-replay']
-"""
+STRATEGIES: Registry[Strategy] = Registry("name")
 
 
 class UnfitError(ArgumentError):
-    """A strategy that makes no sense for the problem.
-
-    Examples:
-        >>> later = problem.changed(arrivals=[0, 2])
-        >>> replan.strategies.one_task(later, task=1)
-        Traceback (most recent call last):
-        replan.strategies.UnfitError: `task` must be available throughout, got task 2
-    """
+    """A strategy that does not apply to the problem."""
 
 
 class Strategy:
@@ -83,10 +72,6 @@ class Strategy:
     `protocol`, whose shares it keeps. grids: by setting, ascending values for a problem, of which a
     search takes the best where the setting is None: it tries every third, and goes on from the best
     two to their neighbours.
-
-    Examples:
-        >>> replan.strategies.STRATEGIES["no-replay"](problem).mean_shares
-        array([0., 1.])
     """
 
     def __init__(
@@ -108,12 +93,14 @@ class Strategy:
 
     @property
     def foreign(self) -> bool:
-        """Whether a user wrote it: an error in it is then reported, and does not end a command."""
+        """Whether it is a user's: its errors are then reported, and do not end a command."""
         return not self.recipe.__module__.startswith("replan.")
 
     def turned(self, problem: Problem) -> set[str]:
         """Return the names of the knobs of `problem` that it sets."""
-        return {main_rate(problem) or name if name == "rate" else name for name in self.turns}
+        return {
+            problem.model.layout.rate or name if name == "rate" else name for name in self.turns
+        }
 
     def __call__(self, problem: Any, *, progress: Watch = False, **settings: Any) -> Protocol:
         """Return the protocol for a problem, checked against it; `progress` is of a grid search."""
@@ -128,14 +115,9 @@ class Strategy:
         return f"Strategy({self.name})"
 
 
-def main_rate(problem: Problem) -> str | None:
-    """Return the name of the model's first learning rate, if it has one."""
-    return next((knob.name for knob in problem.model.knobs if knob.rate), None)
-
-
 def _rate(problem: Problem) -> str:
     """Return the name of the model's learning rate; refuse a model without one."""
-    rate = main_rate(problem)
+    rate = problem.model.layout.rate
     if rate is None:
         knobs = ", ".join(knob.name for knob in problem.model.knobs)
         raise UnfitError("problem", "one whose model has a learning rate", f"the knobs {knobs}")
@@ -143,32 +125,44 @@ def _rate(problem: Problem) -> str:
 
 
 def lr_grid(problem: Problem) -> Floats:
-    """Return learning rates around the problem's, a factor √2 apart, or throughout its range."""
+    """Return learning rates a factor √2 apart: throughout the range, or around the problem's."""
     rate = _rate(problem)
-    free = problem.control.knobs.get(rate)
-    low, high = (free.low, free.high) if free else (0.0, 0.0)
-    if high > 0:
-        return np.geomspace(max(low, high / 64), high, 13)
-    return (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+    low, high = problem.free_range(rate)
+    if rate in problem.control.knobs:
+        return np.geomspace(max(low, high / 64), high, 13) if high > 0 else np.zeros(1)
+    grid = (problem.knobs[rate] or 1.0) * np.geomspace(1 / 4, 16, 13)
+    return grid[grid <= high]
 
 
 @overload
-def strategy(recipe: Recipe) -> Strategy: ...
+def register(new: type[_T]) -> type[_T]: ...  # type: ignore[overload-overlap]
 
 
 @overload
-def strategy(
+def register(new: Recipe) -> Strategy: ...
+
+
+@overload
+def register(
     *, turns: tuple[str, ...], grids: Mapping[str, Callable[[Problem], Floats]] | None = None
 ) -> Callable[[Recipe], Strategy]: ...
 
 
-def strategy(recipe: Recipe | None = None, **options: Any) -> Any:
-    """Decorate a function to make it a strategy and add it to `STRATEGIES`.
+def register(new: Any = None, **options: Any) -> Any:
+    """Make a model, a solver or a strategy known by its word; used as a decorator.
 
-    With `turns` and `grids` of a `Strategy`: `@strategy(turns=("lr",))`.
+    - A `Model` by its `kind`, in problem files.
+    - A `control.Solver` by its `method`, for `replan solve --method`.
+    - A function of a problem, with settings after `*`, becomes a strategy, by its name with
+      hyphens: `compare` shows it, `solve` starts from it, and `--strategy` knows it. One that sets
+      knobs takes `protocol`, whose shares it keeps, and says which: `@register(turns=("lr",))`.
+      With `grids={"rate": function of a problem}`, the best of these values is taken where the
+      setting `rate` is None.
+
+    A word that is taken is refused. `replan --import FILE` runs a file that registers.
 
     Examples:
-        >>> @replan.strategies.strategy
+        >>> @replan.register
         ... def halves(problem, *, part: float = 0.5):
         ...     return replan.Protocol.from_segments(
         ...         [(part * problem.duration, 1), ((1 - part) * problem.duration, 0)], tasks=2
@@ -176,24 +170,17 @@ def strategy(recipe: Recipe | None = None, **options: Any) -> Any:
         >>> list(replan.compare(problem, strategies=["halves"]).runs)
         ['halves']
     """
-    if recipe is None:
-        return lambda recipe: _add(Strategy(recipe, **options))
-    return _add(Strategy(recipe))
-
-
-def _add(new: Strategy) -> Strategy:
-    old = STRATEGIES.get(new.name, new).recipe
-    if (old.__module__, old.__qualname__) != (new.recipe.__module__, new.recipe.__qualname__):
-        taken = f"{check.show(new.name)}, which {old.__module__} has defined"
-        raise ArgumentError("strategy", "a new name", taken)
-    STRATEGIES[new.name] = new
-    return new
+    if new is None:
+        return lambda recipe: register(recipe, **options)
+    if isinstance(new, type) and hasattr(new, "registry"):
+        return new.registry.add(new)
+    return STRATEGIES.add(Strategy(new, **options))
 
 
 # Which task
 
 
-@strategy
+@register
 def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     """Train on one task alone, by default the first; it must be available throughout.
 
@@ -208,7 +195,7 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
     return _sequence(problem, np.full(problem.steps, chosen))
 
 
-@strategy
+@register
 def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     """Train on the new task alone: by default the available one that arrived last.
 
@@ -223,7 +210,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
     return _sequence(problem, problem.availability.newest(problem.edges))
 
 
-@strategy
+@register
 def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protocol:
     """Mix the tasks sample by sample in fixed shares (T,), by default equal.
 
@@ -234,7 +221,7 @@ def interleaved(problem: Problem, *, shares: ArrayLike | None = None) -> Protoco
     return _mixed(problem, np.tile(_shares(problem, shares), (problem.steps, 1)))
 
 
-@strategy
+@register
 def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Change the task every step, cycling through `order` (by default all tasks).
 
@@ -255,7 +242,7 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
     return _mixed(problem, rows)
 
 
-@strategy
+@register
 def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int = 0) -> Protocol:
     """Draw every step's task at random with the given shares (T,), by default equal.
 
@@ -269,7 +256,7 @@ def random_order(problem: Problem, *, shares: ArrayLike | None = None, seed: int
     return _sequence(problem, np.sum(draws[:, None] >= sums / sums[:, -1:], axis=1))
 
 
-@strategy
+@register
 def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Protocol:
     """Train on one task after another in blocks of equal length (by default all tasks).
 
@@ -289,7 +276,7 @@ def sequential(problem: Problem, *, order: Sequence[Task] | None = None) -> Prot
     return _segments(problem, segments)
 
 
-@strategy
+@register
 def focus_then_replay(
     problem: Problem,
     *,
@@ -326,7 +313,7 @@ def focus_then_replay(
     return _focused(problem, new, lengths, revision)
 
 
-@strategy
+@register
 def shuffled(
     problem: Problem, *, protocol: Protocol | None = None, after: float = 0.0, seed: int = 0
 ) -> Protocol:
@@ -359,7 +346,7 @@ def shuffled(
 # Which learning rate
 
 
-@strategy(turns=("rate",), grids={"lr": lr_grid})
+@register(turns=("rate",), grids={"lr": lr_grid})
 def constant_lr(
     problem: Problem, *, lr: float | None = None, protocol: Protocol | None = None
 ) -> Protocol:
@@ -377,7 +364,7 @@ def constant_lr(
     return _with_lr(problem, protocol, lambda time: np.full_like(time, lr))
 
 
-@strategy(
+@register(
     turns=("rate",),
     grids={
         "initial": lr_grid,
@@ -405,7 +392,7 @@ def exponential_lr(
     return _with_lr(problem, protocol, lambda time: initial * np.exp(-time / scale))
 
 
-@strategy(
+@register(
     turns=("rate",),
     grids={"initial": lr_grid, "exponent": lambda problem: np.geomspace(0.125, 8.0, 13)},
 )
@@ -438,11 +425,6 @@ def grid_search(
 
     A list or an array holds the values to try; any other setting is passed on. Combinations whose
     learning curve cannot be computed count as infinitely bad.
-
-    Examples:
-        >>> constant_lr = replan.strategies.constant_lr
-        >>> replan.strategies.grid_search(problem, constant_lr, lr=[0.5, 1.0, 2.0]).lr[:2]
-        array([2., 2.])
     """
     check.instance("problem", problem, Problem, "a Problem")
     check.function("strategy", strategy, "a strategy such as `constant_lr`")
@@ -622,19 +604,28 @@ def settings_of(strategy: Strategy) -> list[str]:
 
 
 def arguments(strategy: Strategy, settings: Mapping[str, Any], tasks: int) -> dict[str, Any]:
-    """Return settings with tasks, in parameters annotated as `Task`, counted from 0."""
-    parameters = inspect.signature(strategy).parameters
-    return {
-        name: _from_zero(name, value, tasks)
-        if "Task" in str(parameters[name].annotation)
-        else value
-        for name, value in settings.items()
+    """Return settings, each of its annotated type; tasks (`Task`) are then counted from 0."""
+    try:
+        hints = get_type_hints(strategy.recipe, include_extras=True)
+    except (NameError, TypeError):  # of names that only a type checker sees; of no function
+        hints = {}
+    return {name: _as(hints.get(name), name, value, tasks) for name, value in settings.items()}
+
+
+def _as(hint: Any, name: str, value: Any, tasks: int) -> Any:
+    """Return a JSON value if it is of an annotated type, among those that JSON can hold."""
+    types = [x for x in get_args(hint) if x is not NoneType]
+    if get_origin(hint) in (Union, UnionType) and len(types) == 1:
+        return None if value is None else _as(types[0], name, value, tasks)
+    if hint == Task:
+        return task_from_one(name, check.integer(name, value, at_least=1), tasks)
+    if get_origin(hint) in (list, Sequence):
+        return [_as(types[0], name, x, tasks) for x in check.items(name, value, "values")]
+    if hint is int and type(value) is not int:
+        raise ArgumentError(name, "an integer", check.show(value))
+    checks: dict[Any, Callable[..., Any]] = {
+        float: check.number,
+        bool: check.boolean,
+        str: check.word,
     }
-
-
-def _from_zero(name: str, value: Any, tasks: int) -> Any:
-    if isinstance(value, list):
-        return [_from_zero(name, task, tasks) for task in value]
-    if value is None:
-        return None
-    return task_from_one(name, check.integer(name, value, at_least=1), tasks)
+    return checks[hint](name, value) if hint in checks else value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replan import check, files, report
+from replan import check, files
 from replan.control import Relax, solve
 from replan.curves import evaluate
 from replan.errors import ArgumentError, in_file
@@ -17,13 +17,13 @@ from replan.models.registry import IMPORTS, import_named
 from replan.problem import Problem
 from replan.problem.axes import flatten, span
 from replan.problem.file import read_sections, with_never
+from replan.results import Result
 from replan.schema import check_keys
 from replan.strategies import STRATEGIES, arguments, settings_of
 from replan.sweeps import SweepError, sweep
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 Content = dict[str, Any]
 
@@ -52,6 +52,12 @@ def study(
     - `workers`, `executor`, `progress`: as for `sweep`.
 
     A case that fails is a row without a value; the study continues.
+
+    The result prints as a table of medians. `rows`: one for each run on each problem, with the
+    values of the axes, the name of the run, value (None if it failed), losses, mean shares, status
+    and advice; for plans also the certificate and the protocol. `failed`: the rows without a value.
+    `to_frame()` returns them as a table, `plot(path, x=axis)` draws the values, `save(folder)`
+    writes all files.
 
     Examples:
         >>> content = {
@@ -92,7 +98,7 @@ class Design:
 
     @classmethod
     def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
-        """Return the design in a file, or in its content; refuse one with a mistake."""
+        """Read the design from a file, or from its content."""
         import_named()  # the user's own strategies may be among the runs
         if isinstance(study, Mapping):
             return cls._from(with_never(study), Path())
@@ -140,9 +146,9 @@ class Design:
 
 
 def run_case(problem: Content, run: Content, imports: str) -> Content:
-    """Return the result of a strategy or of `solve` on a problem, as it stands in a row.
+    """Run a strategy or `solve` on a problem, and return its row of the table.
 
-    imports: the modules with models and strategies of the user, for workers on other machines.
+    imports: the user's modules with models and strategies, for workers on other machines.
     """
     if imports:
         os.environ[IMPORTS] = imports
@@ -162,23 +168,10 @@ def run_case(problem: Content, run: Content, imports: str) -> Content:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Study:
-    """The results of a study.
+class Study(Result):
+    """The result of `study`.
 
     problem: the sections of the problem file. axes: the values by key. runs: the settings by name.
-    rows: one for each run on each problem, with the values of the axes, the name of the run, value
-    (None if it failed), losses, mean shares, status and advice; for plans also the certificate and
-    the protocol.
-
-    Examples:
-        >>> sections = {
-        ...     "model": {"hidden": 2, "similarity": 0.3},
-        ...     "start": {"fresh": {"seed": 0}},
-        ...     "training": {"duration": 5.0, "steps": 10},
-        ... }
-        >>> axes, run = {"model.similarity": [0.3, 0.6]}, {"strategies": ["interleaved"]}
-        >>> replan.study(sections | {"axes": axes, "run": run}, workers=1)
-        Study(2 rows over model.similarity)
     """
 
     problem: Content
@@ -202,27 +195,20 @@ class Study:
             table.append(cells | {key: row[key] for key in _PLAN if key in row})
         return pd.DataFrame(table)
 
-    def save(self, folder: files.FilePath) -> list[Path]:
-        """Write table.csv, study.json and picture.png to a folder; return their paths."""
-        table, rows, picture = (
-            Path(folder) / name for name in ("table.csv", "study.json", "picture.png")
-        )
-        self.to_frame().to_csv(table, index=False)
-        files.write_json(rows, vars(self))
-        if not self.axes or len(self.failed) == len(self.rows):
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return vars(self)
+
+    def save(self, path: files.FilePath) -> None:
+        """Write table.csv, study.json and picture.png to a folder."""
+        folder = Path(path)
+        files.write_frame(folder / "table.csv", self.to_frame())
+        files.write_json(folder / "study.json", self.to_dict())
+        picture = folder / "picture.png"
+        if self.axes and len(self.failed) < len(self.rows):
+            self.plot(picture)
+        else:
             picture.unlink(missing_ok=True)  # of an earlier study
-            return [table, rows]
-        self.plot(picture)
-        return [table, rows, picture]
-
-    def plot(self, path: files.FilePath | None = None, *, x: str | None = None) -> Figure:
-        """Draw the value of every run against an axis; return the figure.
-
-        `x`: the key of the axis, by default the first one. `path`: a file to write.
-        """
-        from replan import plot
-
-        return plot.study(self, path, x)
 
     @property
     def failed(self) -> list[Content]:
@@ -232,12 +218,9 @@ class Study:
     def __repr__(self) -> str:
         return f"Study({len(self.rows)} rows over {', '.join(self.axes)})"
 
-    def __str__(self) -> str:
-        return report.text(report.study(self))
-
 
 def _cell(value: Any) -> Any:
-    """Return a value as it stands in a table: a number, a word, or JSON."""
+    """Format a value as a cell of a table: a number, a word, or JSON."""
     return json.dumps(value) if isinstance(value, dict | list | bool) else value
 
 

@@ -199,7 +199,7 @@ class _Sweep:
             raise errors[0]
 
     def use(self, executor: Executor, client: Any) -> None:
-        """Have the cases computed by an executor; its workers may not see our disk."""
+        """Compute the cases on an executor, whose workers may not see this disk."""
 
         def submit(i: int) -> Future[Any]:
             return executor.submit(_attempt, self.function, self.entries[i])
@@ -207,7 +207,7 @@ class _Sweep:
         self._fail(self.todo, self._drive(submit, len(self.entries), client=client))
 
     def use_processes(self, workers: int) -> None:
-        """Have the cases computed by processes, which write the files themselves.
+        """Compute the cases in processes, which write the files themselves.
 
         When a process dies, its pool breaks, and another pool computes the remaining cases.
         """

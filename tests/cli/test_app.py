@@ -168,7 +168,10 @@ def test_warnings_are_one_line(run, monkeypatch):
     monkeypatch.setattr(
         replan, "compare", lambda *_, **__: warnings.warn("look\nout", stacklevel=1)
     )
-    assert "replan: look out\n" in run("compare fresh.toml")[2]
+    err = run("compare fresh.toml")[2]  # with the place of the code, which is not replan's
+    assert "replan: warning: UserWarning in " in err
+    assert f"{os.path.basename(__file__)}:" in err
+    assert "look out\n" in err
 
 
 STOPPED_AT = """

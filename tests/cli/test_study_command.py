@@ -98,10 +98,20 @@ def test_mistakes_in_the_options(run, study, options, name):
 def test_where_nothing_has_a_value_it_says_so(run, study, tmp_path):
     study("steps = 5\n", "steps = 5\nlr = 1e9\n")
     code, out, err = run("study study.toml --workers 1")
-    assert (code, err) == (1, "replan: no run has a value\n")
+    assert code == 1
+    assert "no-replay, interleaved" in err
     assert "12 of 12 rows have no value" in out
     assert "picture" not in out
     assert pd.read_csv(tmp_path / "study" / "table.csv")["value"].isna().all()
+
+
+def test_where_one_run_has_no_value_it_says_so(run, study):
+    study('"interleaved"', '"interleaved", { strategy = "constant-lr", lr = 1e9, name = "wild" }')
+    code, out, err = run("study study.toml --workers 1")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "wild" in err
+    assert "interleaved" not in err
+    assert "picture" in out
 
 
 STOPPED = """

@@ -61,9 +61,7 @@ def test_ctrl_c_sets_the_flag_of_a_loop():
 
 def test_other_threads_call_directly():
     called = []
-    thread = threading.Thread(
-        target=lambda: called.append(Pace().run(threading.current_thread, 1))
-    )
+    thread = threading.Thread(target=lambda: called.append(Pace().run(threading.current_thread, 1)))
     thread.start()
     thread.join()
     assert called == [thread]

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from replan import ArgumentError, strategies
-from replan.models import Model, register
+from replan import ArgumentError, Model, register, strategies
 
 
 @register
@@ -28,7 +27,7 @@ class Decay(Model):
         return {"speed": self.speed, "tasks": self.tasks, "mode": self.mode}
 
 
-@strategies.strategy
+@register
 def half_way(problem):
     """Train on the tasks one after the other, but not at a speed of 3."""
     if problem.model.speed == 3.0:

@@ -58,11 +58,32 @@ def test_mistakes_in_the_arguments(name, changes):
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("start", [[1.0, 1.0], np.ones(3), None, np.array([1.0, np.nan])])
+@pytest.mark.parametrize(
+    "start", [[1.0, 1.0, 1.0], [[1.0], 1.0], np.ones(3), None, {}, np.array([1.0, np.nan])]
+)
 def test_a_start_of_another_structure(start):
     with pytest.raises(ArgumentError) as error:
         make().pack(start)
     assert error.value.name == "start"
+
+
+def test_lists_may_stand_for_arrays():
+    assert make().pack([1.0, 2.0]).tolist() == [1.0, 2.0]
+    model = make(rate=lambda x, task, lr: x, losses=lambda x: x["M"][:, 0], like=LIKE)
+    arrays = {"M": np.array([[1.0], [2.0]]), "Q": np.arange(4.0).reshape(2, 2)}
+    lists = {name: value.tolist() for name, value in arrays.items()}
+    assert model.pack(lists).tolist() == model.pack(arrays).tolist()
+    for wrong in ({"M": lists["M"]}, lists | {"Q": [1.0, 2.0]}, lists | {"Q": "x"}):
+        with pytest.raises(ArgumentError) as error:
+            model.pack(wrong)
+        assert error.value.name == "start"
+
+
+def test_a_state_of_the_wrong_length_in_a_file_is_named_by_its_key():
+    assert make().start_from_dict({"state": [1.0, 2.0]}).tolist() == [1.0, 2.0]
+    with pytest.raises(ArgumentError) as error:
+        make().start_from_dict({"state": [1.0, 2.0, 3.0]})
+    assert error.value.name == "start.state"
 
 
 def test_states_have_the_structure_of_the_example():

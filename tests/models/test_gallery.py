@@ -228,7 +228,7 @@ def test_without_jax_the_kinds_are_known_and_models_say_what_they_need():
     program = (
         "import sys; sys.modules['jax'] = None\n"
         "from replan.models import Curriculum, registry\n"
-        "assert 'curriculum' in registry.kinds() and Curriculum.example\n"
+        "assert 'curriculum' in registry.KINDS and Curriculum.example\n"
         "try:\n    Curriculum()\n"
         "except ImportError as error:\n    print(error)"
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import replan
-from replan import ArgumentError, Problem, TeacherStudent, evaluate, solve, strategies
-from replan.models import Knob, Model, register, registry
+from replan import ArgumentError, Problem, TeacherStudent, evaluate, register, solve, strategies
+from replan.models import Knob, Model, registry
 
 
 class Rolls(Model):
@@ -81,9 +81,9 @@ def test_knobs_that_make_no_sense(name, arguments):
     assert error.value.name == name
 
 
-def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
+def test_kinds_are_found_by_their_word(tmp_path, monkeypatch, registries):
     assert registry.find("teacher-student") is TeacherStudent
-    assert {"curriculum", "denoising", "dropout"} < set(registry.kinds())
+    assert {"curriculum", "denoising", "dropout"} < set(registry.KINDS)
     for bad in ("teacher-studnt", "", 3, None):
         with pytest.raises(ArgumentError) as error:
             registry.find(bad)
@@ -94,11 +94,10 @@ def test_kinds_are_found_by_their_word(tmp_path, monkeypatch):
     for other in (3, TeacherStudent.similar(0.3), dict):
         with pytest.raises(ArgumentError) as error:
             register(other)
-        assert error.value.name == "model"
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))  # forget those of this test
+        assert error.value.name == "recipe"
     path = tmp_path / "own_models.py"
     path.write_text(
-        "from replan.models import register\n"
+        "from replan import register\n"
         "from test_registry import Rolls\n"
         "@register\nclass Found(Rolls):\n    kind = 'found-in-a-file'\n"
         "    from_dict = classmethod(lambda cls, content: cls())\n"

@@ -5,7 +5,9 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from replan.models import LR, AutoModel, DifferentiableModel, Knob
+from replan.models import AutoModel, DifferentiableModel, Knob
+
+LR = Knob("lr", per_task=True, rate=True)
 
 
 @cache

@@ -7,6 +7,7 @@ import warnings
 
 import click
 
+import replan
 from replan.cli import compare, evaluate, levers, new, simulate, solve, study
 from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
 
@@ -60,7 +61,7 @@ def run() -> int:
 
     Ctrl-C raises KeyboardInterrupt.
     """
-    warnings.showwarning = lambda message, *_: _say(str(message))
+    warnings.showwarning = lambda *about: _warn(*about[:4])
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
@@ -87,6 +88,13 @@ def run() -> int:
         own = os.environ.get("REPLAN_IMPORT")
         whose = f"replan or in {own}" if own else "replan"
         return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
+
+
+def _warn(message: Warning | str, category: type[Warning], path: str, line: int) -> None:
+    """Say a warning of replan, or one of other code with its place."""
+    own = path.startswith(os.path.dirname(replan.__file__))
+    place = "" if own else f"{category.__name__} in {click.format_filename(path)}:{line}: "
+    _say(f"warning: {place}{message}")
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""replan levers: what each thing that can be controlled is worth."""
+"""replan levers: what each control is worth."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from replan.errors import ArgumentError
 def command(
     file: Path, seeds: int, tolerance: float, plot: Path | None, **paths: Path | None
 ) -> None:
-    """Show what each thing that can be controlled is worth.
+    """Show what each control is worth.
 
     The baseline has equal shares at the given rate. Each lever (constant shares, shares over time,
-    one constant rate, a rate curve, one curve for each task, every other knob) is solved alone, to
-    see what it saves, and left out of all, to see what it adds.
+    one constant rate, a rate curve, one curve for each task, every other knob) is added alone, to
+    see what it saves, and removed from all, to see what it adds.
 
     \b
     Examples:

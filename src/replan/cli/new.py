@@ -12,7 +12,7 @@ from replan.errors import ArgumentError
 
 @click.command("new", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path), default="problem.toml")
-@click.option("--kind", cls=OneOf, words="replan.models.registry:kinds")
+@click.option("--kind", cls=OneOf, words="replan.models.registry:KINDS")
 def command(file: Path, kind: str | None) -> None:
     """Write a commented problem file to start from.
 

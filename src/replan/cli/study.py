@@ -63,8 +63,9 @@ def command(
     click.echo(made)
     names = ("table.csv", "study.json", "picture.png")
     say_written(*(folder / name for name in names if (folder / name).exists()))
-    if len(made.failed) == len(made.rows):
-        raise replan.IntegrationError("no run has a value")
+    valued = {row["run"] for row in made.rows if row["value"] is not None}
+    if without := [name for name in made.runs if name not in valued]:
+        raise replan.IntegrationError(f"every run of {', '.join(without)} failed")
 
 
 def _client(address: str) -> Any:

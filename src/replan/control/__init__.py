@@ -8,11 +8,13 @@ All examples of this package use the same problem:
 
 from typing import TYPE_CHECKING, Any
 
-from replan.control.plan import Certificate, Plan
+from replan.control.plan import Plan
 
 if TYPE_CHECKING:
-    from replan.control._levers import Levers, levers
-    from replan.control._solve import METHODS, solve
+    from replan.control._levers import Levers as Levers
+    from replan.control._levers import levers
+    from replan.control._solve import METHODS as METHODS
+    from replan.control._solve import solve
     from replan.control.exhaustive import Exhaustive
     from replan.control.flips import Flips
     from replan.control.forward_backward import ForwardBackward
@@ -20,12 +22,9 @@ if TYPE_CHECKING:
     from replan.control.search import Search, Solver
 
 __all__ = [
-    "METHODS",
-    "Certificate",
     "Exhaustive",
     "Flips",
     "ForwardBackward",
-    "Levers",
     "Plan",
     "Relax",
     "Search",
@@ -37,12 +36,11 @@ __all__ = [
 # These load numba, and are therefore imported when they are first used.
 _LAZY = {
     "_levers": ("Levers", "levers"),
-    "_solve": ("METHODS", "solve"),
+    "_solve": ("METHODS", "Search", "Solver", "solve"),
     "exhaustive": ("Exhaustive",),
     "flips": ("Flips",),
     "forward_backward": ("ForwardBackward",),
     "relax": ("Relax",),
-    "search": ("Search", "Solver"),
 }
 
 

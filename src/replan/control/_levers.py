@@ -1,15 +1,15 @@
-"""levers(problem) → Levers: what each thing that can be controlled is worth."""
+"""levers(problem) → Levers: what each control is worth, an ablation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from replan import check, files, report
+from replan import check
 from replan.check import Floats
 from replan.control._solve import solve
 from replan.control.discretised import check_differentiable
@@ -19,17 +19,16 @@ from replan.core.projection import Domain, project
 from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
 from replan.problem import Control, Limits, Problem, Range
-from replan.progress import Meter, Progress, Watch
+from replan.progress import Meter, Watch
 from replan.protocol import Protocol
+from replan.results import Result
 from replan.strategies import constant_lr, grid_search, interleaved
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 Freedoms = frozenset[str]
 
-_FASTEST = 5.0  # times the problem's rate: the end of its range where the problem has none
 _SCAN = 33  # constant rates, evenly over their range, of which the best is refined
 _SLOW_SCAN = 13  # and on a logarithmic scale, from a 64th of the largest
 _LEVERS = ("nothing", "share", "timing", "rate", "curve", "rates", "all")  # that are no knobs
@@ -50,19 +49,10 @@ class Lever(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Levers:
-    """What each lever is worth, for one start or several.
+class Levers(Result):
+    """The result of `levers`.
 
-    problems: one for each start. alone: for each, by name, what that lever reaches with nothing
-    else controlled. rest: for each, by name, what everything else reaches: without "share" all
-    shares are equal, without "timing" constant, without "rate" the rate is the problem's, without
-    "curve" constant for each task, without "rates" the same for all tasks. ranges: of the knobs, by
-    name. notes: where these come from, and what was left out.
-
-    Examples:
-        >>> short = problem.changed(start=model.fresh(seed=1), duration=5.0, steps=10)
-        >>> replan.levers(short, tolerance=0.01).losses["all"].round(2)
-        array([0.03])
+    problems: one for each start. notes: which ranges are defaults, and what was left out.
     """
 
     problems: tuple[Problem, ...]
@@ -127,12 +117,6 @@ class Levers:
         losses = ", ".join(f"{name}={x.mean():.4g}" for name, x in self.losses.items())
         return f"Levers({losses})"
 
-    def __str__(self) -> str:
-        return report.text(report.levers(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.levers(self))
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types; see docs/planning.md."""
         return {
@@ -152,20 +136,6 @@ class Levers:
             ],
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write everything as a .json file, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
-
-    def plot(self, path: files.FilePath | None = None) -> Figure:
-        """Draw the loss of every lever, and what it saves alone and on top of all others.
-
-        Medians over the starts, with quartiles. Return the figure, and write it if a `path` (.png,
-        .pdf, .svg) is given.
-        """
-        from replan import plot
-
-        return plot.levers(self, path)
-
 
 def levers(
     problem: Problem | Sequence[Problem],
@@ -173,7 +143,7 @@ def levers(
     tolerance: float = TOLERANCE,
     progress: Watch = False,
 ) -> Levers:
-    """Return what each thing that can be controlled is worth, alone and on top of all others.
+    """Measure what each control is worth, alone and on top of all others.
 
     **Main arguments**
 
@@ -186,15 +156,25 @@ def levers(
     - `tolerance`: of the solver, `Relax`.
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
 
-    Each lever is a problem of its own, solved with its certificate. A richer lever starts from the
-    solutions of the richest poorer ones, so that it is not worse than any. Shares may be mixtures,
-    in which levers contain one another.
+    Each lever is solved as a separate problem, with a certificate. A lever starts from the
+    solutions of the levers that it contains, so that it is not worse than any of them. Shares may
+    be mixtures, for which levers are nested.
+
+    The result prints as a table. `names`: the levers, from "nothing" to "all". `losses`, `gains`:
+    by name, (starts,) the loss with that lever alone, and the fraction of the baseline's loss that
+    it saves. `without`, `additions`: the loss of everything but that lever, and the fraction that
+    it saves on top. `alone`, `rest`: for each start, by name, the `loss`, `protocol`, `status` and
+    `certificate` behind them. `ranges`: of the knobs. `to_frame()` returns a row per start and
+    lever, `plot(path)` draws the losses and savings, `save(path)` writes .json or .csv.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
         >>> problem = replan.Problem(model, model.fresh(seed=1), duration=5.0, steps=10)
-        >>> replan.levers(problem, tolerance=0.01).names
+        >>> worth = replan.levers(problem, tolerance=0.01)
+        >>> worth.names
         ['nothing', 'share', 'rate', 'timing', 'curve', 'rates', 'all']
+        >>> worth.losses["all"].round(2)
+        array([0.03])
     """
     solver = Relax(starts=_RANDOM_STARTS, tolerance=tolerance)
     listed: Any = [problem] if isinstance(problem, Problem) else problem
@@ -248,7 +228,7 @@ def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms
             # With one task per step, rates for each task are one curve.
             initial += [plan for other, plan in plans.items() if other - {"rates"} < free]
         chosen = Relax(starts=0, tolerance=solver.tolerance) if "rate" in free else solver
-        watch = _watch(meter, names[free])
+        watch = meter.notes(names[free])
         plan = solve(ablation.problem(free), chosen, initial=initial, progress=watch)
         if plan.status == "stopped":  # some of the levers would say nothing
             raise KeyboardInterrupt
@@ -257,10 +237,6 @@ def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms
             plans[free] = plan.protocol
         meter.advance(note=names[free])
     return reached
-
-
-def _watch(meter: Meter, name: str) -> Callable[[Progress], None]:
-    return lambda progress: meter.advance(0, note=f"{name}: {progress.note}")
 
 
 def _baseline(ablation: Ablation) -> Lever:
@@ -301,7 +277,7 @@ def _quartiles(values: Floats) -> dict[str, float]:
 
 
 def _part(before: Floats, after: Floats) -> Floats:
-    """Return by how much losses fall, as parts of what they were."""
+    """Return the relative decrease of losses."""
     return np.asarray((before - after) / np.maximum(np.abs(before), 1e-300))
 
 
@@ -320,7 +296,7 @@ class Ablation:
     def __init__(self, problem: Problem) -> None:
         _check(problem)
         self._problem, self._knobs = problem, problem.model.layout.knobs
-        self._rate = next((knob.name for knob in problem.model.knobs if knob.rate), None)
+        self._rate = problem.model.layout.rate
         self.notes: list[str] = []
         self.ranges = self._ranges()
         values = self._values()
@@ -367,23 +343,16 @@ class Ablation:
     def _ranges(self) -> dict[str, tuple[float, float]]:
         """Return the ranges of all knobs that have one: the problem's, or one by default."""
         ranges = {}
-        for name, knob in self._knobs.items():
-            controlled = self._problem.control.knobs.get(name)
-            low, high = (controlled or knob).low, (controlled or knob).high
-            note = ": the model's full range"
-            if name == self._rate:
-                value = self._problem.knobs[name]
-                note = f": up to {_FASTEST:g} times the problem's" if value else ""
-                if not controlled:
-                    low, high = max(low, 0.0), min(high, _FASTEST * (value or 1.0))
+        for name in self._knobs:
+            low, high = self._problem.free_range(name)
             if not np.isfinite(high - low):
                 self.notes.append(f"{name} is left out: it has no finite range")
             elif low == high:
                 self.notes.append(f"{name} is left out: its range is {low:g} alone")
             else:
-                ranges[name] = (float(low), float(high))
-                if not controlled:
-                    self.notes.append(f"{name} from {low:g} to {high:g}{note}")
+                ranges[name] = (low, high)
+                if name not in self._problem.control.knobs:
+                    self.notes.append(f"{name} from {low:g} to {high:g}, by default")
         return ranges
 
     def _values(self) -> dict[str, float]:
@@ -445,7 +414,7 @@ class Ablation:
 
 
 def _check(problem: Problem) -> None:
-    """Refuse a problem whose levers would not contain one another."""
+    """Refuse a problem whose levers would not be nested."""
     check_differentiable(problem)
     if problem.step_limits.on_stays:
         raise ArgumentError(

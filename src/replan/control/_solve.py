@@ -34,15 +34,9 @@ _COOLING = 0.5
 _SURROGATES = 30  # at most: the last is 1e-9 times as warm as the first
 _CLOSE = 1e-3  # of the residual: with less slack, a surrogate is as good as the objective
 
-METHODS: dict[str, type[Solver]] = {
-    solver.method: solver for solver in (Relax, Flips, ForwardBackward, Exhaustive)
-}
-"""The solvers by their names on the command line; own solvers can be added.
-
-Examples:
-    >>> sorted(replan.control.METHODS)
-    ['exhaustive', 'flips', 'forward-backward', 'relax']
-"""
+METHODS = Solver.registry
+for shipped in (Relax, Flips, ForwardBackward, Exhaustive):
+    METHODS.add(shipped)
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""Descents from several starts, in threads: the results do not depend on how many."""
+"""Descents from several starts, in threads; results do not depend on their number."""
 
 from __future__ import annotations
 

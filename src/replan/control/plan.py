@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan import files, report
+from replan import files
 from replan.check import Floats
 from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, in_file
 from replan.models import Model
 from replan.problem import Problem
 from replan.protocol import Protocol
+from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Status = Literal["converged", "stalled", "cycled", "inaccurate", "limit", "stopped"]
 
@@ -42,23 +41,7 @@ _SAME_VALUE = 1e-6  # relative: values that differ by more are those of differen
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about how good a plan is.
-
-    value: the objective, with running costs and missed targets, on a fine integrator.
-    relaxed_value: of the relaxed plan, which may mix tasks within a step; None where the relaxed
-    problem was not solved. integrality_gap: value − relaxed_value. pmp_residual: Pontryagin's
-    ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan, or else of the plan: an upper bound on the
-    first-order gain still possible. Where the objective is the largest of several numbers, Φ_t are
-    those of a mixture of them, and its distance from the largest is added. discretisation_error:
-    of value, with the integrator the optimiser used. switches: changes of task. multistart_spread:
-    (worst − best) / best of the relaxed values from all starts that do not diverge. scope:
-    "global" only where every protocol was tried.
-
-    Examples:
-        >>> certificate = replan.solve(problem).certificate
-        >>> certificate.scope, certificate.integrality_gap >= 0
-        ('local', True)
-    """
+    """What is known about how good a plan is: see `Plan`."""
 
     value: float
     relaxed_value: float | None
@@ -71,19 +54,37 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
+class Plan(Result):
     """An optimised protocol with its trajectory, its certificate and how it was found.
 
     trajectory: on a fine integrator. relaxed: the relaxed protocol, which may mix tasks within a
     step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step. adjoints:
     (steps + 1, n) gradients of the objective, or of a smooth surrogate, by the states; files do not
     hold those of very large states. advice: what to do next, if anything. statistics: method, seed,
-    starts (from how many the search descended), gradients, roll_outs, seconds.
+    starts (from how many the search descended), gradients, roll_outs, seconds. `plot` draws the
+    trajectory.
+
+    **certificate**, how good the plan is:
+
+    - `value`: the objective, with running costs and missed targets, on a fine integrator.
+    - `relaxed_value`: of the relaxed plan; None where the relaxed problem was not solved.
+    - `integrality_gap`: value − relaxed_value.
+    - `pmp_residual`: Pontryagin's ∫ Σ_t s_t Φ_t − min_t Φ_t of the relaxed plan, or else of the
+      plan: an upper bound on the first-order gain still possible. Where the objective is the
+      largest of several numbers, Φ_t are those of a mixture of them, and its distance from the
+      largest is added.
+    - `discretisation_error`: of value, with the integrator the optimiser used.
+    - `switches`: changes of task.
+    - `multistart_spread`: (worst − best) / best of the relaxed values from all starts that do not
+      diverge.
+    - `scope`: "global" only where every protocol was tried, else "local".
 
     Examples:
         >>> plan = replan.solve(problem)
         >>> plan.phases[0]
         'focus on task 2 for 10'
+        >>> plan.certificate.scope, plan.certificate.integrality_gap >= 0
+        ('local', True)
         >>> plan.save("plan.json")
         >>> replan.Plan.load("plan.json").loss == plan.loss
         True
@@ -177,14 +178,9 @@ class Plan:
             "statistics": self.statistics,
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write a .json file; `Plan.load` and `Protocol.load` read it."""
-        files.suffix(path, [".json"])
-        files.write_json(path, self.to_dict())
-
     @classmethod
     def load(cls, path: files.FilePath, *, model: Model | None = None) -> Plan:
-        """Read a saved plan.
+        """Read a plan that was saved as a .json file.
 
         Its learning curves are computed again with `model`, or with the registered model of its
         kind. Where neither is available, `Protocol.load` reads the protocol alone.
@@ -226,22 +222,5 @@ class Plan:
             **columns, weighted=self.trajectory.weighted_at(self.protocol.edges[1:])
         )
 
-    def plot(
-        self, path: files.FilePath | None = None, *, axes: Axes | None = None
-    ) -> Figure | None:
-        """Draw the losses under the colour bar, and every knob that varies.
-
-        Return the figure, and write it if a `path` is given; `axes` as in `Trajectory.plot`.
-        """
-        from replan import plot
-
-        return plot.trajectory(self.trajectory, path, axes)
-
     def __repr__(self) -> str:
         return f"Plan(loss={self.loss:.6g}, status={self.status!r})"
-
-    def __str__(self) -> str:
-        return report.text(report.plan(self))
-
-    def _repr_html_(self) -> str:
-        return report.html(report.plan(self), self.protocol)

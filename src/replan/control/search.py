@@ -22,6 +22,7 @@ from replan.problem import Problem
 from replan.problem.discrete import allows, nearest
 from replan.progress import Meter
 from replan.protocol import Protocol
+from replan.registry import Registry
 from replan.strategies import interleaved
 
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
@@ -32,8 +33,8 @@ _ROUNDING = 1e-17  # losses are differences of numbers near 1: smaller gains are
 class Solver(ABC):
     """A way to search for a plan: its settings, and what it does with a `Search`.
 
-    method: its name on the command line and in results. advice: by status, what to try next, where
-    this solver knows better than the general advice.
+    method: its name in results and, once registered, on the command line. advice: by status, what
+    to try next, where this solver knows better than the general advice.
 
     Examples:
         >>> class Best(replan.control.Solver):  # the best of all strategies, one task per step
@@ -46,6 +47,7 @@ class Solver(ABC):
         ('converged', True)
     """
 
+    registry: ClassVar[Registry[type[Solver]]] = Registry("method")
     method: ClassVar[str]
     advice: ClassVar[dict[Status, str]] = {}
 
@@ -69,7 +71,7 @@ class Descent(ABC):
 
     @abstractmethod
     def terminate(self) -> bool:
-        """Whether no further step is worth it."""
+        """Return whether to stop."""
 
 
 class Candidate(NamedTuple):
@@ -257,7 +259,7 @@ class Search:
     # When to stop
 
     def threshold(self, tolerance: float) -> float:
-        """Return how much may be left to gain: `tolerance` × what the controls can change.
+        """Return the gain at which a search may stop: `tolerance` × what the controls can change.
 
         That is how far the best plan lies below a typical start (a quarter of all worse starts are
         better), and at most below where training begins: a constant added to the loss changes
@@ -273,7 +275,7 @@ class Search:
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.
 
-        Return whether it was not: then the values and what is left to gain were inaccurate.
+        Return whether it was too coarse: then values and residuals so far were inaccurate.
         """
         if not self.fine.resolve(self.best.controls, self.threshold(tolerance) / 2):
             return False

@@ -1,4 +1,4 @@
-"""Where searches start: protocols of the user, strategies and random ones."""
+"""Where searches start: the user's protocols, strategies and random protocols."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _made(search: Search, strategy: Strategy, **settings: Any) -> Iterator[tuple
 
 
 def reference_controls(search: Search) -> Iterator[Controls]:
-    """Yield equal shares and each task alone with constant knobs: what needs no search.
+    """Yield baselines that need no search: equal shares and each task alone, at constant knobs.
 
     Knobs are the problem's, and each free one also at the ends and in the middle of its range.
     Where tasks are not free, their shares are those of the first start.

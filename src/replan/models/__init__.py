@@ -7,12 +7,10 @@ from replan.models.base import DifferentiableModel, Model
 from replan.models.capabilities import Sampled
 from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
-from replan.models.knobs import LR, Knob
-from replan.models.registry import register
+from replan.models.knobs import Knob
 from replan.models.teacher_student import Overlaps, TeacherStudent
 
 __all__ = [
-    "LR",
     "AutoModel",
     "CompiledModel",
     "Curriculum",
@@ -27,6 +25,4 @@ __all__ = [
     "Sampled",
     "Schedule",
     "TeacherStudent",
-    "register",
 ]
-

@@ -8,9 +8,9 @@ compiled once; JAX keeps the compiled code on disk for the next process.
 
 from __future__ import annotations
 
-import os
 import copy
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -163,16 +163,19 @@ class AutoModel(DifferentiableModel):
 
     def pack(self, start: Any) -> Floats:
         """Return a state with the structure of `like` as a vector (n,)."""
+
+        def leaf(like: Any, value: Any) -> Floats:  # a list may stand for an array
+            return check.array("start", value, like.shape)
+
         with jax.enable_x64(True):
-            state = _numbers("start", start)
-            flat = np.array(ravel_pytree(state)[0])
-        if _show(state) != self._program.shown:
-            raise ArgumentError(
-                "start",
-                f"of the structure and shapes of `like`, {self._program.shown:.200}",
-                f"{_show(state):.200}",
-            )
-        return flat
+            try:
+                state = jax.tree_util.tree_map(leaf, self._program.like, start)
+            except ArgumentError:
+                raise
+            except (TypeError, ValueError):
+                expected = f"of the structure and shapes of `like`, {self._program.shown:.200}"
+                raise ArgumentError("start", expected, check.show(start)) from None
+            return np.array(ravel_pytree(state)[0])
 
     def unpack(self, states: Floats) -> Any:
         """Return states (…, n) in the structure of `like`, with the same leading axes."""

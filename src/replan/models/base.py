@@ -15,8 +15,9 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, renamed
 from replan.models.knobs import LR, Knob, KnobLayout
+from replan.registry import Registry
 from replan.schema import from_keys
 
 
@@ -45,6 +46,7 @@ class Model(ABC):
         '0.0183 0.0183'
     """
 
+    registry: ClassVar[Registry[type[Model]]] = Registry("kind")
     kind: ClassVar[str]
     example: ClassVar[str] = ""
     tasks: int
@@ -66,7 +68,7 @@ class Model(ABC):
         return KnobLayout(self.knobs, self.tasks)
 
     def pack(self, start: Any) -> Floats:
-        """Return a user's start, checked, as a state (n,)."""
+        """Check a user's start, and return it as a state (n,)."""
         return check.array("start", start, ("n",))
 
     def unpack(self, states: Floats) -> Any:
@@ -113,7 +115,8 @@ class Model(ABC):
         """Return the start that the `[start]` section describes: a state under the key `state`."""
 
         def start(state: list[float]) -> Any:
-            return self.unpack(check.array("start.state", state, ("n",)))
+            with renamed({"states": "start.state"}):
+                return self.unpack(check.array("start.state", state, ("n",)))
 
         return from_keys(start, content, "start")
 

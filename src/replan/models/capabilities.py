@@ -17,15 +17,7 @@ _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
 
 
 class Chain(ABC):
-    """One run of SGD at finite size.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> chain = model.begin_chain("reduced", model.pack(model.fresh(seed=1)), 1000)
-        >>> run = chain.resume(np.random.default_rng(0))
-        >>> run.advance(np.zeros(500, dtype=np.int64), np.ones((500, 3)))  # 500 samples of task 1
-        500
-    """
+    """One run of SGD at finite size."""
 
     @abstractmethod
     def resume(self, rng: np.random.Generator) -> Chain:
@@ -49,11 +41,6 @@ class Simulable(ABC):
 
     engines: names of the algorithms, the default first. least_dimension: the smallest number of
     input dimensions that has room for the network.
-
-    Examples:
-        >>> model = replan.TeacherStudent.similar(0.3)
-        >>> isinstance(model, replan.models.Simulable), model.engines, model.least_dimension
-        (True, ('reduced', 'full'), 4)
     """
 
     engines: ClassVar[tuple[str, ...]]

@@ -107,7 +107,9 @@ class CompiledModel(DifferentiableModel):
         for name, columns in (("shares", self.tasks), ("knobs", self.layout.size)):
             shape = getattr(schedule, name).shape
             if shape != (pieces, columns):
-                raise ArgumentError("schedule", f"{name} of shape ({pieces}, {columns})", f"{shape}")
+                raise ArgumentError(
+                    "schedule", f"{name} of shape ({pieces}, {columns})", f"{shape}"
+                )
         if pieces and schedule.substeps.min() < 1:
             raise ArgumentError("schedule", "positive substeps", f"{schedule.substeps.min()}")
         return Schedule(*(np.ascontiguousarray(array) for array in schedule))

@@ -11,7 +11,6 @@ from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
 from replan.errors import ArgumentError
 from replan.models.base import Model
-from replan.models.knobs import knob_label
 
 Status = Literal["ok", "diverged", "inaccurate"]
 
@@ -136,26 +135,13 @@ def _finite_roll_out(model: Model, start: Floats, schedule: Schedule) -> tuple[F
 
 def _explain(model: Model, states: Floats, schedule: Schedule, rtol: float) -> tuple[Status, str]:
     """Return why a roll-out did not reach its accuracy, and what to try."""
-    rates = [knob.name for knob in model.knobs if knob.rate]
-    advice = f"try {f'a smaller `{rates[0]}` or ' if rates else ''}a shorter `duration`"
+    rate = model.layout.rate
+    advice = f"try {f'a smaller `{rate}` or ' if rate else ''}a shorter `duration`"
     done = len(states) - 1
     if done == schedule.lengths.size:
         steps = int(schedule.substeps.sum())
         return "inaccurate", f"accuracy {rtol:g} was not reached with {steps} steps: {advice}"
     return "diverged", (
         f"the trajectory diverged after time {schedule.lengths[:done].sum():g} of "
-        f"{schedule.lengths.sum():g}{_rates_in_force(model, schedule.rows(done, done + 1))}: "
-        f"{advice}"
+        f"{schedule.lengths.sum():g}: {advice}"
     )
-
-
-def _rates_in_force(model: Model, piece: Schedule) -> str:
-    """Return the learning rates on a piece in words: the largest over the tasks trained there."""
-    trained = np.flatnonzero(piece.shares[0] > 0)
-    values = model.layout.of_task(np.repeat(piece.knobs, trained.size, axis=0), trained)
-    words = [
-        f"{knob_label(knob.name)} {value:g}"
-        for knob, value in zip(model.knobs, values.max(axis=0), strict=True)
-        if knob.rate
-    ]
-    return f" at {', '.join(words)}" if words else ""

@@ -30,15 +30,20 @@ class Knob:
     - `per_task`: whether every task can have its own value at the same time.
     - `rate`: whether it is a learning rate, which can be annealed.
 
+    Unless a model says otherwise, its one knob is `Knob("lr", per_task=True, rate=True)`.
+
     Examples:
-        >>> replan.models.Knob("keep", 0.0, 1.0, default=1.0)
+        >>> replan.models.Knob("keep", 0.0, 1.0)
         Knob(name='keep', low=0.0, high=1.0, default=1.0, per_task=False, rate=False)
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> [knob.name for knob in model.knobs]
+        ['lr', 'feature_lr', 'head_lr']
     """
 
     name: str
-    low: float
-    high: float
-    default: float
+    low: float = 0.0
+    high: float = np.inf
+    default: float = 1.0
     per_task: bool = False
     rate: bool = False
 
@@ -68,16 +73,7 @@ class Knob:
         return check.number(name, value, at_least=low, at_most=high)
 
 
-LR = Knob("lr", 0.0, np.inf, 1.0, per_task=True, rate=True)
-"""The learning rate: the knob that every model has unless it says otherwise.
-
-Examples:
-    >>> replan.models.LR.name, replan.models.LR.rate
-    ('lr', True)
-    >>> model = replan.TeacherStudent.similar(0.3)
-    >>> [knob.name for knob in model.knobs]
-    ['lr', 'feature_lr', 'head_lr']
-"""
+LR = Knob("lr", per_task=True, rate=True)
 
 
 class KnobLayout:
@@ -85,7 +81,8 @@ class KnobLayout:
 
     A knob with a value for each task has T columns, any other has one.
 
-    knobs: by name. columns: of each knob, by name. size: the number of columns C.
+    knobs: by name. columns: of each knob, by name. size: the number of columns C. rate: the name of
+    the first learning rate, or None.
     """
 
     def __init__(self, knobs: Sequence[Knob], tasks: int) -> None:
@@ -93,6 +90,7 @@ class KnobLayout:
         if len(self.knobs) < len(knobs):
             raise ArgumentError("knobs", "different names", check.show([k.name for k in knobs]))
         self.tasks = tasks
+        self.rate = next((knob.name for knob in knobs if knob.rate), None)
         self.columns: dict[str, slice] = {}
         self.size = 0
         for knob in knobs:
@@ -125,13 +123,6 @@ class KnobLayout:
                 values = np.sum(shares * values, axis=1)
             by_name[name] = np.array(values)
         return by_name
-
-    def ends(self, ranges: Mapping[str, tuple[float, float]]) -> tuple[Floats, Floats]:
-        """Return the ranges of all knobs as their low and high ends, (C,) each."""
-        low, high = np.empty(self.size), np.empty(self.size)
-        for name, columns in self.columns.items():
-            low[columns], high[columns] = ranges[name]
-        return low, high
 
     def of_task(self, rows: Floats, tasks: Any) -> Floats:
         """Return the values (n, knobs) in force for the task (n,) of each of the rows (n, C)."""

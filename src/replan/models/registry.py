@@ -7,7 +7,6 @@ import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TypeVar
 
 from replan import check
 from replan.errors import ArgumentError
@@ -16,39 +15,8 @@ from replan.models.base import Model
 DEFAULT = "teacher-student"  # the kind where a problem file names none
 IMPORTS = "REPLAN_IMPORT"  # the environment variable that names modules with users' models
 
-_M = TypeVar("_M", bound=type[Model])
-
-_KINDS: dict[str, type[Model]] = {}
-
-
-def register(model: _M) -> _M:
-    """Make a model known under its `kind`; used as a decorator of its class.
-
-    Examples:
-        >>> @replan.models.register
-        ... class Still(replan.Model):
-        ...     kind, tasks = "still", 1
-        ...     def losses(self, states):
-        ...         return states**2
-        ...     def roll_out(self, start, schedule):
-        ...         return np.tile(start, (len(schedule.lengths) + 1, 1))
-        >>> replan.models.registry.find("still") is Still
-        True
-    """
-    if not isinstance(model, type) or not issubclass(model, Model):
-        raise ArgumentError("model", "a subclass of Model", check.show(model))
-    kind = getattr(model, "kind", None)
-    if not isinstance(kind, str) or not kind:
-        raise ArgumentError("kind", "a word for files", f"{check.show(kind)} in {model.__name__}")
-    before = _KINDS.get(kind, model)
-    if (before.__module__, before.__qualname__) != (model.__module__, model.__qualname__):
-        raise ArgumentError(
-            "kind",
-            "a word that no other model uses",
-            f"{check.show(kind)}, that of {before.__module__}.{before.__name__}",
-        )
-    _KINDS[kind] = model
-    return model
+KINDS = Model.registry
+register = KINDS.add
 
 
 def find(kind: str) -> type[Model]:
@@ -56,32 +24,23 @@ def find(kind: str) -> type[Model]:
 
     Besides registered kinds there are those of the modules and files that REPLAN_IMPORT names, and
     then those of the entry points `replan.models` of installed packages.
-
-    Examples:
-        >>> replan.models.registry.find("teacher-student") is replan.TeacherStudent
-        True
     """
     import_named()
     check.word("model.kind", kind)
-    if kind not in _KINDS:
+    if kind not in KINDS:
         from importlib.metadata import entry_points  # slow to import
 
         for entry in entry_points(group="replan.models"):
             if entry.name == kind:
                 entry.load()
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ArgumentError(
             "model.kind",
-            f"one of {', '.join(kinds())}",
-            f"{check.show(kind)}{check.hint(kind, kinds())} (for a model in a file: "
+            f"one of {', '.join(KINDS)}",
+            f"{check.show(kind)}{check.hint(kind, KINDS)} (for a model in a file: "
             "`replan --import FILE …`)",
         )
-    return _KINDS[kind]
-
-
-def kinds() -> list[str]:
-    """Return all registered kinds."""
-    return sorted(_KINDS)
+    return KINDS[kind]
 
 
 def import_named() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,21 +27,8 @@ if TYPE_CHECKING:
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
 _KEPT = 2**24  # numbers that the members' tapes may hold together
-_NAMED = 5  # members that a message names
 
 _R = TypeVar("_R")
-
-
-class MemberGradients(NamedTuple):
-    """Gradients of the roll-outs of all members.
-
-    adjoints: (pieces + 1, n) by the state, that of each member through its own roll-out.
-    by_shares: (M, pieces, T). by_knobs: (M, pieces, C).
-    """
-
-    adjoints: Floats
-    by_shares: Floats
-    by_knobs: Floats
 
 
 class StackedModel(DifferentiableModel):
@@ -180,8 +167,12 @@ class StackedModel(DifferentiableModel):
 
     def roll_out_vjp_each(
         self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
-    ) -> MemberGradients:
-        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`."""
+    ) -> Gradients:
+        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`.
+
+        by_shares: (M, pieces, T). by_knobs: (M, pieces, C). adjoints: (pieces + 1, n), that of each
+        member through its own roll-out.
+        """
 
         def vjp(m: int) -> Gradients:
             part = self._parts[m]
@@ -191,11 +182,9 @@ class StackedModel(DifferentiableModel):
         gradients = self._each(vjp, _steps(schedule))
         if len(gradients) == 1:
             only = gradients[0]
-            return MemberGradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
+            return Gradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
         adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
-        return MemberGradients(
-            np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs)
-        )
+        return Gradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
 
     def _differentiable(self, m: int) -> DifferentiableModel:
         model: Any = self.models[m]  # the objective checks that it is one
@@ -254,13 +243,6 @@ def in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
         if not future.cancel():  # else it never began
             future.result()
     return results
-
-
-def listed(names: Sequence[str]) -> str:
-    """List names in words, only the first few of many."""
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} others"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

@@ -19,7 +19,7 @@ _MOST = 2**27  # entries of the tables, in units of two bytes
 
 
 def cheapest(costs: Floats, limits: StepLimits) -> Ints:
-    """Return the tasks (steps,) of least total cost that keep the limits, none if no tasks do.
+    """Return the tasks (steps,) of least total cost that keep the limits, empty if there are none.
 
     costs: (steps, T).
     """

@@ -65,7 +65,7 @@ class Objective:
         check.one_of("goal", self.goal, get_args(Goal))
 
     def bind(self, model: Model, availability: Availability) -> BoundObjective:
-        """Return the objective for a model; refuse one that means nothing for it."""
+        """Return the objective for a model; refuse one that does not fit it."""
         names = model.loss_names
         weights = _numbers("weights", self.weights, names, 1 / len(names))
         running = _numbers("running", self.running, names, 0.0)
@@ -137,7 +137,7 @@ class BoundObjective:
         return np.asarray(weights / np.where(sums > 0, sums, 1.0))
 
     def value(self, final: Floats, along: Floats | float = 0.0) -> Floats:
-        """Return the objective (…) from final losses (…, L) and from what counts along the way (…).
+        """Return the objective (…) from final losses (…, L) and the cost along the way (…).
 
         The latter is the mean over the training of `weights_along` × the losses.
         """
@@ -250,8 +250,6 @@ def _targets(given: Any, names: Sequence[str]) -> Floats:
     listed = check.items("targets", _by_loss("targets", given, names, None), expected)
     if len(listed) != len(names):
         raise ArgumentError("targets", expected, f"{len(listed)}")
-    return np.array([np.inf if x in (None, np.inf) else _target(x) for x in listed])
-
-
-def _target(value: Any) -> float:
-    return check.number("targets", value, above=0)
+    return np.array(
+        [np.inf if x in (None, np.inf) else check.number("targets", x, above=0) for x in listed]
+    )

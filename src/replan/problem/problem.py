@@ -23,6 +23,7 @@ from replan.problem.risk import ONE, Risk, RiskLevel, risk_of
 from replan.problem.step_limits import limits_in_steps
 from replan.protocol import Protocol
 
+_FASTEST = 5.0  # times the problem's learning rate: the end of its range where none is given
 _SAME = 1e-9  # durations that differ by less, relatively, are equal
 
 
@@ -50,7 +51,7 @@ class Problem:
     **Attributes**
 
     `objective` (bound to the model, see `Objective`), `control`, `limits`; `knobs`: the values of
-    all knobs by name; `state`: the start as a vector (n,); `availability`: when tasks are there;
+    all knobs by name; `state`: the start as a vector (n,); `availability`: of the tasks over time;
     `step_limits`: the limits in steps; `members`, `names`, `risk`: of an ensemble.
 
     Examples:
@@ -157,9 +158,23 @@ class Problem:
 
         They are equal where a knob is not controlled.
         """
-        ranges = {name: (value, value) for name, value in self.knobs.items()}
-        ranges |= {name: (free.low, free.high) for name, free in self.control.knobs.items()}
-        return self.model.layout.ends(ranges)
+        low = self.knobs | {name: free.low for name, free in self.control.knobs.items()}
+        high = self.knobs | {name: free.high for name, free in self.control.knobs.items()}
+        return self.model.layout.rows(low, 1)[0], self.model.layout.rows(high, 1)[0]
+
+    def free_range(self, name: str) -> tuple[float, float]:
+        """Return the range in which a knob may be searched: that of `control`, or a default.
+
+        By default, the first learning rate goes up to five times the problem's, and any other knob
+        through the model's range, which may be infinite.
+        """
+        free, layout = self.control.knobs.get(name), self.model.layout
+        if free is not None:
+            return free.low, free.high
+        low, high = layout.knobs[name].low, layout.knobs[name].high
+        if name == layout.rate:
+            return max(low, 0.0), min(high, _FASTEST * (self.knobs[name] or 1.0))
+        return low, high
 
     def _check_limits(self) -> None:
         """Refuse limits that do not fit what is controlled."""
@@ -208,7 +223,7 @@ class Problem:
         weights: ArrayLike | None = None,
         risk: RiskLevel = "mean",
     ) -> Problem:
-        """Return one problem for several: one protocol for all, because one does not know which.
+        """Combine problems into one: one protocol for all, where it is unknown which applies.
 
         Losses are weighted means over the members. The objective is that of each member, combined
         by `risk`.
@@ -359,7 +374,7 @@ class Problem:
 
 
 def _named(problems: Any) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Return the names of the members of an ensemble, and these."""
+    """Return the names and the problems of an ensemble's members."""
     if isinstance(problems, Mapping):
         names = tuple(check.word("problems", name) for name in problems)
         members = tuple(problems.values())

@@ -36,7 +36,6 @@ def problem_template(kind: str = DEFAULT) -> str:
     """Return a commented problem file for a kind of model.
 
     Where the model has no example, its own keys are left to fill in.
-
     """
     own = find(kind).example or f'[model]\nkind = "{kind}"\n\n[start]'
     rest = "" if "[training]" in own else f"\n{_EXAMPLE}"

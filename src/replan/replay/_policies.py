@@ -21,10 +21,10 @@ _LONGEST = 10_000  # steps of focus where the loop does not say how long an epoc
 
 @final
 class FixedReplay(Policy):
-    """The newest task, and a fixed share of samples of the old tasks.
+    """Train on the newest task, with a fixed share of samples from the old ones.
 
     - `tasks`: how many there will be. The last one is new until `begin` says otherwise.
-    - `share`: of the old tasks together, which divide it equally. Which one is best depends on the
+    - `share`: of the old tasks together, divided equally among them. The best value depends on the
       memory and on the heads: docs/training-loops.md.
 
     Examples:
@@ -51,7 +51,7 @@ class FixedReplay(Policy):
 
 @final
 class FollowProtocol(Policy):
-    """Follows a protocol and its learning rates (1 if it sets none), stretched over some steps.
+    """Follow a protocol and its learning rates (1 if it sets none), stretched over some steps.
 
     After these, the last piece of the protocol continues. Losses and arrivals change nothing.
 
@@ -87,7 +87,7 @@ class FollowProtocol(Policy):
 
 @final
 class FocusThenReplay(Policy):
-    """The new task alone until its loss is low enough, then all tasks mixed.
+    """Train on the new task alone until its loss is low enough, then on all tasks mixed.
 
     With tuned learning rates and shares it ended no lower than `FixedReplay`, which needs no
     losses: docs/training-loops.md.
@@ -150,7 +150,7 @@ class FocusThenReplay(Policy):
 
     @property
     def losses(self) -> dict[int, float]:
-        """The smoothed losses by task, of those that were told."""
+        """The smoothed losses by task, where known."""
         return {t: loss for t, loss in enumerate(self.state["losses"]) if loss is not None}
 
     @property
@@ -213,7 +213,7 @@ class FocusThenReplay(Policy):
 
     @property
     def _unknown(self) -> list[int]:
-        """The tasks whose losses end the focus phase and were never told."""
+        """The tasks whose losses would end the focus phase, but are unknown."""
         decisive = [*self.old_tasks, self.new_task] if self.until == "met" else [self.new_task]
         return [t for t in sorted(decisive) if t not in self.losses] if self._listens else []
 

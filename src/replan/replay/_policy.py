@@ -23,13 +23,6 @@ class Decision:
 
     step: how many steps had been asked for. losses: those it knew then, by task, smoothed if the
     policy smooths.
-
-    Examples:
-        >>> policy = replan.replay.FocusThenReplay(tasks=2)
-        >>> for loss in (1.0, 0.4):
-        ...     policy.observe({1: loss})
-        >>> policy.decisions[-1].what, policy.decisions[-1].reason
-        ('replay', "the new task's loss halved")
     """
 
     step: int
@@ -96,7 +89,7 @@ class Policy(ABC):
         """Return the shares (count, T) of the tasks in each of the next steps; change nothing."""
 
     def lr(self, count: int) -> Floats | None:
-        """Return factors (count, T) of the learning rate, one for each task that a step may be of.
+        """Return factors (count, T) of the learning rate, one for each task a step may train on.
 
         None if none are planned. Changes nothing.
         """
@@ -128,7 +121,7 @@ class Policy(ABC):
             raise ArgumentError("old_tasks", f"tasks other than the new one, {new_task}", f"{old}")
         self.on_begin(new_task, old)
         self.new_task, self.old_tasks = new_task, old
-        self._lag = [0.0] * self.tasks  # nothing is made up for from before
+        self._lag = [0.0] * self.tasks  # no catching up across arrivals
 
     @final
     def observe(self, losses: Mapping[int, float]) -> None:
@@ -229,5 +222,5 @@ def check_state(state: Any, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(content: Any) -> Any:
-    """Return a copy of JSON types as a file would bring it back."""
+    """Return a copy, as if written to a JSON file and read back."""
     return json.loads(json.dumps(content))

@@ -43,8 +43,8 @@ class PolicyReplayPlugin(SupervisedPlugin):
       chooses them; by default balanced over experiences. It is updated through `post_adapt`.
     - `batch_size`, `batch_size_mem`: a batch has `batch_size` samples, and `batch_size_mem` more
       once there is a memory; the policy chooses the shares. Each is by default the strategy's. An
-      epoch has as many batches as hold the experience in parts of `batch_size`. Batches are full
-      and shuffled, whatever `train` is told.
+      epoch has one batch for every `batch_size` samples of the experience. Batches are full and
+      shuffled, whatever the arguments of `train`.
 
     **Other arguments**
 

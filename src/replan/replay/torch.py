@@ -30,10 +30,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     Each task's samples come in shuffled passes: none is drawn again before every other sample of
     its task has been drawn, whatever the batches, epochs, ranks and resumptions. Batches are always
-    full. An epoch is a number of batches; an iterator gives those of them that are left.
+    full. An epoch is a number of batches; an iterator yields those that remain.
 
-    Call `step` once after each batch, also if gradients are accumulated or the batch is skipped:
-    batches that worker processes merely loaded ahead come again after resuming. `state_dict()`
+    Call `step` once after each batch, even if gradients are accumulated or the batch is skipped:
+    batches that worker processes only loaded ahead are drawn again after resuming. `state_dict()`
     includes the policy's; from it, training resumes with the very next sample. The number of ranks
     may change if batch_size × ranks stays the same.
 
@@ -179,8 +179,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
         if self.steps < self._given_out >= self._begun + len(self):
             warnings.warn(
                 f"`step` was not called after {self._given_out - self.steps} batches of this "
-                "epoch, so they come again; call it once per batch, also where gradients are "
-                "accumulated or a batch is skipped",
+                "epoch, so they are drawn again; call it once per batch, even where gradients "
+                "are accumulated or a batch is skipped",
                 stacklevel=3,
             )
             self._given_out = self.steps
