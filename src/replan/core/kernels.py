@@ -53,7 +53,8 @@ def table(kernels: Kernels) -> ctypes.Array[ctypes.c_void_p]:
 @cache
 def shipped(activation: str, hidden: int, teacher_units: int, tasks: int) -> Kernels:
     """Return the kernels of networks of K hidden and P teacher units with an activation."""
-    addresses = _Table.in_dll(library(), f"replan_{activation}")
+    rate, rate_vjp, losses, losses_vjp, prepare = _Table.in_dll(library(), f"replan_{activation}")
     measure = library()[f"replan_{activation}_room"]
     measure.argtypes, measure.restype = [ctypes.c_int64] * 3, ctypes.c_int64
-    return Kernels(*addresses, room=measure(hidden, teacher_units, tasks))
+    room = measure(hidden, teacher_units, tasks)
+    return Kernels(rate, rate_vjp, losses, losses_vjp, prepare, room)

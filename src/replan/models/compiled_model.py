@@ -112,7 +112,8 @@ class CompiledModel(DifferentiableModel):
                 )
         if pieces and schedule.substeps.min() < 1:
             raise ArgumentError("schedule", "positive substeps", f"{schedule.substeps.min()}")
-        return Schedule(*(np.ascontiguousarray(array) for array in schedule))
+        arrays: Any = map(np.ascontiguousarray, schedule)
+        return Schedule(*arrays)
 
     def roll_out(self, start: Floats, schedule: Schedule) -> Floats:
         """Return the states (pieces + 1, n) of RK4; see `Model.roll_out`."""
