@@ -41,11 +41,11 @@ class Kernels(NamedTuple):
     room: int = 0
 
 
-_Table = ctypes.c_void_p * 5  # the struct `kernels` of replan.h
+_Table = ctypes.c_size_t * 5  # the struct `kernels` of replan.h
 
 
 @cache
-def table(kernels: Kernels) -> ctypes.Array[ctypes.c_void_p]:
+def table(kernels: Kernels) -> ctypes.Array[ctypes.c_size_t]:
     """Return the functions as the table that the integrator takes."""
     return _Table(*kernels[:5])
 
