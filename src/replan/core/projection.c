@@ -34,6 +34,7 @@ typedef struct {
 
 _Static_assert(sizeof(domain) <= 14 * sizeof(int64_t), "the size that library.py declares");
 
+/* Write a domain to `place`, for the functions below; rows may be fewer than are `known`. */
 EXPORT int64_t replan_set_domain(int64_t T, int64_t m, int64_t groups, int64_t spans,
                                  int64_t known, int64_t rows, const uint8_t *available,
                                  const double *low, const double *high, const double *weights,
@@ -56,7 +57,7 @@ static inline double within(double x, double low, double high)
 /* Raise the level of each lane to where its entries above the last one sum to 1 on top of it; count
    them. Return whether any level changed. */
 static inline int raise_levels(int64_t T, const double *restrict entries, double *restrict level,
-                        double *restrict count)
+                               double *restrict count)
 {
     double total[LANES], above[LANES];
     for (int64_t l = 0; l < LANES; l++) total[l] = -1.0, above[l] = 0.0;
@@ -78,8 +79,8 @@ static inline int raise_levels(int64_t T, const double *restrict entries, double
 
 /* Write the nearest point of the simplex to every row minus `shift` (T), and how many of its
    entries are above zero (rows). All of these are lowered by the same amount; one that falls below
-   zero leaves that set for good. (Michelot 1986) Some rows go side by side; entries: LANES T numbers
-   of scratch space. */
+   zero leaves that set for good. (Michelot 1986) Some rows go side by side; entries: LANES T
+   numbers of scratch space. */
 static void project_rows(int64_t rows, int64_t T, const double *from, const double *shift,
                          double *out, double *above, double *restrict entries)
 {

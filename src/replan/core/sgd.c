@@ -2,16 +2,16 @@
 
    Reduced. Inputs are Gaussian, so only their components along the teachers and students matter.
    Notation: the teachers span r dimensions, with coordinates `frame` (P, r), S = frame frame';
-   student k, over sqrt(N), is `along` (K, r) in that span plus `rest` (K, K), lower triangular in an
-   orthonormal frame beside it. An input has r + K standard normal components there; the remainder
-   lies along one new direction, and its length is chi distributed with N - K - r degrees of freedom.
-   After an update the rest reaches into the new direction; a rotation of the frame makes it
-   triangular again. No matrix is inverted, so nothing becomes singular when a student aligns with a
-   teacher.
+   student k, over sqrt(N), is `along` (K, r) in that span plus `rest` (K, K), lower triangular in
+   an orthonormal frame beside it. An input has r + K standard normal components there; the
+   remainder lies along one new direction, and its length is chi distributed with N - K - r degrees
+   of freedom. After an update the rest reaches into the new direction; a rotation of the frame
+   makes it triangular again. No matrix is inverted, so nothing becomes singular when a student
+   aligns with a teacher.
 
    Plain. With batches of b samples and momentum beta, a velocity u accumulates the gradients. Each
-   batch makes u <- beta u + (1/b) sum_i lr_i grad_i over its samples, which may be of several tasks,
-   each at its rate, and all weights and heads move by -u. */
+   batch makes u <- beta u + (1/b) sum_i lr_i grad_i over its samples, which may be of several
+   tasks, each at its rate, and all weights and heads move by -u. */
 
 #include <math.h>
 
@@ -26,7 +26,7 @@ typedef double function(double);
 
 static inline double erf_value(double z) { return erf(z * sqrt(0.5)); }
 static inline double erf_slope(double z) { return sqrt(TWO_OVER_PI) * exp(-0.5 * z * z); }
-static inline double relu_value(double z) { return z > 0.0 ? z : 0.0; }
+static inline double relu_value(double z) { return z < 0.0 ? 0.0 : z; }
 static inline double relu_slope(double z) { return z > 0.0 ? 1.0 : 0.0; } /* 0 at 0, as trained */
 static inline double linear_value(double z) { return z; }
 static inline double linear_slope(double z) { return (void)z, 1.0; }
@@ -66,7 +66,7 @@ typedef struct {
     double *fields, *push, *norms; /* (K), (K), (K + 1) */
 } reduced;
 
-/* Turn two directions of the frame: the students' coordinates (K) there, from student `first` on. */
+/* Turn two directions of the frame: the students' coordinates (K) there, from one of them on. */
 ALWAYS_INLINE void turn(int64_t K, int64_t first, double c, double s, double *restrict left,
                         double *restrict right)
 {
@@ -79,17 +79,18 @@ ALWAYS_INLINE void turn(int64_t K, int64_t first, double c, double s, double *re
 
 /* Make rest' + outer push' triangular again by rotations of the frame. rest' (K + 1, K) is upper
    triangular, its last row zero. First the frame is turned so that `outer` (K + 1) points along its
-   first direction, which brings rest' one diagonal down; the update then touches the first row only,
-   and a second turn removes that diagonal. norms: (K + 1) of `outer` from each entry on. */
+   first direction, which brings rest' one diagonal down; the update then touches the first row
+   only, and a second turn removes that diagonal. norms: (K + 1) of `outer` from each entry on. */
 ALWAYS_INLINE void add_outer(int64_t K, const double *outer, const double *push, double *rest,
                              double *norms)
 {
     double square = outer[K] * outer[K];
     norms[K] = outer[K];
     for (int64_t i = K - 1; i >= 0; i--) norms[i] = sqrt(square += outer[i] * outer[i]);
-    for (int64_t i = K - 1; i >= 0; i--)
-        if (norms[i] > 0.0)
-            turn(K, i, outer[i] / norms[i], norms[i + 1] / norms[i], rest + i * K, rest + i * K + K);
+    for (int64_t i = K - 1; i >= 0; i--) {
+        double *row = rest + i * K, *next = row + K;
+        if (norms[i] > 0.0) turn(K, i, outer[i] / norms[i], norms[i + 1] / norms[i], row, next);
+    }
     for (int64_t k = 0; k < K; k++) rest[k] += push[k] * norms[0];
     for (int64_t i = 0; i < K; i++) {
         double *row = rest + i * K, *next = row + K;
@@ -109,9 +110,10 @@ ALWAYS_INLINE int64_t advance(function g, function slope, int64_t K, const reduc
         const double *x = c->draws + sample * c->columns, *labels = c->teacher_heads + t * P;
         double *restrict heads = c->heads + t * K, error = -c->noise * x[r + K + 1];
         for (int64_t q = 0; q < P; q++) {
+            if (labels[q] == 0.0) continue;
             double field = 0.0;
-            for (int64_t j = 0; labels[q] != 0.0 && j < r; j++) field += c->frame[q * r + j] * x[j];
-            if (labels[q] != 0.0) error -= labels[q] * g(field);
+            for (int64_t j = 0; j < r; j++) field += c->frame[q * r + j] * x[j];
+            error -= labels[q] * g(field);
         }
         for (int64_t k = 0; k < K; k++) fields[k] = 0.0;
         for (int64_t j = 0; j < r + K; j++)

@@ -51,9 +51,10 @@ class Reduced(Chain):
         chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
         activation, work = _activation(model), np.empty(K * (r + K + 4) + 1)
         block = max(1, _DRAWS // (r + K + 2))
+        room = np.empty((min(block, len(tasks)), r + K + 2))
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
-            draws = np.empty((len(tasks[part]), r + K + 2))
+            draws = room[: len(tasks) - first]
             _draw(self.rng, self.dimension - K - r, model.noise, draws)
             done = library.ADVANCE_REDUCED(
                 activation, self.dimension, model.noise, *chain, tasks[part], rates[part],
