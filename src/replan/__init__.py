@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
     from replan.problem import Control, Limits, Objective, Problem, Range
     from replan.protocol import Protocol
-    from replan.simulation import simulate
+    from replan.simulation import Simulation, simulate
     from replan.strategies import register
     from replan.studies import study
     from replan.sweeps import sweep
@@ -35,7 +35,7 @@ _HOMES = {
         "models": ["AutoModel", "Model", "Overlaps", "TeacherStudent"],
         "problem": ["Control", "Limits", "Objective", "Problem", "Range"],
         "protocol": ["Protocol"],
-        "simulation": ["simulate"],
+        "simulation": ["Simulation", "simulate"],
         "strategies": ["register"],
         "studies": ["study"],
         "sweeps": ["sweep"],
@@ -61,6 +61,7 @@ __all__ = [
     "Protocol",
     "Range",
     "Relax",
+    "Simulation",
     "SolveError",
     "TeacherStudent",
     "Trajectory",

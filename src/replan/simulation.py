@@ -34,12 +34,21 @@ _FASTER = 40  # times less work to change a number in a long vector than in a st
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Result):
-    """The result of `simulate`.
+    """Runs of SGD with the same protocol, the result of `simulate`.
 
     times: (m,) when runs were recorded; the last is the end. states: (runs, m, n), NaN after a run
     diverged. ends: what each run can continue from. failures: why runs did not finish, by number.
     settings: dimension, runs, seed, order, engine, and the phase, from 0, where simulations
-    continue one another.
+    continue one another. `plot` draws the means over finished runs (crosses), their 10-90 % bands
+    and the theory (lines).
+
+    Examples:
+        >>> model = replan.TeacherStudent.similar(0.3)
+        >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
+        >>> mixed = replan.strategies.interleaved(problem)
+        >>> sgd = replan.simulate(problem, mixed, dimension=500, runs=4)
+        >>> bool(abs(sgd.deviation[:, -1]).max() < 0.05)  # from the theory, at the end
+        True
     """
 
     problem: Problem
@@ -156,12 +165,6 @@ def simulate(
     lr / N, or a number in the state of another model (checked now and then) exceeds 1e10. The
     other runs continue. Ctrl-C keeps the finished runs. Results do not depend on the number of
     cores.
-
-    The result prints as a table. `times` (m,), `losses` (runs, m, L), `final_losses` (runs, L);
-    `curves`: a `Curves` with means and intervals; `theory`: the `Trajectory` for N → ∞;
-    `deviation`: the losses minus the theory's (runs, m, L); `failures`: reasons by run.
-    `to_frame()` returns a row per run and time, `plot(path)` draws the means beside the theory,
-    `save(path)` writes .json or .csv.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
