@@ -210,12 +210,12 @@ static inline void add_by_controls(const double *restrict shares, const double *
 
 /* asin x to 4e-16, without branches and calls, so that loops over it are vectorised:
    asin s = s + s t f(t) with t = s^2 <= 1/4, where f is interpolated at 12 Chebyshev nodes;
-   and asin |x| = pi/2 - 2 asin s with s^2 = (1 - |x|)/2 where |x| > 1/2. */
+   and asin |x| = pi/2 - 2 asin s with s^2 = (1 - |x|)/2 where |x| > 1/2: the smaller s^2 is meant,
+   written so that gcc does not split it into cases. NaN beyond 1. */
 static inline double arcsine(double x)
 {
-    const double size = fabs(x);
-    const int small = size <= 0.5;
-    const double t = small ? x * x : 0.5 - 0.5 * size, s = small ? size : sqrt(t);
+    const double size = fabs(x), square = x * x, rest = 0.5 - 0.5 * size;
+    const double t = square < rest ? square : rest, s = sqrt(t);
     const double t2 = t * t, t4 = t2 * t2;
     const double low = (0.1666666666666665 + 0.07500000000020765 * t) +
                        (0.04464285710342321 + 0.030381947367126603 * t) * t2;
@@ -225,7 +225,7 @@ static inline double arcsine(double x)
                         (-0.010749084786912803 + 0.028169243006249404 * t) * t2;
     const double f = low + (middle + high * t4) * t4;
     const double y = s + s * (t * f);
-    return copysign(small ? y : 0.5 * PI - 2.0 * y, x);
+    return copysign(size <= 0.5 ? y : 0.5 * PI - 2.0 * y, x);
 }
 
 #endif

@@ -4,15 +4,15 @@
    units of variance 1, times the l of each g and each lambda in it. For those, with
    s = sqrt(1 - rho^2):
 
-     I2 = E[a+ b+]         = (s_ab + rho_ab (pi/2 + asin rho_ab)) / 2 pi      (Cho & Saul 2009)
+     I2 = E[a+ b+]           = (s_ab + rho_ab (pi/2 + asin rho_ab)) / 2 pi      (Cho & Saul 2009)
      I3 = E[n+ O_k lambda_h] = rho_hn P(n, k > 0) + rho_hk s_nk / 2 pi
      I4 = E[O_a O_b c+ d+]: see orthants.h.
 
    Where indices coincide, O_c c+ = c+ and O_a O_a = O_a, and two or three units are left. A unit of
    variance 0 is uncorrelated with all others, and nothing moves it.
 
-   Weights v = w l hold the lengths l. Then E[Delta^2 g'_k g'_h] = sum_nm v_n v_m E[O_k O_h n+ m+] is
-   a sum over sets of one to four units: each set is looked at once, for all the ways to choose
+   Weights v = w l hold the lengths l. Then E[Delta^2 g'_k g'_h] = sum_nm v_n v_m E[O_k O_h n+ m+]
+   is a sum over sets of one to four units: each set is looked at once, for all the ways to choose
    steps and products from it and for all tasks. See network.h for the rest of the notation.
 
    Positions count the units and the tasks that matter now, hidden units first; in the losses and in
@@ -23,12 +23,6 @@
 
 #define TINY 1e-100 /* a length of 0 */
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define SIDE_BY_SIDE _Pragma("GCC ivdep") /* the rows in a loop are different ones */
-#else
-#define SIDE_BY_SIDE
-#endif
-
 /* Two units of variance 1: rho, s, 1/s and asin(rho). */
 typedef struct {
     double rho, sine, inverse, angle;
@@ -36,7 +30,7 @@ typedef struct {
 
 typedef struct {
     network net;
-    int64_t vectors;    /* in a row of tasks, W = 4 vectors; all below is by position: */
+    unsigned vectors;   /* in a row of tasks, W = 4 vectors; all below is by position: */
     int reverse;        /* whether derivatives are wanted */
     double *paces;      /* (W) s eta, */
     double *squared;    /* (W) s eta^2 */
@@ -126,7 +120,7 @@ static inline double gated_product(const pair *ab, const pair *ac, const pair *b
            0.5 * OVER_TWO_PI * (bc->sine + ac->rho * ab->sine + ab->rho * ac->sine);
 }
 
-/* E[O_a O_b c+^2]; derivatives are twice `crossing` by rho_ac and rho_bc, and `meeting` by rho_ab. */
+/* E[O_a O_b c+^2]; derivatives are twice `crossing` by rho_ac and rho_bc, `meeting` by rho_ab. */
 static inline double gated_square(const pair *ab, const pair *ac, const pair *bc, double p3)
 {
     const double along = ab->rho * ac->rho, left = bc->rho - along;
@@ -166,7 +160,7 @@ static void set_tasks(const double *shares, scratch *w)
 static void set_weights(scratch *w)
 {
     const network *net = &w->net;
-    const int64_t W = 4 * w->vectors;
+    const unsigned W = 4 * w->vectors;
     for (int64_t a = 0; a < net->selected; a++) {
         const int64_t n = net->units[a];
         const int alive = w->inverses[n] != 0.0;
@@ -180,10 +174,10 @@ static void set_weights(scratch *w)
 }
 
 /* Sines, their inverses and angles of 4 `vectors` correlations. */
-static void set_angles(int64_t vectors, const double *restrict rho, double *restrict sines,
+static void set_angles(unsigned vectors, const double *restrict rho, double *restrict sines,
                        double *restrict inverses, double *restrict angles)
 {
-    for (int64_t i = 0; i < 4 * vectors; i++) {
+    EACH (i, 4 * vectors) {
         sines[i] = sine_of(rho[i]);
         inverses[i] = 1.0 / at_least(LEAST, sines[i]);
         angles[i] = arcsine(rho[i]);
@@ -193,7 +187,8 @@ static void set_angles(int64_t vectors, const double *restrict rho, double *rest
 static void set_pairs(scratch *w)
 {
     const network *net = &w->net;
-    const int64_t U = net->U, units = net->selected, vectors = (units * (units - 1) / 2 + 3) / 4;
+    const int64_t U = net->U, units = net->selected;
+    const unsigned vectors = (unsigned)(units * (units - 1) / 2 + 3) / 4;
     double *rho = w->packed, *sines = rho + 4 * vectors, *inverses = sines + 4 * vectors;
     double *angles = inverses + 4 * vectors;
     int64_t at = 0;
@@ -213,7 +208,7 @@ static void set_pairs(scratch *w)
 
 static void set_all(scratch *w)
 {
-    w->vectors = (w->net.tasks + 3) / 4;
+    w->vectors = (unsigned)(w->net.tasks + 3) / 4;
     set_lengths(0, w->net.K, w);
     set_weights(w);
     set_pairs(w);
@@ -221,24 +216,22 @@ static void set_all(scratch *w)
 
 /* The second-order part: squares and, in the reverse, derivatives of sum_tkh scales squares. */
 
-/* A moment that multiplies v_n v_m in the squares x, y and z; n and m differ. Returns the derivative
-   by the moment. */
+/* A moment that multiplies v_n v_m in the squares x, y and z; n and m differ. Returns the
+   derivative by the moment, or 0 where none is wanted. */
 static double weigh_product(double moment, int64_t n, int64_t m, int64_t x, int64_t y, int64_t z,
                             scratch *w)
 {
-    const int64_t W = 4 * w->vectors;
+    const unsigned W = 4 * w->vectors;
     const double *v_n = w->scaled + n * W, *v_m = w->scaled + m * W;
     double *in_x = w->squares + x * W, *in_y = w->squares + y * W, *in_z = w->squares + z * W;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) {
+    EACH (t, W) {
         const double part = moment * v_n[t] * v_m[t];
         in_x[t] += part, in_y[t] += part, in_z[t] += part;
     }
     if (!w->reverse) return 0.0;
     const double *of_x = w->scales + x * W, *of_y = w->scales + y * W, *of_z = w->scales + z * W;
     double *by_n = w->by_scaled + n * W, *by_m = w->by_scaled + m * W, by_moment = 0.0;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) {
+    EACH (t, W) {
         const double scale = of_x[t] + of_y[t] + of_z[t];
         by_moment += scale * v_n[t] * v_m[t];
         by_n[t] += scale * moment * v_m[t];
@@ -250,14 +243,12 @@ static double weigh_product(double moment, int64_t n, int64_t m, int64_t x, int6
 /* A moment that multiplies v_n^2 in the squares x. */
 static double weigh_square(double moment, int64_t n, int64_t x, scratch *w)
 {
-    const int64_t W = 4 * w->vectors;
+    const unsigned W = 4 * w->vectors;
     const double *v = w->scaled + n * W, *of_x = w->scales + x * W;
     double *in_x = w->squares + x * W, *by_v = w->by_scaled + n * W, by_moment = 0.0;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) in_x[t] += moment * v[t] * v[t];
+    EACH (t, W) in_x[t] += moment * v[t] * v[t];
     if (!w->reverse) return 0.0;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) {
+    EACH (t, W) {
         by_moment += of_x[t] * v[t] * v[t];
         by_v[t] += 2.0 * of_x[t] * moment * v[t];
     }
@@ -330,19 +321,18 @@ static void set_lane(int64_t lane, const int64_t units[FOUR], scratch *w)
 static double weigh_four(int64_t lane, int ab, scratch *w)
 {
     const quadruples *q = &w->fours;
-    const int64_t W = 4 * w->vectors, a = q->units[FIRST[ab]][lane], b = q->units[SECOND[ab]][lane];
+    const unsigned W = 4 * w->vectors;
+    const int64_t a = q->units[FIRST[ab]][lane], b = q->units[SECOND[ab]][lane];
     const int64_t c = q->units[FIRST[5 - ab]][lane], d = q->units[SECOND[5 - ab]][lane];
     if (b >= w->net.K) return 0.0;
     const double moment = 2.0 * q->moments[ab][lane];
     const double *v_c = w->scaled + c * W, *v_d = w->scaled + d * W;
     double *square = w->squares + (a * w->net.U + b) * W;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) square[t] += moment * v_c[t] * v_d[t];
+    EACH (t, W) square[t] += moment * v_c[t] * v_d[t];
     if (!w->reverse) return 0.0;
     const double *scale = w->scales + (a * w->net.U + b) * W;
     double *by_c = w->by_scaled + c * W, *by_d = w->by_scaled + d * W, by_moment = 0.0;
-    SIDE_BY_SIDE
-    for (int64_t t = 0; t < W; t++) {
+    EACH (t, W) {
         by_moment += scale[t] * v_c[t] * v_d[t];
         by_c[t] += scale[t] * moment * v_d[t];
         by_d[t] += scale[t] * moment * v_c[t];
@@ -369,11 +359,11 @@ static void weigh_fours(int64_t count, scratch *w)
 /* Whether a task has two units in its error; hidden ones are in all errors. */
 static void set_meets(scratch *w)
 {
-    const int64_t W = 4 * w->vectors;
+    const unsigned W = 4 * w->vectors;
     for (int64_t a = w->net.K; a < w->net.selected; a++)
         for (int64_t b = a + 1; b < w->net.selected; b++) {
             int64_t found = 0;
-            for (int64_t t = 0; t < W; t++)
+            EACH (t, W)
                 found |= w->scaled[a * W + t] * w->scaled[b * W + t] != 0.0;
             w->meets[a * w->net.U + b] = found;
         }
@@ -422,7 +412,8 @@ static void set_squares(int reverse, scratch *w)
 static void write_head_rate(scratch *w, double *restrict out)
 {
     const network *net = &w->net;
-    const int64_t K = net->K, W = 4 * w->vectors;
+    const int64_t K = net->K;
+    const unsigned W = 4 * w->vectors;
     clear(net->T * K, out);
     for (int64_t k = 0; k < K; k++) {
         for (int64_t b = 0; b < net->selected; b++) w->row[b] = product(w->pairs + k * net->U + b);
@@ -438,7 +429,8 @@ static void write_head_rate(scratch *w, double *restrict out)
 static void set_drift(scratch *w)
 {
     const network *net = &w->net;
-    const int64_t K = net->K, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, U = net->U;
+    const unsigned W = 4 * w->vectors;
     for (int64_t k = 0; k < K; k++) {
         const double *restrict moving = w->moving + k * W;
         double *restrict drift = w->drift + k * U, along = 0.0;
@@ -446,7 +438,7 @@ static void set_drift(scratch *w)
             const pair *kb = w->pairs + k * U + b;
             const double *restrict weights = w->weights + b * W;
             double total = 0.0;
-            for (int64_t t = 0; t < W; t++) total += w->paces[t] * moving[t] * weights[t];
+            EACH (t, W) total += w->paces[t] * moving[t] * weights[t];
             w->row[b] = total * two(kb->angle);
             along += total * w->lengths[net->units[b]] * kb->sine;
         }
@@ -462,7 +454,8 @@ static void set_drift(scratch *w)
 static void write_feature_rate(const scratch *w, double *restrict out)
 {
     const network *net = &w->net;
-    const int64_t K = net->K, P = net->P, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, P = net->P, U = net->U;
+    const unsigned W = 4 * w->vectors;
     const double *restrict drift = w->drift;
     for (int64_t k = 0; k < K; k++) {
         for (int64_t h = k; h < K; h++) {
@@ -470,7 +463,7 @@ static void write_feature_rate(const scratch *w, double *restrict out)
             const double *of_k = w->moving + k * W, *of_h = w->moving + h * W;
             const double slopes = net->noise * two(w->pairs[k * U + h].angle);
             double total = -drift[k * U + h] - drift[h * U + k];
-            for (int64_t t = 0; t < W; t++)
+            EACH (t, W)
                 total += w->squared[t] * of_k[t] * of_h[t] * (squares[t] + slopes);
             out[k * K + h] = out[h * K + k] = total;
         }
@@ -502,7 +495,8 @@ static void losses(const double *p, const double *state, double *restrict out, d
     set_state(state, &w->net);
     select_all(&w->net);
     set_all(w);
-    const int64_t T = w->net.T, U = w->net.U, W = 4 * w->vectors;
+    const int64_t T = w->net.T, U = w->net.U;
+    const unsigned W = 4 * w->vectors;
     clear(T, out);
     for (int64_t n = 0; n < U; n++)
         for (int64_t m = 0; m <= n; m++) {
@@ -517,7 +511,8 @@ static void losses(const double *p, const double *state, double *restrict out, d
 
 static void clear_derivatives(scratch *w)
 {
-    const int64_t K = w->net.K, U = w->net.U, W = 4 * w->vectors;
+    const int64_t K = w->net.K, U = w->net.U;
+    const unsigned W = 4 * w->vectors;
     clear(U, w->by_lengths), clear(U * W, w->by_weights), clear(U * W, w->by_scaled);
     clear(K * W, w->by_moving), clear(U * U, w->by_rho);
 }
@@ -526,7 +521,8 @@ static void clear_derivatives(scratch *w)
 static void pull_heads(const double *cotangent, scratch *w)
 {
     network *net = &w->net;
-    const int64_t K = net->K, T = net->T, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, T = net->T, U = net->U;
+    const unsigned W = 4 * w->vectors;
     for (int64_t k = 0; k < K; k++)
         for (int64_t n = 0; n < U; n++) {
             const pair *kn = w->pairs + k * U + n;
@@ -549,7 +545,8 @@ static void pull_heads(const double *cotangent, scratch *w)
 static void pull_drift(scratch *w)
 {
     network *net = &w->net;
-    const int64_t K = net->K, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, U = net->U;
+    const unsigned W = 4 * w->vectors;
     for (int64_t k = 0; k < K; k++) {
         const double *pull = net->pull + k * U, *moving = w->moving + k * W;
         const double inverse = w->inverses[k];
@@ -565,8 +562,7 @@ static void pull_drift(scratch *w)
             const double moment = w->row[n] * p2 + own * length * kn->sine;
             const double *weights = w->weights + n * W;
             double *by_weights = w->by_weights + n * W, coupling = 0.0;
-            SIDE_BY_SIDE
-            for (int64_t t = 0; t < W; t++) {
+            EACH (t, W) {
                 net->linear[t] -= moving[t] * weights[t] * moment;
                 by_moving[t] -= w->paces[t] * weights[t] * moment;
                 by_weights[t] -= w->paces[t] * moving[t] * moment;
@@ -587,14 +583,14 @@ static void pull_drift(scratch *w)
 /* What multiplies E[Delta_t^2 g'_k g'_h] in H: s_t eta_t^2 V_tk V_th pull_kh, half where k = h. */
 static void set_scales(scratch *w)
 {
-    const int64_t K = w->net.K, U = w->net.U, W = 4 * w->vectors;
+    const int64_t K = w->net.K, U = w->net.U;
+    const unsigned W = 4 * w->vectors;
     for (int64_t k = 0; k < K; k++)
         for (int64_t h = k; h < K; h++) {
             const double *of_k = w->moving + k * W, *of_h = w->moving + h * W;
             const double both = (h > k ? 1.0 : 0.5) * w->net.pull[k * U + h];
             double *scales = w->scales + (k * U + h) * W;
-            SIDE_BY_SIDE
-            for (int64_t t = 0; t < W; t++) scales[t] = w->squared[t] * both * of_k[t] * of_h[t];
+            EACH (t, W) scales[t] = w->squared[t] * both * of_k[t] * of_h[t];
         }
 }
 
@@ -603,7 +599,8 @@ static void set_scales(scratch *w)
 static void pull_scales(scratch *w)
 {
     network *net = &w->net;
-    const int64_t K = net->K, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, U = net->U;
+    const unsigned W = 4 * w->vectors;
     for (int64_t k = 0; k < K; k++)
         for (int64_t h = 0; h < K; h++) {
             const pair *kh = w->pairs + k * U + h;
@@ -611,8 +608,7 @@ static void pull_scales(scratch *w)
             const double *squares = w->squares + (k < h ? k * U + h : h * U + k) * W;
             const double both = net->pull[k * U + h], slopes = net->noise * two(kh->angle);
             double *by_moving = w->by_moving + k * W, total = 0.0;
-            SIDE_BY_SIDE
-            for (int64_t t = 0; t < W; t++) {
+            EACH (t, W) {
                 const double part = both * of_h[t] * (squares[t] + slopes);
                 net->quadratic[t] += 0.5 * of_k[t] * part;
                 by_moving[t] += w->squared[t] * part;
@@ -626,7 +622,8 @@ static void pull_scales(scratch *w)
 static void pull_all(scratch *w, double *by_state)
 {
     network *net = &w->net;
-    const int64_t K = net->K, T = net->T, U = net->U, W = 4 * w->vectors;
+    const int64_t K = net->K, T = net->T, U = net->U;
+    const unsigned W = 4 * w->vectors;
     const double *inverses = w->inverses;
     for (int64_t n = 0; n < U; n++) {
         double by_length = w->by_lengths[n];
@@ -680,7 +677,8 @@ static void losses_vjp(const double *p, const double *state, const double *cotan
     set_state(state, &w->net);
     select_all(&w->net);
     set_all(w);
-    const int64_t T = w->net.T, U = w->net.U, W = 4 * w->vectors;
+    const int64_t T = w->net.T, U = w->net.U;
+    const unsigned W = 4 * w->vectors;
     clear(U * U, w->net.by_cov);
     clear_derivatives(w);
     for (int64_t n = 0; n < U; n++)
