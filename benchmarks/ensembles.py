@@ -95,7 +95,7 @@ def plan(count: int, risk: str | float) -> dict:
 
 
 def plans() -> list[dict]:
-    replan.solve(ensemble(2), starts=0, max_gradients=2)  # compiles
+    replan.solve(ensemble(2), starts=0, max_gradients=2)
     sizes = [(64, "mean"), (64, 0.25), (64, "worst"), (256, "mean")]
     return [plan(count, risk) for count, risk in sizes]
 

@@ -173,7 +173,7 @@ def timed(function):
 
 def against_casadi(kind: str, folder: Path) -> dict:
     problem = problem_of(kind, folder)
-    replan.solve(problem)  # compiles
+    replan.solve(problem)
     ours, best = [], []
     for _ in range(REPEATS):  # alternately
         ours += [timed(lambda: replan.solve(problem)) for _ in range(3)]

@@ -1,6 +1,6 @@
-/* The kernel `rate` of replan/dynamics/teacher_student/_kernels.py written plainly in C: a peer of
+/* The kernel `rate` of src/replan/core/erf.c written plainly: a peer of
  * rate.py. Same formulas and layout of the state [Q, M, V], but one pair of hidden units after the
- * other; rate_lanes.c takes them side by side. */
+ * other. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -135,7 +135,7 @@ void repeat_rate(long calls, double *state, const double *shares, const double *
     free(active);
 }
 
-/* Classical RK4 with one step on each piece: `_roll_out` of replan/dynamics/_loops.py.
+/* Classical RK4 with one step on each piece: replan_roll_out of src/replan/core/rk4.c.
  * states: (pieces + 1) rows, the first of which is the start. */
 void roll_out(int pieces, double *states, const double *shares, const double *lr,
               const double *lengths, double noise, const double *head_lr, int K, int P, int T,

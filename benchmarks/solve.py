@@ -75,7 +75,7 @@ def timed(function) -> tuple[float, object]:
 
 def whole_problem(problem: replan.Problem, name: str, peer, repeats: int) -> list[dict]:
     """Seconds and losses of `solve` and of a peer on the whole problem; losses from `evaluate`."""
-    replan.solve(problem)  # compiles
+    replan.solve(problem)
     ours, theirs = [], []
     for _ in range(repeats):  # alternately
         ours += [timed(lambda: replan.solve(problem.changed())) for _ in range(3)]  # a new one

@@ -143,7 +143,7 @@ def workers(tasks: int) -> dict:
     machine takes from both.
     """
     problem = stream(tasks)
-    replan.solve(problem, starts=0, max_gradients=2)  # compiles
+    replan.solve(problem, starts=0, max_gradients=2)
     rows = []
     for _ in range(5):
         values, alone = coarse_values(problem, 1)
