@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Bools, Floats, Ints, Task
-from replan.curves import evaluate, rough_loss
+from replan.curves import Trajectory, evaluate, rough_loss
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.stacked import in_threads
 from replan.problem import Problem
@@ -54,7 +54,6 @@ __all__ = [
 Recipe = Callable[..., Protocol]
 _T = TypeVar("_T")
 
-_PARTS, _CUTS = 16, 10  # how often, and into how many parts, the step in which losses meet is cut
 _EVERY, _BEST = 3, 2  # values of a grid tried first; points from which the search goes on
 
 STRATEGIES: Registry[Strategy] = Registry("name")
@@ -562,17 +561,35 @@ def _meeting_times(
         def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:
             return losses[..., task] - losses[..., others].max(axis=-1, initial=-np.inf)
 
+        def gap_at(time: float, alone: Trajectory = alone, gap: Any = gap) -> float:
+            return float(gap(alone.losses_at([time]))[0])
+
         within = (alone.times >= begin - rounding) & (alone.times <= end + rounding)
         times, met = alone.times[within], np.flatnonzero(gap(alone.losses[within]) <= 0)
-        meeting = times[met[0]] if met.size else end
-        if met.size and met[0] > 0:
-            before = times[met[0] - 1]
-            for _ in range(_CUTS):
-                between = np.linspace(before, meeting, _PARTS + 1)
-                first = int(np.argmax(gap(alone.losses_at(between)) <= 0))
-                before, meeting = between[max(first - 1, 0)], between[first]
+        meeting = end
+        if met.size:
+            around = times[met[0] - 1 : met[0] + 1].tolist()
+            meeting = _root(gap_at, *around) if met[0] > 0 else begin
         lengths.append(float(meeting - begin))
     return lengths
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function that is above 0 at `low`, and not at `high`, is 0.
+
+    The Illinois method: secants, with the value at an end that stays for a second time halved.
+    """
+    above, below, x, side = function(low), function(high), low, 0
+    for _ in range(100):
+        last, x = x, high - below * (high - low) / (below - above)
+        if abs(x - last) <= 1e-13 * high:
+            break
+        value = function(x)
+        if value > 0:
+            low, above, below, side = x, value, below / (2 if side > 0 else 1), 1
+        else:
+            high, below, above, side = x, value, above / (2 if side < 0 else 1), -1
+    return x
 
 
 def _task(problem: Problem, name: str, task: int) -> int:
