@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from replan import TeacherStudent
+from replan.core import draws
 from replan.errors import ArgumentError
 from replan.models.teacher_student import sgd
 
@@ -11,7 +12,7 @@ from replan.models.teacher_student import sgd
 @pytest.mark.parametrize(("freedom", "noise"), [(5, 0.1), (40, 0.0), (0, 0.1), (0, 0.0)])
 def test_blocks_hold_the_numbers_a_generator_gives_one_by_one(freedom, noise):
     block, rng = np.empty((50, 6)), np.random.default_rng(1)
-    sgd._draw(np.random.default_rng(1), freedom, noise, block)
+    draws.draw(np.random.default_rng(1), freedom, noise, block)
     for row in block:
         expected = [rng.standard_normal() for _ in range(4)]
         expected.append(np.sqrt(rng.chisquare(freedom)) if freedom else 0.0)
@@ -20,12 +21,12 @@ def test_blocks_hold_the_numbers_a_generator_gives_one_by_one(freedom, noise):
 
 
 def test_other_numbers_of_the_same_law_where_numpy_hides_its_functions(monkeypatch):
-    monkeypatch.setattr(sgd, "_numpy_functions", lambda: None)
+    monkeypatch.setattr(draws, "_numpy_functions", lambda: None)
     block = np.empty((20_000, 4))
-    sgd._draw(np.random.default_rng(1), 7, 0.1, block)
+    draws.draw(np.random.default_rng(1), 7, 0.1, block)
     np.testing.assert_allclose(block.mean(axis=0)[[0, 1, 3]], 0, atol=0.03)
     np.testing.assert_allclose((block**2).mean(axis=0), [1, 1, 7, 1], rtol=0.03)
-    sgd._draw(np.random.default_rng(1), 0, 0.0, block)
+    draws.draw(np.random.default_rng(1), 0, 0.0, block)
     assert not block[:, 2:].any()
 
 

@@ -6,14 +6,13 @@ The notation is that of core/sgd.c, which makes the steps.
 from __future__ import annotations
 
 import copy
-import ctypes
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replan.check import Floats, Ints
 from replan.core import library
+from replan.core.draws import draw
 from replan.errors import ArgumentError
 from replan.models.capabilities import Chain
 
@@ -55,7 +54,7 @@ class Reduced(Chain):
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
             draws = room[: len(tasks) - first]
-            _draw(self.rng, self.dimension - K - r, model.noise, draws)
+            draw(self.rng, self.dimension - K - r, model.noise, draws)
             done = library.ADVANCE_REDUCED(
                 activation, self.dimension, model.noise, *chain, tasks[part], rates[part],
                 head_rates[part], *known, draws, work,
@@ -142,33 +141,6 @@ def _samples(model: TeacherStudent, tasks: Ints, knobs: Floats) -> tuple[Ints, F
 
 def _activation(model: TeacherStudent) -> int:
     return library.ACTIVATIONS.index(model.activation)
-
-
-def _draw(rng: np.random.Generator, freedom: int, noise: float, out: Floats) -> None:
-    """Fill in the random numbers of samples (n, r + K + 2); see `replan_draw`.
-
-    Where numpy does not export its functions, in another order.
-    """
-    functions = _numpy_functions()
-    if functions is None:
-        out[:, :-2] = rng.standard_normal(out[:, :-2].shape)
-        out[:, -2] = np.sqrt(rng.chisquare(freedom, len(out))) if freedom > 0 else 0.0
-        out[:, -1] = rng.standard_normal(len(out)) if noise > 0 else 0.0
-        return
-    source = rng.bit_generator
-    with source.lock:
-        library.DRAW(source.ctypes.bit_generator, *functions, freedom, noise, out)
-
-
-@cache
-def _numpy_functions() -> tuple[int | None, ...] | None:
-    """Return the addresses of numpy's normal and χ² random numbers; None if it hides them."""
-    try:
-        numpy = ctypes.CDLL(np.random._generator.__file__)
-        names = "random_standard_normal", "random_chisquare"
-        return tuple(ctypes.cast(numpy[name], ctypes.c_void_p).value for name in names)
-    except (OSError, AttributeError):
-        return None
 
 
 def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
