@@ -65,16 +65,16 @@ def test_copies_of_a_domain_have_their_own_arrays():
     x, first = np.linspace(-1.0, 2.0, 14), domain()
     expected = project(x, first)
     for other in (copy.copy(first), copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
-        assert other.address != first.address
+        assert other._as_parameter_ != first._as_parameter_
         assert project(x, other).tolist() == expected.tolist()
 
 
 def test_a_set_flag_ends_every_loop():
     stop, flat = ctypes.c_int64(1), domain()
     x, out, work = np.ones(14), np.empty(14), np.empty(1000)
-    assert library.PROJECT(flat.address, x, out, work, stop=stop) == 1
+    assert library.PROJECT(flat, x, out, work, stop=stop) == 1
     sides = np.ones((2, 14))
-    assert library.DESCEND(flat.address, 1.0, sides, np.eye(2), x, -x, work, stop=stop) == 0
+    assert library.DESCEND(flat, 1.0, sides, np.eye(2), x, -x, work, stop=stop) == 0
 
 
 def test_a_step_without_a_task_is_refused():

@@ -110,3 +110,40 @@ def test_any_numbers_give_numbers_and_no_crash(activation, data):
             model.roll_out_vjp(states, states, schedule, tape)
         assert model.losses(states).shape == (len(states), T)
         model.losses_vjp(states, model.losses(states))
+
+
+def test_models_do_not_change_behind_the_kernels():
+    model = TeacherStudent.similar(0.3)
+    for change in (lambda: setattr(model, "hidden", 3), lambda: setattr(model, "noise", 1.0)):
+        with pytest.raises(AttributeError):
+            change()
+    with pytest.raises(ValueError):
+        model.parameters[0] = 50
+
+
+def test_a_number_of_steps_that_overflows_is_refused():
+    model = TeacherStudent.similar(0.3)
+    steps = np.array([2**63 - 1, 2**63 - 1, 4])
+    schedule = Schedule(np.full((3, 2), 0.5), np.ones((3, 6)), np.ones(3), steps)
+    with pytest.raises(ArgumentError) as error:
+        model.roll_out_with_tape(model.pack(model.fresh()), schedule)
+    assert error.value.name == "schedule"
+
+
+def test_schedules_of_any_memory_order_have_gradients():
+    model = TeacherStudent.similar(0.3)
+    rows = np.asfortranarray(np.tile([0.3, 0.7], (3, 1))), np.asfortranarray(np.ones((3, 6)))
+    schedule = Schedule.single_steps(*rows, np.ones(3))
+    states = model.roll_out(model.pack(model.fresh()), schedule)
+    gradients = model.roll_out_vjp(states, np.ones_like(states), schedule)
+    assert np.all(np.isfinite(gradients.by_shares))
+
+
+def test_parameters_of_a_users_model_are_checked():
+    class Whole(TeacherStudent):
+        parameters = np.arange(15)  # integers
+
+    model = Whole([[1.0]], hidden=1)
+    with pytest.raises(ArgumentError) as error:
+        model.losses(np.ones(3))
+    assert error.value.name == "p"

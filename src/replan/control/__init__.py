@@ -33,7 +33,7 @@ __all__ = [
     "solve",
 ]
 
-# These load numba, and are therefore imported when they are first used.
+# Slow to import, and therefore imported when they are first used.
 _LAZY = {
     "_levers": ("Levers", "levers"),
     "_solve": ("METHODS", "Search", "Solver", "solve"),

@@ -8,8 +8,8 @@
 /* 1 if the processor has all of x86-64-v3, and the system saves its registers; else 0. */
 EXPORT int64_t replan_has_v3(void)
 {
-    const unsigned fma = 1u << 12, movbe = 1u << 22, xsave = 1u << 27, avx = 1u << 28;
-    const unsigned f16c = 1u << 29, first = fma | movbe | xsave | avx | f16c;
+    const unsigned fma = 1u << 12, movbe = 1u << 22, osxsave = 1u << 27, avx = 1u << 28;
+    const unsigned f16c = 1u << 29, first = fma | movbe | osxsave | avx | f16c;
     const unsigned bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8, seventh = bmi1 | avx2 | bmi2;
     const unsigned lzcnt = 1u << 5, saved = 6; /* xmm and ymm */
     unsigned a, b, c, d;

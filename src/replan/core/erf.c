@@ -41,11 +41,6 @@ typedef struct {
     double *turns;       /* (lanes) these correlations, then by the logarithms of norms */
 } scratch;
 
-static inline unsigned vectors_of(int64_t count)
-{
-    return (unsigned)(count + 3) / 4;
-}
-
 static int64_t lay_out(int64_t K, int64_t P, int64_t T, scratch *w, double *memory)
 {
     const int64_t U = K + P;
@@ -188,12 +183,6 @@ static inline void set_drift(const double *restrict shares, scratch *w)
             for (int64_t h = 0; h < U; h++) drift[h] += push[j] * row[h];
         }
     }
-}
-
-static inline void add(unsigned count, double factor, const double *restrict row,
-                       double *restrict out)
-{
-    EACH (i, count) out[i] += factor * row[i];
 }
 
 /* The correlations of the units at two positions under all C^kh, and their arcsines, which are
@@ -375,10 +364,10 @@ static inline void pull_drift(const double *shares, scratch *w)
     for (int64_t k = 0; k < K; k++) pull_drift_of(k, shares, w);
     for (int64_t k = 0; k < K; k++)
         for (int64_t n = 0; n < U; n++)
-            add((unsigned)U, w->drift[k * U + n], w->net.pull + k * U, w->net.by_cov + n * U);
+            add(U, w->drift[k * U + n], w->net.pull + k * U, w->net.by_cov + n * U);
 }
 
-/* What multiplies E[Delta_t^2] + sigma^2 of C tilted by k and h in A_t. */
+/* What multiplies E[Delta_t^2] + sigma^2 of C tilted by k and h in G_t. */
 static inline void set_scales(scratch *w)
 {
     const int64_t K = w->net.K, T = w->net.T, U = w->net.U, lanes = 4 * w->vectors;

@@ -55,10 +55,11 @@ class Function:
     Each argument is a kind and a name: `floats`, `ints`, `bools` or `shorts` are arrays, whose
     shape is given by names of sizes or by numbers, and written to where marked by `!`; `size` is a
     size found from the arrays' shapes, which callers leave out; `int` and `float` are numbers;
-    `address` is a pointer that the caller vouches for; `flag` is set to stop the call.
+    `address` is an object of ctypes or a number that the caller vouches for; `flag` is set to stop
+    the call.
 
     Examples:
-        >>> rounding = Function("replan_sum_up", "size steps, size T, floats shares[steps,T], …")
+        >>> follow = Function("replan_follow", "size steps, size T, float patience, …")
     """
 
     def __init__(self, symbol: str, prototype: str) -> None:
@@ -125,29 +126,29 @@ _SCHEDULE = (
 )
 ROLL_OUT = Function(
     "replan_roll_out",
-    "address model, address p, size pieces, size T, size C, size n, size steps, "
+    "address model, floats p[count], size pieces, size T, size C, size n, size steps, "
     f"{_SCHEDULE}, floats starts[pieces,n], floats! ends[pieces,n], floats! tape[steps,4,n], "
     "floats! work[room], flag stop",
 )
 ROLL_OUT_VJP = Function(
     "replan_roll_out_vjp",
-    "address model, address p, size pieces, size edges, size T, size C, size n, size steps, "
+    "address model, floats p[count], size pieces, size edges, size T, size C, size n, size steps, "
     f"{_SCHEDULE}, floats cotangents[edges,n], floats tape[steps,4,n], floats! adjoints[edges,n], "
     "floats! by_shares[pieces,T], floats! by_knobs[pieces,C], floats! work[room], flag stop",
 )
 RATE = Function(
     "replan_rate",
-    "address model, address p, size T, size C, size n, floats state[n], floats shares[T], "
-    "floats knobs[C], floats! out[n], floats! work[room], flag stop",
+    "address model, floats p[count], size n, floats state[n], floats shares[T], floats knobs[C], "
+    "floats! out[n], floats! work[room]",
 )
 LOSSES = Function(
     "replan_losses",
-    "address model, address p, size rows, size n, size L, floats states[rows,n], "
+    "address model, floats p[count], size rows, size n, size L, floats states[rows,n], "
     "floats! out[rows,L], floats! work[room], flag stop",
 )
 LOSSES_VJP = Function(
     "replan_losses_vjp",
-    "address model, address p, size rows, size n, size L, floats states[rows,n], "
+    "address model, floats p[count], size rows, size n, size L, floats states[rows,n], "
     "floats cotangents[rows,L], floats! out[rows,n], floats! work[room], flag stop",
 )
 
@@ -163,7 +164,7 @@ SET_DOMAIN = Function(
 )
 PROJECT = Function(
     "replan_project",
-    "address domain, size n, floats x[n], floats! out[n], floats! work[room], flag stop",
+    "address domain, floats x[n], floats! out[n], floats! work[room], flag stop",
 )
 DESCEND = Function(
     "replan_descend",
@@ -193,14 +194,14 @@ ACTIVATIONS = ("erf", "relu", "linear")
 DRAW = Function(
     "replan_draw",
     "address generator, address normal, address chi_square, size samples, size columns, "
-    "float freedom, float noise, floats! draws[samples,columns], flag stop",
+    "float freedom, float noise, floats! draws[samples,columns]",
 )
 ADVANCE_REDUCED = Function(
     "replan_advance_reduced",
-    "size samples, size K, size r, size P, size T, size columns, int activation, float dimension, "
+    "size samples, size K, size r, size P, size columns, int activation, float dimension, "
     "float noise, floats! along[K,r], floats! rest[K,K], floats! heads[T,K], ints tasks[samples], "
     "floats rates[samples], floats head_rates[samples], floats frame[P,r], "
-    "floats teacher_heads[T,P], floats draws[samples,columns], floats! work[room], flag stop",
+    "floats teacher_heads[T,P], floats draws[samples,columns], floats! work[room]",
 )
 TRAIN = Function(
     "replan_train",
@@ -209,5 +210,5 @@ TRAIN = Function(
     "floats! velocity[moving,N], floats! head_velocity[heads_moving,K], floats inputs[samples,N], "
     "floats noise[samples], ints tasks[samples], floats rates[samples], "
     "floats head_rates[samples], floats teachers[P,N], floats teacher_heads[T,P], "
-    "floats! work[room], flag stop",
+    "floats! work[room]",
 )

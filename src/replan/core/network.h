@@ -13,7 +13,7 @@
      V'_tk = - rho E[Delta g_k]
 
    Tasks mix linearly with their shares. The reverse differentiates the number H = cotangent . rate
-   = sum_t s_t (eta_t B_t + eta_t^2 A_t + rho_t D_t); arrays named by_x hold the derivatives of H
+   = sum_t s_t (eta_t B_t + eta_t^2 G_t + rho_t D_t); arrays named by_x hold the derivatives of H
    by x, with dH = sum_ab by_cov_ab dC_ab over all a, b. */
 
 #ifndef NETWORK_H
@@ -22,6 +22,7 @@
 #include <math.h>
 
 #include "replan.h"
+#include "vectors.h"
 
 /* A loop over numbers side by side, none of which depends on another: it is vectorised. */
 #if defined(__clang__)
@@ -50,7 +51,7 @@ typedef struct {
     double *by_cov;         /* (U, U) */
     double *by_weights;     /* (T, U) */
     double *linear;         /* (T) B */
-    double *quadratic;      /* (T) A */
+    double *quadratic;      /* (T) G */
     double *heads;          /* (T) D */
     double *pull;           /* (K, U) what multiplies E[Delta g'_k lambda_h] in H */
     int64_t *active;        /* the tasks that have a share, */
@@ -62,6 +63,13 @@ typedef struct {
 /* Scratch space begins with a struct that says where all the arrays in the rest of it are. */
 #define BEGIN(type, memory) {memory, (sizeof(type) + sizeof(double) - 1) / sizeof(double)}
 
+/* How many vectors of 4 hold some numbers; unsigned, so that compilers see that none are left over
+   in a loop to 4 times as many. */
+static inline unsigned vectors_of(int64_t count)
+{
+    return (unsigned)((count + 3) / 4);
+}
+
 /* Hands out scratch space: whole vectors of 4 numbers each, set to 0. Without memory (null), it
    only counts. */
 typedef struct {
@@ -72,7 +80,7 @@ typedef struct {
 static inline double *take(arena *from, int64_t count)
 {
     double *taken = from->memory ? from->memory + from->used : 0;
-    count = 4 * ((count + 3) / 4);
+    count = 4 * (int64_t)vectors_of(count);
     from->used += count;
     for (int64_t i = 0; taken && i < count; i++) taken[i] = 0.0;
     return taken;

@@ -200,7 +200,7 @@ static double integrate_in_logarithm(unsigned lane, const quadruples *q)
     const double R = q->turned[lane], depth = log(at_least(SHALLOW, sqrt(1.0 - R)));
     double squares[32], total = 0.0;
     for (int node = 0; node < 32; node++) squares[node] = exp(2.0 * depth * NODES_32[node]);
-    EACH (node, 32)
+    for (int node = 0; node < 32; node++)
         total += WEIGHTS_32[node] * squares[node] * integrands((1.0 - squares[node]) / R, lane, q);
     return -total * 2.0 * depth / R;
 }

@@ -110,7 +110,7 @@ typedef struct {
     int64_t turn;
 } search;
 
-static const search BEGIN = {0.0, -INFINITY, INFINITY, 0};
+static const search AT_ZERO = {0.0, -INFINITY, INFINITY, 0};
 
 /* Move to the next guess; return 0 where there is no better one. excess: the mean minus its bound
    at the price; slope: how fast it falls there. The mean is linear between kinks, so Newton's step
@@ -178,7 +178,7 @@ static double price_of_replay(const domain *d, int64_t k, const double *given, c
                               double *moved, double *out, double *scratch, flag *stop)
 {
     const int64_t first = d->span[2 * k], rows = d->span[2 * k + 1] - first, skip = first * d->T;
-    search at = BEGIN;
+    search at = AT_ZERO;
     for (;;) {
         double slope;
         const double mean = mean_replay(rows, d->T, at.price, given + skip, d->old + skip, shift,
@@ -193,7 +193,7 @@ static double price_of_replay(const domain *d, int64_t k, const double *given, c
 static void set_price(const domain *d, int64_t t, const double *rows, double *shift, double *out,
                       double *scratch, flag *stop)
 {
-    search at = BEGIN;
+    search at = AT_ZERO;
     double slope, bound = 0.0;
     for (;;) {
         shift[t] = at.price;
@@ -238,7 +238,7 @@ static void project_mean(int64_t m, double least, double most, const double *res
 {
     double largest = 0.0; /* the mean of ones, which rounding can leave below a bound of 1 */
     for (int64_t i = 0; i < m; i++) largest += weights[i];
-    search at = BEGIN;
+    search at = AT_ZERO;
     double mean, slope, bound = 0.0;
     do {
         mean = slope = 0.0;
@@ -283,10 +283,9 @@ static void project(const domain *d, const double *x, double *out, double *work,
         project_mean(d->m, d->least[g], d->most[g], x, d->weights + g * d->m, out);
 }
 
-EXPORT int64_t replan_project(const domain *d, int64_t n, const double *x, double *out,
-                              double *work, flag *stop)
+EXPORT int64_t replan_project(const domain *d, const double *x, double *out, double *work,
+                              flag *stop)
 {
-    (void)n;
     project(d, x, out, work, stop);
     return 1;
 }

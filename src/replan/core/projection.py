@@ -39,6 +39,9 @@ class Domain:
     spans: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     caps: Floats = field(default_factory=lambda: np.zeros(0))
 
+    def __post_init__(self) -> None:
+        _ = self._table  # refuses arrays that do not fit together
+
     @cached_property
     def size(self) -> int:
         """The length of a vector."""
@@ -68,8 +71,8 @@ class Domain:
         return table
 
     @cached_property
-    def address(self) -> int:
-        """Where the core finds this domain."""
+    def _as_parameter_(self) -> int:
+        """Where the core finds this domain; ctypes asks for it."""
         return self._table.ctypes.data
 
     @cached_property
@@ -86,7 +89,7 @@ def project(x: Floats, domain: Domain) -> Floats:
     """Return the nearest vector of the domain."""
     check_size("x", x, domain)
     out, work = np.empty_like(x), np.empty(domain.room)
-    domain.paces["project"].run(library.PROJECT, 1, domain.address, x, out, work)
+    domain.paces["project"].run(library.PROJECT, 1, domain, x, out, work)
     return out
 
 

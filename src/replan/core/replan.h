@@ -5,7 +5,8 @@
 
    Arrays are C-contiguous; integers have 64 bits. Nothing here allocates memory, prints or knows
    Python: callers pass scratch space as `work`, and library.py checks types, shapes and sizes
-   before every call. Of the C library only the mathematics is used. */
+   before every call. Of the C library only the mathematics is used, and what compilers make
+   of loops that copy or clear. */
 
 #ifndef REPLAN_H
 #define REPLAN_H

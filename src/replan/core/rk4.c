@@ -100,11 +100,9 @@ EXPORT int64_t replan_roll_out_vjp(const kernels *model, const double *p, int64_
 }
 
 /* The rate (n) at a single state. */
-EXPORT int64_t replan_rate(const kernels *model, const double *p, int64_t T, int64_t C, int64_t n,
-                           const double *state, const double *shares, const double *knobs,
-                           double *out, double *work, flag *stop)
+EXPORT int64_t replan_rate(const kernels *model, const double *p, int64_t n, const double *state,
+                           const double *shares, const double *knobs, double *out, double *work)
 {
-    (void)T, (void)C, (void)stop;
     begin(model, p, work + ROWS * n);
     model->rate(p, state, shares, knobs, out, work + ROWS * n);
     return 1;

@@ -40,9 +40,9 @@ enum { ERF, RELU, LINEAR }; /* the order of ACTIVATIONS in library.py */
    label. Where freedom or noise is 0, the last two are 0 and not drawn. */
 EXPORT int64_t replan_draw(void *generator, double (*normal)(void *),
                            double (*chi_square)(void *, double), int64_t samples, int64_t columns,
-                           double freedom, double noise, double *draws, flag *stop)
+                           double freedom, double noise, double *draws)
 {
-    for (int64_t sample = 0; sample < samples && !*stop; sample++, draws += columns) {
+    for (int64_t sample = 0; sample < samples; sample++, draws += columns) {
         for (int64_t j = 0; j < columns - 2; j++) draws[j] = normal(generator);
         draws[columns - 2] = freedom > 0.0 ? sqrt(chi_square(generator, freedom)) : 0.0;
         draws[columns - 1] = noise > 0.0 ? normal(generator) : 0.0;
@@ -94,18 +94,17 @@ ALWAYS_INLINE void add_outer(int64_t K, const double *outer, const double *push,
     for (int64_t k = 0; k < K; k++) rest[k] += push[k] * norms[0];
     for (int64_t i = 0; i < K; i++) {
         double *row = rest + i * K, *next = row + K;
-        const double square = row[i] * row[i] + next[i] * next[i], scale = 1.0 / sqrt(square);
-        if (square > 0.0) turn(K, i, row[i] * scale, next[i] * scale, row, next);
+        const double length = sqrt(row[i] * row[i] + next[i] * next[i]), scale = 1.0 / length;
+        if (length > 0.0) turn(K, i, row[i] * scale, next[i] * scale, row, next);
         next[i] = 0.0;
     }
 }
 
-ALWAYS_INLINE int64_t advance(function g, function slope, int64_t K, const reduced *c, flag *stop)
+ALWAYS_INLINE int64_t advance(function g, function slope, int64_t K, const reduced *c)
 {
     const int64_t r = c->r, P = c->P;
     double *restrict students = c->students, *restrict fields = c->fields, *restrict push = c->push;
     for (int64_t sample = 0; sample < c->samples; sample++) {
-        if (*stop) return sample;
         const int64_t t = c->tasks[sample];
         const double *x = c->draws + sample * c->columns, *labels = c->teacher_heads + t * P;
         double *restrict heads = c->heads + t * K, error = -c->noise * x[r + K + 1];
@@ -151,21 +150,19 @@ static void copy_students(const reduced *c, double *along, double *rest, int bac
 }
 
 /* The compiler makes one for K = 2 and one for the other numbers of hidden units. */
-#define ADVANCE(g, slope) \
-    (K == 2 ? advance(g, slope, 2, &c, stop) : advance(g, slope, K, &c, stop))
+#define ADVANCE(g, slope) (K == 2 ? advance(g, slope, 2, &c) : advance(g, slope, K, &c))
 
 /* Make one SGD step of the reduced chain for every sample, in place; return the number before a
    divergence. draws: see replan_draw; tasks, rates, head_rates: (samples) of each sample;
    teacher_heads: (T, P). work: (r + K + 1) K + 3 K + 1 numbers. */
-EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P, int64_t T,
+EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P,
                                       int64_t columns, int64_t activation, double dimension,
                                       double noise, double *along, double *rest, double *heads,
                                       const int64_t *tasks, const double *rates,
                                       const double *head_rates, const double *frame,
                                       const double *teacher_heads, const double *draws,
-                                      double *work, flag *stop)
+                                      double *work)
 {
-    (void)T;
     double *fields = work + (r + K + 1) * K;
     const reduced c = {
         .samples = samples, .K = K, .r = r, .P = P, .columns = columns, .dimension = dimension,
@@ -212,15 +209,14 @@ static inline void multiply(int64_t n, double scale, double *restrict a)
 }
 
 /* A step for every batch of samples; without a velocity, for every sample. */
-ALWAYS_INLINE int64_t train(function g, function slope, plain n, double *work, flag *stop)
+ALWAYS_INLINE int64_t train(function g, function slope, plain n, double *work)
 {
     const int64_t K = n.K, N = n.N;
     double *fields = work, *activations = work + K;
     for (int64_t i = 0; i < n.samples; i++) {
-        if (*stop) return i;
         const int64_t t = n.tasks[i];
         const double error = error_of(g, &n, i, fields, activations);
-        const double share = error / (double)(n.batch * N);
+        const double share = error / ((double)n.batch * (double)N);
         const double pace = n.rates[i] * share, head_pace = n.head_rates[i] * share;
         if (diverges(error, pace, head_pace)) return i;
         if (n.velocity && n.filled == 0) {
@@ -253,15 +249,14 @@ EXPORT int64_t replan_train(int64_t samples, int64_t K, int64_t N, int64_t P, in
                             double momentum, double *weights, double *heads, double *velocity,
                             double *head_velocity, const double *inputs, const double *noise,
                             const int64_t *tasks, const double *rates, const double *head_rates,
-                            const double *teachers, const double *teacher_heads, double *work,
-                            flag *stop)
+                            const double *teachers, const double *teacher_heads, double *work)
 {
     const plain n = {
         .samples = samples, .K = K, .N = N, .P = P, .T = T, .batch = batch, .filled = filled,
         .momentum = momentum, .weights = weights, .heads = heads, .velocity = moving ? velocity : 0,
         .head_velocity = head_velocity, .tasks = tasks, .rates = rates, .head_rates = head_rates,
         .teachers = teachers, .teacher_heads = teacher_heads, .inputs = inputs, .noise = noise};
-    return activation == ERF    ? train(erf_value, erf_slope, n, work, stop)
-           : activation == RELU ? train(relu_value, relu_slope, n, work, stop)
-                                : train(linear_value, linear_slope, n, work, stop);
+    return activation == ERF    ? train(erf_value, erf_slope, n, work)
+           : activation == RELU ? train(relu_value, relu_slope, n, work)
+                                : train(linear_value, linear_slope, n, work);
 }

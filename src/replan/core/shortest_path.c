@@ -90,7 +90,7 @@ static int keeps(const limits *w, int64_t c)
             if (taken < w->low[t] || taken > w->high[t]) return 0;
             rest -= taken;
         } else {
-            most += w->high[t];
+            most += w->high[t] < w->steps ? w->high[t] : w->steps;
             least += w->low[t];
         }
     }

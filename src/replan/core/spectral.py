@@ -24,7 +24,7 @@ def model_minimum(x: Floats, gradient: Floats, pairs: Floats, domain: Domain) ->
     model = _model(pairs)
     x, slope = x.copy(), gradient.copy()
     work = np.empty(3 * x.size + 2 * len(model.sides) + domain.room)
-    domain.paces["descend"].run(library.DESCEND, 1, domain.address, *model, x, slope, work)
+    domain.paces["descend"].run(library.DESCEND, 1, domain, *model, x, slope, work)
     return x
 
 

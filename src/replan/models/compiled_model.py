@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel
 
 _KEPT = 2**23  # numbers on a roll-out's tape
+_LONGEST = 2**62  # steps of a roll-out: their number must not overflow
 
 
 class CompiledModel(DifferentiableModel):
@@ -66,11 +66,10 @@ class CompiledModel(DifferentiableModel):
 
         Arrays are checked against each other by the core's door, here against the model.
         """
-        kernels, parameters = self.kernels(), self.parameters
+        kernels = self.kernels()
         work = np.empty(library.ROWS * self.state_size + kernels.room)
-        functions = ctypes.addressof(table(kernels))
         return self._paces[name].run(
-            function, steps, functions, parameters.ctypes.data, *arguments, work
+            function, steps, table(kernels), self.parameters, *arguments, work
         )
 
     def _rows(self, states: Floats) -> Floats:
@@ -110,8 +109,9 @@ class CompiledModel(DifferentiableModel):
                 raise ArgumentError(
                     "schedule", f"{name} of shape ({pieces}, {columns})", f"{shape}"
                 )
-        if pieces and schedule.substeps.min() < 1:
-            raise ArgumentError("schedule", "positive substeps", f"{schedule.substeps.min()}")
+        substeps = schedule.substeps
+        if pieces and not 1 <= substeps.min() <= substeps.max() <= _LONGEST // pieces:
+            raise ArgumentError("schedule", "substeps from 1 on", check.show(substeps))
         arrays: Any = map(np.ascontiguousarray, schedule)
         return Schedule(*arrays)
 
@@ -121,7 +121,7 @@ class CompiledModel(DifferentiableModel):
 
     def roll_out_with_tape(self, start: Floats, schedule: Schedule) -> tuple[Floats, Floats | None]:
         """Return the states of `roll_out`, and the stages (steps, 4, n) unless too many."""
-        steps = int(schedule.substeps.sum())
+        steps = int(self._controls(schedule).substeps.sum())
         if 4 * steps * self.state_size > _KEPT:
             return self.roll_out(start, schedule), None
         tape = np.empty((steps, 4, self.state_size))
@@ -145,8 +145,8 @@ class CompiledModel(DifferentiableModel):
 
     def _run(self, schedule: Schedule, starts: Floats, ends: Floats, tape: Floats) -> int:
         """Roll out; return how many pieces were completed."""
-        steps = int(schedule.substeps.sum())
         controls = self._controls(schedule)
+        steps = int(controls.substeps.sum())
         return self._call("roll_out", library.ROLL_OUT, steps, *controls, starts, ends, tape)
 
     def roll_out_vjp(
@@ -156,8 +156,9 @@ class CompiledModel(DifferentiableModel):
 
         Without a tape, groups of pieces are rolled out again.
         """
+        schedule = self._controls(schedule)
         gradients = Gradients(
-            np.empty_like(states), np.zeros_like(schedule.shares), np.zeros_like(schedule.knobs)
+            np.empty(states.shape), np.zeros(schedule.shares.shape), np.zeros(schedule.knobs.shape)
         )
         if tape is not None:
             self._reverse(cotangents, schedule, tape, gradients)
@@ -177,11 +178,10 @@ class CompiledModel(DifferentiableModel):
     def _reverse(
         self, cotangents: Floats, schedule: Schedule, tape: Floats, gradients: Gradients
     ) -> None:
-        steps, controls = int(schedule.substeps.sum()), self._controls(schedule)
-        if len(tape) != steps or len(cotangents) != len(controls.lengths) + 1:
+        steps, rows = int(schedule.substeps.sum()), self._rows(cotangents)
+        if len(tape) != steps or len(rows) != len(schedule.lengths) + 1:
             raise ArgumentError("tape", f"the stages of {steps} steps", f"{len(tape)}")
-        rows = self._rows(cotangents)
-        self._call("vjp", library.ROLL_OUT_VJP, steps, *controls, rows, tape, *gradients)
+        self._call("vjp", library.ROLL_OUT_VJP, steps, *schedule, rows, tape, *gradients)
 
 
 def _groups(schedule: Schedule, steps: int) -> Iterator[tuple[int, int]]:

@@ -32,7 +32,6 @@ from replan.models.teacher_student.example import EXAMPLE
 from replan.models.teacher_student.overlaps import Overlaps, check_students, check_teachers
 
 _LONGEST = 1000.0  # piece of a pretraining
-ACTIVATIONS = ("erf", "relu", "linear")
 
 
 @register
@@ -89,7 +88,7 @@ class TeacherStudent(CompiledModel, Simulable):
         momentum: float = 0.0,
         activation: str = "erf",
     ) -> None:
-        self.hidden = check.integer("hidden", hidden, at_least=1)
+        self.hidden = check.integer("hidden", hidden, at_least=1, at_most=10_000)
         self.teacher_overlaps = check_teachers(teacher_overlaps)
         P = len(self.teacher_overlaps)
         heads = np.eye(P) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
@@ -102,7 +101,13 @@ class TeacherStudent(CompiledModel, Simulable):
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
-        self.activation = check.one_of("activation", activation, ACTIVATIONS)
+        self.activation = check.one_of("activation", activation, library.ACTIVATIONS)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse changes: the compiled kernels would not know of them."""
+        if name in self.__dict__:
+            raise AttributeError(f"a model is not changed: make another with another `{name}`")
+        super().__setattr__(name, value)
 
     @classmethod
     def similar(
@@ -300,7 +305,13 @@ class TeacherStudent(CompiledModel, Simulable):
         """What the kernels know about this model: [K, P, T, σ, pace, trained heads, A, S]."""
         S, A = self.teacher_overlaps, self.teacher_heads
         numbers = [self.hidden, self.teacher_units, self.tasks, self.noise, self.pace]
-        return np.concatenate([numbers, self.train_heads, A.ravel(), S.ravel()], dtype=np.float64)
+        known = np.concatenate([numbers, self.train_heads, A.ravel(), S.ravel()], dtype=np.float64)
+        known.flags.writeable = False
+        return known
+
+    @cached_property
+    def _loss_count(self) -> int:
+        return self.tasks  # as many as the kernels write, whatever a subclass calls them
 
     def _knobs_at(self, lr: float) -> Floats:
         """Return a row of knobs (C,) with a learning rate, and the others at their defaults."""
