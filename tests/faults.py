@@ -4,13 +4,15 @@
 
 Each fault changes one place: a sign, a factor, a bound, an index or a comparison. It is caught if
 the tests of that part of the code, run in a copy of the tree, fail or do not end. Faults in lines
-that only raise or describe errors are not seeded. Takes a minute or two a fault.
+that only raise or describe errors are not seeded. C is compiled again by the tests themselves.
+Takes a minute or two a fault.
 """
 
 import argparse
 import ast
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = {  # folders of src/replan, and the tests that look after them
-    "core": ["core", "models", "control/test_library.py"],
+    "core": ["core", "models", "test_simulation.py", "control/test_limits.py"],
     "models": ["models", "control/test_library.py"],
     "problem": ["problem", "control"],
     "control": ["control"],
@@ -27,6 +29,11 @@ PARTS = {  # folders of src/replan, and the tests that look after them
 SWAPS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+}  # fmt: skip
+C_SWAPS = {
+    " + ": " - ", " - ": " + ", " += ": " -= ", " -= ": " += ", " * ": " / ", " / ": " * ",
+    " < ": " <= ", " <= ": " < ", " > ": " >= ", "fmin(": "fmax(", "[k]": "[k - 1]", "0.5 ": "1.0 ",
+    "2.0 ": "1.0 ",
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin"}
 
@@ -76,6 +83,8 @@ def silent(tree):
 def seeded(path, choose):
     """Return the source of a file with one fault, and where it is; None where there is no place."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return seeded_c(path.name, text, choose)
     tree = ast.parse(text)
     passed_over = silent(tree)
     found = [(node, fault) for node, fault in places(tree) if node.lineno not in passed_over]
@@ -86,6 +95,25 @@ def seeded(path, choose):
     fault(node)
     ast.fix_missing_locations(tree)
     return ast.unparse(tree), f"{path.name}:{node.lineno}: {before} -> {ast.unparse(node)}"
+
+
+def seeded_c(name, text, choose):
+    """As `seeded`: an operator or an index is changed in a line of C that computes something."""
+    code = re.sub(r"/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.S)
+    found = []
+    for number, line in enumerate(code.splitlines()):
+        if line.startswith("    ") and "=" in line and not line.lstrip().startswith("for"):
+            for match in re.finditer("|".join(map(re.escape, C_SWAPS)), line):
+                found.append((number, *match.span(), C_SWAPS[match[0]]))
+    if not found:
+        return None
+    number, begin, end, new = choose(found)
+    lines = text.splitlines()
+    before = lines[number]
+    lines[number] = f"{before[:begin]}{new}{before[end:]}"
+    return "\n".join(
+        lines
+    ) + "\n", f"{name}:{number + 1}: {before.strip()} -> {lines[number].strip()}"
 
 
 def caught(folder, tests, seconds):
@@ -110,7 +138,12 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("faults.json"))
     given = parser.parse_args()
     rng = random.Random(given.seed)
-    sources = [p for part in PARTS for p in sorted((ROOT / "src/replan" / part).rglob("*.py"))]
+    sources = [
+        path
+        for part in PARTS
+        for path in sorted((ROOT / "src/replan" / part).rglob("*.*"))
+        if path.suffix in (".py", ".c", ".h") and path.name not in ("build.py", "cpu.c")
+    ]
     sizes = [len(path.read_text(encoding="utf-8")) for path in sources]
     rows = []
     with tempfile.TemporaryDirectory() as place:
