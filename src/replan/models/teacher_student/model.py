@@ -88,7 +88,7 @@ class TeacherStudent(CompiledModel, Simulable):
         momentum: float = 0.0,
         activation: str = "erf",
     ) -> None:
-        self.hidden = check.integer("hidden", hidden, at_least=1, at_most=10_000)
+        self.hidden = check.integer("hidden", hidden, at_least=1)
         self.teacher_overlaps = check_teachers(teacher_overlaps)
         P = len(self.teacher_overlaps)
         heads = np.eye(P) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
