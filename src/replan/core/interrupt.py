@@ -21,11 +21,11 @@ _WAIT = 0.1  # a signal just before a wait without a limit would not end it
 class Pace:
     """Runs compiled loops so that Ctrl-C takes effect at once.
 
-    seconds: how long a step took in the last call; before the first one, nothing is known.
+    seconds: how long a step took in the last call; before the first one, more than most take.
     """
 
     def __init__(self) -> None:
-        self.seconds = float("inf")
+        self.seconds = 1e-4
 
     def run(self, function: Function, steps: int, *arguments: Any) -> int:
         """Return function(*arguments), which makes a number of steps."""
