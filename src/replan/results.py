@@ -28,7 +28,10 @@ class Result(ABC):
 
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with everything, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            files.write_json(path, self.to_dict())
+        else:
+            files.write_frame(path, self.to_frame())
 
     def plot(self, path: files.FilePath | None = None, **options: Any) -> Figure | None:
         """Draw the result; return the figure, and write it if a `path` is given.
