@@ -296,20 +296,22 @@ def _parts_text(run: Trajectory) -> list[str]:
 
 
 def curves(curves: Curves) -> Parts:
-    """Return a table of the mean final losses with their intervals."""
-    count = len(curves.runs)
-    finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
-    title = (
-        f"{finished} run{'' if count == 1 else 's'}, {len(curves.times)} times up to "
-        f"{curves.times[-1]:g}"
-    )
+    """Return a table of the mean final losses with their standard errors."""
     rows = [
-        [name, f"{mean:.5g}", f"{half:.1g}" if np.isfinite(half) else ""]
-        for name, mean, half in zip(
-            curves.names, curves.mean[-1], curves.half_width[-1], strict=True
+        [name, f"{mean:.5g}", f"{error:.1g}"]
+        for name, mean, error in zip(
+            curves.names, curves.mean[-1], curves.standard_error[-1], strict=True
         )
     ]
-    return [title, Table(["", "final loss", "± 95 %"], rows, "l"), *_unfinished(curves)]
+    title = f"{_runs_text(curves)}, {len(curves.times)} times up to {curves.times[-1]:g}"
+    return [title, Table(["", "final loss", "± s.e."], rows, "l"), *_unfinished(curves)]
+
+
+def _runs_text(curves: Curves) -> str:
+    """Say how many runs there are, and how many of them finished."""
+    count = len(curves.losses)
+    finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
+    return f"{finished} run{'' if count == 1 else 's'}"
 
 
 def _unfinished(curves: Curves) -> list[str]:
@@ -325,10 +327,8 @@ def _unfinished(curves: Curves) -> list[str]:
 def simulation(simulation: Simulation) -> Parts:
     """Return a table of the final losses beside the theory, transfer, and runs that failed."""
     curves, theory, s = simulation.curves, simulation.theory_losses, simulation.settings
-    runs, finished = s["runs"], len(curves.finished)
-    count = f"{finished} of {runs}" if simulation.failures else f"{runs}"
-    plural = "" if runs == 1 else "s"
-    title = f"{count} run{plural} of SGD, N = {s['dimension']}, engine {s['engine']}"
+    title = f"{_runs_text(curves)} of SGD, N = {s['dimension']}, engine {s['engine']}"
+    finished = len(curves.finished)
     gaps = np.abs(curves.finished - theory)
     worst = gaps.max(axis=(0, 1)) if finished else np.full(gaps.shape[2], np.nan)
     columns = (curves.names, curves.mean[-1], curves.standard_error[-1], theory[-1], worst)
