@@ -210,8 +210,9 @@ class Trajectory(Result):
 
     times: (m,) the edges of the protocol's and the problem's steps. states: (m, …) of the model.
     losses: (m, L). errors: (m, L) estimated discretisation errors of the losses. substeps:
-    (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the
-    time covered. goal_loss, goal_error: the losses combined by the problem's goal. status: "ok",
+    (m − 1,) integration steps between the times. average_losses: (L,) over the time covered.
+    goal_loss: the losses combined by the problem's goal. error: estimated discretisation error of
+    `loss`; NaN where it is unknown: the model's `roll_out` ignores substeps. status: "ok",
     "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
     before it diverges. members: the trajectories of an ensemble's members; the other fields are
     then their weighted means, and `states` are those of all members. `plot` draws the losses under
@@ -236,9 +237,8 @@ class Trajectory(Result):
     errors: Floats
     substeps: Ints
     average_losses: Floats
-    average_errors: Floats
     goal_loss: float
-    goal_error: float
+    error: float
     rtol: float
     status: Status
     advice: str
@@ -258,28 +258,11 @@ class Trajectory(Result):
         if self.members:
             self._require_ok()
             each = [member.parts for member in self.members]
-            return {name: self._at_risk([parts[name] for parts in each]) for name in each[0]}
+            mixture = self.problem.risk.mixture(self.member_losses)
+            return {name: float(mixture @ [parts[name] for parts in each]) for name in each[0]}
         penalty = float(objective.penalties(self.final_losses)[0])
         running = float(self.average_losses @ objective.running)
         return {objective.goal: self.goal_loss, "running": running, "targets": penalty}
-
-    @property
-    def error(self) -> float:
-        """Estimated discretisation error of `loss`; NaN where it is unknown.
-
-        It is unknown where the model's `roll_out` ignores substeps.
-        """
-        self._require_ok()
-        if self.members:
-            return self._at_risk([member.error for member in self.members])
-        objective = self.problem.objective
-        targets = float(self.errors[-1] @ objective.penalties(self.losses[-1])[1])
-        running = float(self.average_errors @ objective.running) if objective.running.any() else 0.0
-        return self.goal_error + running + targets
-
-    def _at_risk(self, amounts: Sequence[float]) -> float:
-        """Return the contribution of the members' amounts (M,) to the objective."""
-        return float(self.problem.risk.mixture(self.member_losses) @ amounts)
 
     @property
     def member_losses(self) -> Floats:
@@ -369,7 +352,7 @@ class Trajectory(Result):
             "value": self.loss if ok else None,
             "losses": self.final_losses.tolist() if ok else None,
             "loss_names": list(model.loss_names),
-            "error": self.error if ok and np.isfinite(self.error) else None,
+            "error": self.error if np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
             **({"members": self._members_to_dict()} if self.members else {}),
             "average_losses": self.average_losses.tolist(),
@@ -507,6 +490,10 @@ def _trajectory(
     else:
         goal_loss = float(objective.at_end(losses[-1]))
         goal_error = objective.goal_error(run.errors[whole])
+    error = np.nan
+    if run.status == "ok":
+        error = goal_error + float(run.errors[whole] @ objective.penalties(losses[-1])[1])
+        error += float(average_errors @ objective.running) if objective.running.any() else 0.0
     return Trajectory(
         problem,
         protocol,
@@ -516,9 +503,8 @@ def _trajectory(
         errors=run.errors[: whole + 1 : parts],
         substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
         average_losses=average_losses,
-        average_errors=average_errors,
         goal_loss=goal_loss,
-        goal_error=goal_error,
+        error=error,
         rtol=rtol,
         status=run.status,
         advice=run.advice,
@@ -536,6 +522,10 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
 
     bad = [m for m, member in enumerate(members) if member.status != "ok"]
     status: Status = members[bad[0]].status if bad else "ok"
+    error = np.nan
+    if not bad:
+        mixture = problem.risk.mixture(np.array([member.loss for member in members]))
+        error = float(mixture @ [member.error for member in members])
     names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,
@@ -546,9 +536,8 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
         errors=mean("errors", count),
         substeps=np.max([member.substeps[: count - 1] for member in members], axis=0),
         average_losses=mean("average_losses"),
-        average_errors=mean("average_errors"),
         goal_loss=float(weights @ [member.goal_loss for member in members]),
-        goal_error=float(weights @ [member.goal_error for member in members]),
+        error=error,
         rtol=first.rtol,
         status=status,
         advice=f"{names}: {members[bad[0]].advice}" if bad else "",
