@@ -46,12 +46,6 @@ class Comparison(Result):
         }
         return {heading: runs for heading, runs in found.items() if runs}
 
-    @property
-    def transfer_names(self) -> list[str]:
-        """The names of the means of forgetting and transfer, where tasks arrive or depart."""
-        transfers = [run.transfer for run in self.runs.values()]
-        return list(transfers[0].means) if transfers and transfers[0] else []
-
     def to_frame(self) -> pd.DataFrame:
         """Return a row per strategy: group, value, loss_1, …, mean share_1, …, lr_first, lr_last.
 
@@ -70,8 +64,7 @@ class Comparison(Result):
                     values = run.protocol.knobs[knob]
                     ends = values if values.ndim == 1 else values.mean(axis=1)
                     row |= {f"{knob}_first": ends[0], f"{knob}_last": ends[-1]}
-                means = report.transfer_means(run)
-                rows.append(row | dict(zip(self.transfer_names, means, strict=True)))
+                rows.append(row | report.transfer_means(run.transfer))
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:

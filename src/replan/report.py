@@ -237,14 +237,17 @@ def _members_text(run: Trajectory) -> list[str]:
     ]
 
 
+def transfer_means(transfer: Transfer | None) -> dict[str, float]:
+    """Return the means of forgetting and transfer over tasks, and over runs, by name."""
+    return {name: float(np.mean(x)) for name, x in transfer.means.items()} if transfer else {}
+
+
 def _transfer_text(transfer: Transfer | None) -> list[str]:
-    """Return a line with the means over tasks, and over runs where there are several."""
-    if transfer is None:
-        return []
+    """Return a line with the means of forgetting and transfer, where there are any."""
     names = {"backward": "backward transfer", "forward": "forward transfer"}
-    means = {name: float(np.mean(x)) for name, x in transfer.means.items()}
-    words = [f"{names.get(name, name)} {x:.4g}" for name, x in means.items() if not np.isnan(x)]
-    return [f"means over tasks: {', '.join(words)}"]
+    means = transfer_means(transfer).items()
+    words = [f"{names.get(name, name)} {x:.4g}" for name, x in means if not np.isnan(x)]
+    return [f"means over tasks: {', '.join(words)}"] if transfer else []
 
 
 def plan(plan: Plan) -> Parts:
@@ -354,7 +357,9 @@ def comparison(comparison: Comparison) -> Parts:
     wide = max(tasks, len(names)) > _WIDE
     header = ["strategy", "loss"]
     header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
-    header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
+    for run in list(comparison.runs.values())[:1]:
+        header += transfer_means(run.transfer)
+    header.append(", ".join(map(knob_label, problem.settings)))
     rows: list[list[str]] = []
     several = len(comparison.groups) > 1
     for heading, runs in comparison.groups.items():
@@ -367,7 +372,7 @@ def comparison(comparison: Comparison) -> Parts:
             else:
                 shares = " ".join(f"{round(100 * x):>3}" for x in run.protocol.mean_shares)
                 cells = [*(f"{x:.3g}" for x in losses), shares]
-            means = [f"{x:.3g}" for x in transfer_means(run)]
+            means = [f"{x:.3g}" for x in transfer_means(run.transfer).values()]
             first = f"{'  ' * several}{name}"
             rows.append([first, f"{run.loss:.3g}", *cells, *means, knobs_text(run)])
     bars = {name: run.protocol for name, run in comparison.runs.items()}
@@ -380,11 +385,6 @@ def comparison(comparison: Comparison) -> Parts:
             )
     notes += [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
     return [Table(header, rows, "l".ljust(len(header) - 1) + "l", bars), *notes]
-
-
-def transfer_means(run: Trajectory) -> list[float]:
-    """Return the means of forgetting and transfer over tasks, where they are defined."""
-    return [float(x) for x in run.transfer.means.values()] if run.transfer else []
 
 
 def knobs_text(run: Trajectory) -> str:
