@@ -229,8 +229,6 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
         array([0, 1, 0, 1, 0, 1])
     """
     cycle = _order(problem, order)
-    if problem.availability.always:
-        return _sequence(problem, np.resize(cycle, problem.steps))
     rows, turn = np.zeros((problem.steps, problem.model.tasks)), 0
     for row, available in zip(rows, problem.step_limits.available, strict=True):
         upcoming = [cycle[(turn + i) % len(cycle)] for i in range(len(cycle))]
