@@ -127,7 +127,7 @@ def compare(
         for name, strategy in chosen.items():
             meter.advance(0, note=name)
             try:
-                run = evaluate(problem, strategy(problem), throw=False)
+                runs[name] = evaluate(problem, strategy(problem))
             except UnfitError as error:
                 if strategies is not None:  # else only those that fit are asked for
                     failures[name] = str(error)
@@ -137,11 +137,6 @@ def compare(
                 if not strategy.foreign:
                     raise
                 failures[name] = f"{type(error).__name__}: {error}"
-            else:
-                if run.status == "ok":
-                    runs[name] = run
-                else:
-                    failures[name] = run.advice
             meter.advance(note=name)
         for name, controlled in problems.items():
             from replan.control import solve  # slow to import

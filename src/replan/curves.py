@@ -406,12 +406,7 @@ def evaluate(
 ) -> Trajectory:
     """Return the exact learning curves of `protocol` on `problem`.
 
-    **Main arguments**
-
     - `problem`, `protocol`: with the same number of tasks and the same duration.
-
-    **Other arguments**
-
     - `rtol`: relative accuracy of the losses; RK4 steps are halved until it is reached.
     - `max_steps`: the most RK4 steps that the finest run may take.
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate is

@@ -372,42 +372,40 @@ def _rule_rows(axes: Axes) -> None:
 
 
 def levers(levers: Levers, path: files.FilePath | None) -> Figure:
-    """Draw the loss of every lever, and what it saves alone and on top of all others."""
+    """Draw the loss of every lever, and what it saves alone and on top of all others.
+
+    Medians over the starts, with quartiles.
+    """
     with figure(path, width=7.8, height=1.1 + 0.42 * len(levers.names)) as picture:
         losses, savings = picture.subplots(1, 2, width_ratios=[2, 3])
-        _draw_levers(losses, savings, levers)
+        rows = {name: len(levers.names) - 1 - i for i, name in enumerate(levers.names)}
+        zero = _log_scale(losses, np.concatenate(list(levers.losses.values())))
+        for name, values in levers.losses.items():
+            low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
+            losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
+            losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
+        losses.set_xlabel("loss with this lever alone")
+        labels = [f"{name}\n({report.lever_words(levers, name)})" for name in rows]
+        losses.set_yticks(list(rows.values()), labels)
+        for shift, colour, label, parts in (
+            (0.19, _ALONE, "alone: over the baseline", levers.gains),
+            (-0.19, _ON_TOP, "on top: when added last", levers.additions),
+        ):
+            shown = [name for name in rows if name in parts and name != "nothing"]
+            quartiles = [np.quantile(100 * parts[name], [0.25, 0.5, 0.75]) for name in shown]
+            low, middle, high = np.array(quartiles).reshape(-1, 3).T
+            heights = np.array([rows[name] for name in shown]) + shift
+            savings.barh(heights, middle, height=0.36, color=colour, label=label)
+            if len(levers.problems) > 1:
+                savings.hlines(heights, low, high, color="black", linewidth=1.0)
+        savings.set_yticks(list(rows.values()), [""] * len(rows))
+        savings.set(xlabel="loss saved, %", xlim=(0, None))
+        for axes in (losses, savings):
+            axes.set_ylim(-0.5, len(rows) - 0.5)
+            axes.tick_params(left=False)
+            _rule_rows(axes)
         _legend_above(picture, savings.get_legend_handles_labels()[0])
     return picture
-
-
-def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
-    """Draw medians over the starts, with quartiles."""
-    rows = {name: len(levers.names) - 1 - i for i, name in enumerate(levers.names)}
-    zero = _log_scale(losses, np.concatenate(list(levers.losses.values())))
-    for name, values in levers.losses.items():
-        low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
-        losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
-        losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
-    losses.set_xlabel("loss with this lever alone")
-    labels = [f"{name}\n({report.lever_words(levers, name)})" for name in rows]
-    losses.set_yticks(list(rows.values()), labels)
-    for shift, colour, label, parts in (
-        (0.19, _ALONE, "alone: over the baseline", levers.gains),
-        (-0.19, _ON_TOP, "on top: when added last", levers.additions),
-    ):
-        shown = [name for name in rows if name in parts and name != "nothing"]
-        quartiles = [np.quantile(100 * parts[name], [0.25, 0.5, 0.75]) for name in shown]
-        low, middle, high = np.array(quartiles).reshape(-1, 3).T
-        heights = np.array([rows[name] for name in shown]) + shift
-        savings.barh(heights, middle, height=0.36, color=colour, label=label)
-        if len(levers.problems) > 1:
-            savings.hlines(heights, low, high, color="black", linewidth=1.0)
-    savings.set_yticks(list(rows.values()), [""] * len(rows))
-    savings.set(xlabel="loss saved, %", xlim=(0, None))
-    for axes in (losses, savings):
-        axes.set_ylim(-0.5, len(rows) - 0.5)
-        axes.tick_params(left=False)
-        _rule_rows(axes)
 
 
 def study(study: Study, path: files.FilePath | None, x: str | None = None) -> Figure:

@@ -26,15 +26,10 @@ _SAME = 1e-9  # times closer than this fraction of the duration count as one
 class Protocol(Result):
     """How to train: a share of every task and a value of every knob, constant on each step.
 
-    **Main arguments**
-
     - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
     - `duration`: the total time in units of samples per input dimension, in equal steps.
     - Any knob by its name, such as `lr`: a number, (steps,), or (steps, T) for one value per task.
       A problem gives its own values to the knobs that a protocol does not set.
-
-    **Other arguments**
-
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
 
     `plot` draws the colour bar: one colour per task, stacked where shares are mixed.

@@ -187,7 +187,7 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
         >>> replan.strategies.one_task(problem).mean_shares
         array([1., 0.])
     """
-    chosen = _task(problem, "task", task)
+    chosen = check.task("task", task, problem.model.tasks)
     presence = problem.availability
     if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
         raise UnfitError("task", "available throughout", problem.model.task_names[chosen])
@@ -205,7 +205,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
         array([0., 1.])
     """
     if new_task is not None:
-        return one_task(problem, task=_task(problem, "new_task", new_task))
+        return one_task(problem, task=check.task("new_task", new_task, problem.model.tasks))
     return _sequence(problem, problem.availability.newest(problem.edges))
 
 
@@ -297,7 +297,7 @@ def focus_then_replay(
         if len(new) > 1:
             expected = "None where tasks arrive, as each is new when it does"
             raise ArgumentError("new_task", expected, check.show(new_task))
-        new = [_task(problem, "new_task", new_task)]
+        new = [check.task("new_task", new_task, problem.model.tasks)]
     if problem.model.loss_names != problem.model.task_names:
         expected = "one with a loss for each task, which say how long to focus"
         raise UnfitError("problem", expected, f"the losses {', '.join(problem.model.loss_names)}")
@@ -551,10 +551,6 @@ def _meeting_times(
             times = np.linspace(times[max(last - 1, 0)], times[last], 17)
         lengths.append(float(times[-1] - begin))
     return lengths
-
-
-def _task(problem: Problem, name: str, task: int) -> int:
-    return check.task(name, task, problem.model.tasks)
 
 
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:

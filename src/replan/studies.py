@@ -41,14 +41,9 @@ def study(
 ) -> Study:
     """Run strategies and `solve` on every combination of the values of a study's axes.
 
-    **Main arguments**
-
     - `study`: the path of a study file (docs/files.md), or its content as a dict.
     - `out`: a folder for table.csv, study.json and picture.png, created if missing. Finished cases
       are kept in `out`/cache: a study that was stopped or extended computes only what is missing.
-
-    **Other arguments**
-
     - `workers`, `executor`, `progress`: as for `sweep`.
 
     A case that fails is a row without a value; the study continues.
