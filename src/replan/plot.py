@@ -289,50 +289,44 @@ def comparison(comparison: Comparison, path: files.FilePath | None) -> Figure:
     """Draw the protocols of each group as colour bars, and the final losses beside them."""
     if not comparison.runs:
         raise ArgumentError("plot", "called where a strategy has a learning curve", "none")
+    problem, groups = comparison.problem, comparison.groups
+    several = len(groups) > 1
     longest = max(map(len, comparison.runs))  # of the names, which stand to the left of the bars
     width = 7.6 + 0.07 * max(0, longest - 17)
-    lines = len(comparison.runs) + _heading_lines(comparison)
-    row = 0.3 + 0.03 * comparison.problem.model.tasks
+    lines = len(comparison.runs) + several * len(groups)
+    row = 0.3 + 0.03 * problem.model.tasks
+    rows, height = {}, 0.0
     with figure(path, width=width, height=0.9 + row * lines) as picture:
         bars, points = picture.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.03})
-        _draw_comparison(bars, points, comparison)
+        beside: dict[str, Any] = {"transform": bars.get_yaxis_transform(), "va": "center"}
+        for heading, runs in groups.items():
+            if several:
+                bars.text(0.0, height, heading, fontweight="bold", **beside)
+                height -= 1
+            for name, run in runs.items():
+                rows[name] = height
+                draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
+                bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
+                height -= 1
+        top = 0.0 if several else 0.62
+        knobs = ", ".join(knob_label(knob) for knob in problem.settings)
+        bars.text(1.02, top, knobs, fontsize=8, **beside)
+        bars.set_yticks(list(rows.values()), list(rows))
+        bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
+        bars.tick_params(left=False)
+        shown = [comparison.runs[name] for name in rows]
+        losses = np.array([run.final_losses for run in shown])
+        values = np.array([run.loss for run in shown])
+        _draw_final_losses(
+            points, np.array(list(rows.values())), losses, values, problem.model.loss_names
+        )
+        points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
+        beside["transform"] = points.get_yaxis_transform()
+        points.text(1.03, top, "objective", fontsize=8, **beside)
+        for height, value in zip(rows.values(), values, strict=True):
+            points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
         _legend_above(picture, points.get_legend_handles_labels()[0])
     return picture
-
-
-def _heading_lines(comparison: Comparison) -> int:
-    return len(comparison.groups) if len(comparison.groups) > 1 else 0
-
-
-def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
-    problem, rows, height = comparison.problem, {}, 0.0
-    beside: dict[str, Any] = {"transform": bars.get_yaxis_transform(), "va": "center"}
-    for heading, runs in comparison.groups.items():
-        if _heading_lines(comparison):
-            bars.text(0.0, height, heading, fontweight="bold", **beside)
-            height -= 1
-        for name, run in runs.items():
-            rows[name] = height
-            draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
-            bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
-            height -= 1
-    top = 0.0 if _heading_lines(comparison) else 0.62
-    knobs = ", ".join(knob_label(knob) for knob in problem.settings)
-    bars.text(1.02, top, knobs, fontsize=8, **beside)
-    bars.set_yticks(list(rows.values()), list(rows))
-    bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
-    bars.tick_params(left=False)
-    shown = [comparison.runs[name] for name in rows]
-    losses = np.array([run.final_losses for run in shown])
-    values = np.array([run.loss for run in shown])
-    _draw_final_losses(
-        points, np.array(list(rows.values())), losses, values, problem.model.loss_names
-    )
-    points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
-    beside["transform"] = points.get_yaxis_transform()
-    points.text(1.03, top, "objective", fontsize=8, **beside)
-    for height, value in zip(rows.values(), values, strict=True):
-        points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
 
 
 def _draw_final_losses(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -384,13 +383,11 @@ def _knobs(given: Mapping[str, ArrayLike], steps: int, tasks: int) -> dict[str, 
     """Return the values of all knobs, (steps,) or (steps, T) each."""
     found = {}
     for name, value in given.items():
-        low = 0.0 if name == "lr" else None
-        if isinstance(value, Real):
-            found[name] = np.full(steps, check.number(name, value, at_least=low))
-            continue
         values = check.array(name, value)
-        values = check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
-        if low is not None and values.min() < low:
+        if values.ndim == 0:
+            values = np.full(steps, values)
+        check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
+        if name == "lr" and values.min() < 0:
             raise ArgumentError("lr", "learning rates of at least 0", f"{values.min():g}")
         found[name] = values
     return found

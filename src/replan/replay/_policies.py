@@ -88,16 +88,11 @@ class FocusThenReplay(Policy):
     With tuned learning rates and shares it ended no lower than `FixedReplay`, which needs no
     losses: docs/training-loops.md.
 
-    **Main arguments**
-
     - `tasks`: how many there will be. The last one is new until `begin` says otherwise.
     - `until`: what ends the focus phase. "halved": the new task's loss is at most half of the first
       one told since the task arrived. "met": it is at most the largest of the old tasks' losses,
       the paper's rule for real data (Mori et al., section 3.2), for losses of one scale. A number:
       this fraction of the sampler's epoch is over, whatever the losses.
-
-    **Other arguments**
-
     - `shares`: the share of the new task in the replay phase, by default an equal one; the old ones
       divide the rest equally.
     - `smoothing`: the weight of the past in the moving average of losses, from 0 to below 1.
