@@ -230,6 +230,7 @@ def test_an_ensemble_is_the_mean_of_its_members_and_its_risk(problem):
     np.testing.assert_allclose(run.losses, 0.25 * runs[0].losses + 0.75 * runs[1].losses)
     assert run.loss == max(one.loss for one in runs)
     assert run.member_losses.tolist() == [one.loss for one in runs]
+    assert run.curves.losses.shape == (2, 41, 2)
     assert [entry["weight"] for entry in run.to_dict()["members"]] == [0.25, 0.75]
 
 

@@ -302,6 +302,12 @@ class Trajectory(Result):
         return self.problem.risk.of(np.stack(curves))
 
     @cached_property
+    def curves(self) -> Curves:
+        """The losses as curves: a single run, or one for each member of an ensemble."""
+        each = [member.losses[: self.times.size] for member in self.members or (self,)]
+        return Curves(self.times, np.stack(each), names=self.problem.model.loss_names)
+
+    @cached_property
     def transfer(self) -> Transfer | None:
         """Forgetting and transfer of every task, where tasks arrive or depart."""
         self._require_ok()
