@@ -281,7 +281,7 @@ def losses(runs=5, seed=0):
 def with_a_diverged_run():
     values = losses()
     values[3, 1:] = np.nan
-    return Curves(TIMES, values, runs=[10, 11, 12, 13, 14])
+    return Curves(TIMES, values)
 
 
 def test_statistics_are_over_the_runs():
@@ -289,9 +289,8 @@ def test_statistics_are_over_the_runs():
     curves = Curves(TIMES, values)
     np.testing.assert_allclose(curves.mean, values.mean(axis=0))
     np.testing.assert_allclose(curves.standard_error, values.std(axis=0, ddof=1) / np.sqrt(5))
-    np.testing.assert_allclose(curves.half_width, 2.7764451052 * curves.standard_error)  # t of 4
     np.testing.assert_allclose(curves.quantiles([0.5])[0], np.median(values, axis=0))
-    assert (curves.runs, curves.failures, curves.tasks) == ([0, 1, 2, 3, 4], {}, 2)
+    assert (curves.failures, curves.tasks) == ({}, 2)
 
 
 def test_runs_that_did_not_finish_are_left_out_and_named():
@@ -299,13 +298,13 @@ def test_runs_that_did_not_finish_are_left_out_and_named():
     others = losses()[[0, 1, 2, 4]]
     np.testing.assert_allclose(curves.mean, others.mean(axis=0))
     np.testing.assert_allclose(curves.quantiles([0.5])[0], np.median(others, axis=0))
-    assert curves.failures == {13: "no finite losses at the end"}
+    assert curves.failures == {3: "no finite losses at the end"}
     values = losses()
     values[0, -1] = np.inf
     reasons = {0: "it diverged", 2: "it was stopped"}
     assert Curves(TIMES, values, failures=reasons).failures == reasons
     nothing = Curves(TIMES, np.full((2, 3, 2), np.nan))
-    for x in (nothing.mean, nothing.half_width, *nothing.quantiles([0.5])):
+    for x in (nothing.mean, nothing.standard_error, *nothing.quantiles([0.5])):
         assert x.shape == (3, 2)
         assert np.all(np.isnan(x))
     single = Curves(TIMES, losses(1))
@@ -326,12 +325,12 @@ def test_files_of_curves(tmp_path):
     curves.save(tmp_path / "x.csv")
     table = pd.read_csv(tmp_path / "x.csv")
     assert list(table) == ["run", "time", "loss_1", "loss_2"]
-    row = table[(table["run"] == 11) & (table["time"] == 2.0)]
+    row = table[(table["run"] == 1) & (table["time"] == 2.0)]
     assert row[["loss_1", "loss_2"]].to_numpy()[0].tolist() == curves.losses[1, 2].tolist()
     curves.save(tmp_path / "x.json")
     content = json.loads((tmp_path / "x.json").read_text())
     assert content["losses"][3][2] == [None, None]
-    assert content["failures"] == {"13": "no finite losses at the end"}
+    assert content["failures"] == {"3": "no finite losses at the end"}
 
 
 @pytest.mark.parametrize(
@@ -341,9 +340,7 @@ def test_files_of_curves(tmp_path):
         ("times", ([], np.empty((1, 0, 2)))),
         ("losses", ([0.0, 1.0], losses())),
         ("losses", (TIMES, losses()[0])),
-        ("runs", (TIMES, losses(), [1, 2])),
-        ("runs", (TIMES, losses(), [1, 1, 2, 3, 4])),
-        ("failures", (TIMES, losses(), [], {9: "why"})),
+        ("failures", (TIMES, losses(), {9: "why"})),
     ],
 )
 def test_bad_arguments_of_curves(name, arguments):

@@ -55,17 +55,6 @@ def test_a_figure_is_returned_and_written_where_a_path_is_given(name, results, t
     assert imread(io.BytesIO(png)).shape[1] >= 2 * shown["width"]
 
 
-@pytest.mark.parametrize("name", ["protocol", "trajectory", "curves", "simulation", "plan"])
-def test_axes_of_the_users_are_drawn_in(name, results):
-    axes = Figure().subplots()
-    assert results[name].plot(axes=axes) is None
-    assert axes.has_data()
-    for wrong in ({"axes": 3}, {"axes": [axes]}, {"axes": axes, "path": "x.png"}):
-        with pytest.raises(ArgumentError) as caught:
-            results[name].plot(**wrong)
-        assert caught.value.name == ("path" if "path" in wrong else "axes")
-
-
 def test_endings_and_folders_are_checked_before_drawing(results, tmp_path):
     for path in (tmp_path / "x.jpg", tmp_path / "missing" / "x.png"):
         with pytest.raises(ArgumentError) as caught:

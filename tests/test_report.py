@@ -185,7 +185,7 @@ CELLS = [
     "import sys, replan\nprotocol = replan.Protocol([[0.3, 0.7], [1.0, 0.0]], 2.0)\nprotocol",
     "protocol.plot()",
     "'matplotlib.pyplot' in sys.modules",
-    "from matplotlib import pyplot\n_, axes = pyplot.subplots()\nprotocol.plot(axes=axes)",
+    "from matplotlib import pyplot\n_ = pyplot.plot([1.0, 2.0])",
     "protocol.plot()",
 ]
 

@@ -13,7 +13,7 @@ import replan
 from replan import studies
 from replan.errors import ArgumentError
 from replan.problem.axes import span
-from replan.studies import Design, Study
+from replan.studies import Study
 
 FILE = """
 [model]
@@ -192,7 +192,7 @@ def test_the_problem_can_be_in_a_file_beside(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "base.toml").write_text(problem)
     (tmp_path / "folder" / "study.toml").write_text(f'problem = "base.toml"\n[axes]{rest}')
-    assert Design.read(tmp_path / "folder" / "study.toml") == Design.read(own)
+    assert study(tmp_path / "folder" / "study.toml").to_dict() == study(own).to_dict()
 
 
 def test_without_axes_and_runs_the_problem_is_solved():
@@ -326,13 +326,12 @@ def test_a_file_that_is_no_toml(tmp_path):
 
 def drawn(value, axes, x=None, runs=("interleaved", "plan")):
     """The picture of a study whose values follow a formula of the point and the run."""
-    design = Design({}, axes, {name: {} for name in runs})
     rows = [
         {**values, "run": name, "value": value(values, k), "status": "ok", "advice": ""}
-        for values, _ in span(design.problem, design.axes)
+        for values, _ in span({}, axes)
         for k, name in enumerate(runs)
     ]
-    [found] = Study({}, axes, design.runs, rows).plot(x=x).axes
+    [found] = Study({}, axes, {name: {} for name in runs}, rows).plot(x=x).axes
     return found
 
 

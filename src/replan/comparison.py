@@ -46,12 +46,6 @@ class Comparison(Result):
         }
         return {heading: runs for heading, runs in found.items() if runs}
 
-    @property
-    def transfer_names(self) -> list[str]:
-        """The names of the means of forgetting and transfer, where tasks arrive or depart."""
-        transfers = [run.transfer for run in self.runs.values()]
-        return list(transfers[0].means) if transfers and transfers[0] else []
-
     def to_frame(self) -> pd.DataFrame:
         """Return a row per strategy: group, value, loss_1, …, mean share_1, …, lr_first, lr_last.
 
@@ -70,8 +64,7 @@ class Comparison(Result):
                     values = run.protocol.knobs[knob]
                     ends = values if values.ndim == 1 else values.mean(axis=1)
                     row |= {f"{knob}_first": ends[0], f"{knob}_last": ends[-1]}
-                means = report.transfer_means(run)
-                rows.append(row | dict(zip(self.transfer_names, means, strict=True)))
+                rows.append(row | report.transfer_means(run.transfer))
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +127,7 @@ def compare(
         for name, strategy in chosen.items():
             meter.advance(0, note=name)
             try:
-                run = evaluate(problem, strategy(problem), throw=False)
+                runs[name] = evaluate(problem, strategy(problem))
             except UnfitError as error:
                 if strategies is not None:  # else only those that fit are asked for
                     failures[name] = str(error)
@@ -144,11 +137,6 @@ def compare(
                 if not strategy.foreign:
                     raise
                 failures[name] = f"{type(error).__name__}: {error}"
-            else:
-                if run.status == "ok":
-                    runs[name] = run
-                else:
-                    failures[name] = run.advice
             meter.advance(note=name)
         for name, controlled in problems.items():
             from replan.control import solve  # slow to import

@@ -6,7 +6,6 @@ are losses of runs × times × tasks, the form of everything that trains.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,10 +39,10 @@ class Curves(Result):
     """The losses of several runs during training.
 
     times: (m,) when the losses were measured, in ascending order; the last is the end. losses:
-    (runs, m, T), NaN after a run diverged and where a task was not measured. runs: the name of
-    each run, such as its seed; by default 0, 1, … failures: why runs have no finite losses at the
-    end, by name; these runs are left out of means, intervals and quantiles. names: of the losses,
-    by default task 1, … `plot` draws the mean of each loss, with bands from 10 to 90 %.
+    (runs, m, T), NaN after a run diverged and where a task was not measured. failures: why runs
+    have no finite losses at the end, by number from 0; these runs are left out of means and
+    quantiles. names: of the losses, by default task 1, … `plot` draws the mean of each loss, with
+    bands from 10 to 90 %.
 
     Examples:
         >>> losses = np.array([[[0.5], [0.2]], [[0.5], [0.4]]])  # two runs, two times, one task
@@ -60,7 +59,6 @@ class Curves(Result):
 
     times: Floats
     losses: Floats
-    runs: Sequence[int] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
     names: Sequence[str] = ()
 
@@ -69,21 +67,19 @@ class Curves(Result):
         losses = check.array("losses", self.losses, ("runs", times.size, "tasks"), finite=False)
         if times.size == 0 or np.any(np.diff(times) < 0):
             raise ArgumentError("times", "ascending times", check.show(times.tolist()))
-        runs = check.items("runs", self.runs, "names") or list(range(len(losses)))
-        named = all(isinstance(run, str | int | np.integer) for run in runs)
-        if not named or len(runs) != len(losses) or len(set(runs)) < len(runs):
-            raise ArgumentError("runs", f"{len(losses)} different names", check.show(runs))
-        check.instance("failures", self.failures, Mapping, "reasons by the name of the run")
-        if unknown := [run for run in self.failures if run not in runs]:
-            raise ArgumentError("failures", "names of runs", check.show(unknown))
+        check.instance("failures", self.failures, Mapping, "reasons by the number of the run")
+        if unknown := [run for run in self.failures if run not in range(len(losses))]:
+            raise ArgumentError(
+                "failures", f"runs from 0 to {len(losses) - 1}", check.show(unknown)
+            )
         failures = {
             run: self.failures.get(run, "no finite losses at the end")
-            for run, end in zip(runs, losses[:, -1], strict=True)
+            for run, end in enumerate(losses[:, -1])
             if run in self.failures or not np.all(np.isfinite(end))
         }
         names = tuple(self.names) or tuple(f"task {t + 1}" for t in range(losses.shape[2]))
-        fields = {"times": times, "losses": losses, "runs": runs, "failures": failures}
-        for name, value in (fields | {"names": names}).items():
+        fields = {"times": times, "losses": losses, "failures": failures, "names": names}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -94,7 +90,7 @@ class Curves(Result):
     @cached_property
     def finished(self) -> Floats:
         """The losses (n, m, T) of the runs that reached the end."""
-        return self.losses[[run not in self.failures for run in self.runs]]
+        return np.delete(self.losses, list(self.failures), axis=0)
 
     @property
     def mean(self) -> Floats:
@@ -111,11 +107,6 @@ class Curves(Result):
         if len(runs) < 2:
             return self._unknown
         return runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
-
-    @property
-    def half_width(self) -> Floats:
-        """Half of the 95 % confidence interval (m, T) of `mean`, by Student's t distribution."""
-        return _t_quantile(len(self.finished) - 1) * self.standard_error
 
     def quantiles(self, levels: ArrayLike) -> Floats:
         """Return quantiles (levels, m, T) of the losses over the finished runs."""
@@ -135,14 +126,13 @@ class Curves(Result):
         import pandas as pd
 
         count, m, T = self.losses.shape
-        columns = {"run": np.repeat(self.runs, m), "time": np.tile(self.times, count)}
+        columns = {"run": np.repeat(range(count), m), "time": np.tile(self.times, count)}
         rows = self.losses.reshape(-1, T)
         return pd.DataFrame(columns | {f"loss_{t + 1}": rows[:, t] for t in range(T)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types, with null for NaN."""
         return {
-            "runs": list(self.runs),
             "times": self.times.tolist(),
             "losses": files.nullable(self.losses),
             "failures": {str(run): reason for run, reason in self.failures.items()},
@@ -151,23 +141,6 @@ class Curves(Result):
     def __repr__(self) -> str:
         count, m, T = self.losses.shape
         return f"Curves({count} runs, {m} times, {T} tasks)"
-
-
-def _t_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution, NaN without a degree of freedom.
-
-    The density of the angle θ in t = √freedom tan θ is proportional to cos θ^(freedom − 1): concave
-    probabilities, which Newton's method approaches from below.
-    """
-    if freedom < 1:
-        return math.nan
-    whole = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)) * math.pi**0.5
-    nodes, weights = np.polynomial.legendre.leggauss(32)
-    angle = math.atan(1.95 / freedom**0.5)  # that of a normal distribution is 1.96
-    for _ in range(20):
-        inside = angle * weights @ np.cos(angle * (nodes + 1) / 2) ** (freedom - 1)
-        angle += (0.95 * whole - inside) / 2 / math.cos(angle) ** (freedom - 1)
-    return freedom**0.5 * math.tan(angle)
 
 
 class Transfer(NamedTuple):
@@ -237,8 +210,9 @@ class Trajectory(Result):
 
     times: (m,) the edges of the protocol's and the problem's steps. states: (m, …) of the model.
     losses: (m, L). errors: (m, L) estimated discretisation errors of the losses. substeps:
-    (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the
-    time covered. goal_loss, goal_error: the losses combined by the problem's goal. status: "ok",
+    (m − 1,) integration steps between the times. average_losses: (L,) over the time covered.
+    goal_loss: the losses combined by the problem's goal. error: estimated discretisation error of
+    `loss`; NaN where it is unknown: the model's `roll_out` ignores substeps. status: "ok",
     "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
     before it diverges. members: the trajectories of an ensemble's members; the other fields are
     then their weighted means, and `states` are those of all members. `plot` draws the losses under
@@ -263,9 +237,8 @@ class Trajectory(Result):
     errors: Floats
     substeps: Ints
     average_losses: Floats
-    average_errors: Floats
     goal_loss: float
-    goal_error: float
+    error: float
     rtol: float
     status: Status
     advice: str
@@ -285,28 +258,11 @@ class Trajectory(Result):
         if self.members:
             self._require_ok()
             each = [member.parts for member in self.members]
-            return {name: self._at_risk([parts[name] for parts in each]) for name in each[0]}
+            mixture = self.problem.risk.mixture(self.member_losses)
+            return {name: float(mixture @ [parts[name] for parts in each]) for name in each[0]}
         penalty = float(objective.penalties(self.final_losses)[0])
         running = float(self.average_losses @ objective.running)
         return {objective.goal: self.goal_loss, "running": running, "targets": penalty}
-
-    @property
-    def error(self) -> float:
-        """Estimated discretisation error of `loss`; NaN where it is unknown.
-
-        It is unknown where the model's `roll_out` ignores substeps.
-        """
-        self._require_ok()
-        if self.members:
-            return self._at_risk([member.error for member in self.members])
-        objective = self.problem.objective
-        targets = float(self.errors[-1] @ objective.penalties(self.losses[-1])[1])
-        running = float(self.average_errors @ objective.running) if objective.running.any() else 0.0
-        return self.goal_error + running + targets
-
-    def _at_risk(self, amounts: Sequence[float]) -> float:
-        """Return the contribution of the members' amounts (M,) to the objective."""
-        return float(self.problem.risk.mixture(self.member_losses) @ amounts)
 
     @property
     def member_losses(self) -> Floats:
@@ -396,7 +352,7 @@ class Trajectory(Result):
             "value": self.loss if ok else None,
             "losses": self.final_losses.tolist() if ok else None,
             "loss_names": list(model.loss_names),
-            "error": self.error if ok and np.isfinite(self.error) else None,
+            "error": self.error if np.isfinite(self.error) else None,
             "parts": self.parts if ok else None,
             **({"members": self._members_to_dict()} if self.members else {}),
             "average_losses": self.average_losses.tolist(),
@@ -450,12 +406,7 @@ def evaluate(
 ) -> Trajectory:
     """Return the exact learning curves of `protocol` on `problem`.
 
-    **Main arguments**
-
     - `problem`, `protocol`: with the same number of tasks and the same duration.
-
-    **Other arguments**
-
     - `rtol`: relative accuracy of the losses; RK4 steps are halved until it is reached.
     - `max_steps`: the most RK4 steps that the finest run may take.
     - `throw`: raise an `IntegrationError` where the curves cannot be computed (a learning rate is
@@ -534,6 +485,10 @@ def _trajectory(
     else:
         goal_loss = float(objective.at_end(losses[-1]))
         goal_error = objective.goal_error(run.errors[whole])
+    error = np.nan
+    if run.status == "ok":
+        error = goal_error + float(run.errors[whole] @ objective.penalties(losses[-1])[1])
+        error += float(average_errors @ objective.running) if objective.running.any() else 0.0
     return Trajectory(
         problem,
         protocol,
@@ -543,9 +498,8 @@ def _trajectory(
         errors=run.errors[: whole + 1 : parts],
         substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
         average_losses=average_losses,
-        average_errors=average_errors,
         goal_loss=goal_loss,
-        goal_error=goal_error,
+        error=error,
         rtol=rtol,
         status=run.status,
         advice=run.advice,
@@ -563,6 +517,10 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
 
     bad = [m for m, member in enumerate(members) if member.status != "ok"]
     status: Status = members[bad[0]].status if bad else "ok"
+    error = np.nan
+    if not bad:
+        mixture = problem.risk.mixture(np.array([member.loss for member in members]))
+        error = float(mixture @ [member.error for member in members])
     names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,
@@ -573,9 +531,8 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
         errors=mean("errors", count),
         substeps=np.max([member.substeps[: count - 1] for member in members], axis=0),
         average_losses=mean("average_losses"),
-        average_errors=mean("average_errors"),
         goal_loss=float(weights @ [member.goal_loss for member in members]),
-        goal_error=float(weights @ [member.goal_error for member in members]),
+        error=error,
         rtol=first.rtol,
         status=status,
         advice=f"{names}: {members[bad[0]].advice}" if bad else "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,16 +58,6 @@ def write_json(path: FilePath, content: dict[str, Any]) -> None:
 def write_frame(path: FilePath, frame: pd.DataFrame) -> None:
     """Write a pandas frame, without its index, as a .csv file with all digits."""
     write(path, frame.to_csv(index=False, lineterminator="\n").encode())
-
-
-def save(
-    path: FilePath, to_dict: Callable[[], dict[str, Any]], to_frame: Callable[[], pd.DataFrame]
-) -> None:
-    """Write a result as a .json file, or its table as a .csv file."""
-    if suffix(path, [".json", ".csv"]) == ".json":
-        write_json(path, to_dict())
-    else:
-        write_frame(path, to_frame())
 
 
 def nullable(values: NDArray[Any]) -> Any:

@@ -1,13 +1,12 @@
 """Every picture, in one style: each function draws one kind of result.
 
-A function takes a result and, optionally, a `path` to write to, and returns the figure. Where it
-also takes `axes`, it draws its main panel there instead, and returns None.
+A function takes a result and, optionally, a `path` to write to, and returns the figure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from replan import check, files, report
+from replan import files, report
 from replan.check import Floats
 from replan.errors import ArgumentError
 from replan.models.knobs import knob_label
@@ -92,16 +91,6 @@ def figure(path: files.FilePath | None = None, *, width: float, height: float) -
         files.write(path, data.getvalue())
 
 
-def _own_axes(axes: Axes | None, path: files.FilePath | None, draw: Callable[[Axes], None]) -> bool:
-    """Draw in a user's axes, if given, and return whether they are; refuse a path beside them."""
-    if axes is None:
-        return False
-    if path is not None:
-        raise ArgumentError("path", "None where `axes` are given", check.show(path))
-    draw(check.instance("axes", axes, Axes, "matplotlib axes"))
-    return True
-
-
 def _legend_above(figure: Figure, handles: Sequence[Any]) -> None:
     """Put a legend above the panels; the figure grows by its rows beyond the first."""
     rows = -(-len(handles) // 6)
@@ -141,12 +130,8 @@ def _log_scale(axes: Axes, values: Floats) -> float:
 # Protocols
 
 
-def protocol(
-    protocol: Protocol, path: files.FilePath | None, axes: Axes | None = None
-) -> Figure | None:
+def protocol(protocol: Protocol, path: files.FilePath | None) -> Figure:
     """Draw the colour bar of a protocol."""
-    if _own_axes(axes, path, lambda panel: draw_protocol(panel, protocol)):
-        return None
     with figure(path, width=6.4, height=1.5) as picture:
         draw_protocol(picture.subplots(), protocol)
         patches = [
@@ -197,22 +182,11 @@ def draw_knob(axes: Axes, protocol: Protocol, knob: str) -> None:
     axes.set(ylabel=knob_label(knob), ylim=(low, high if high > low else 1.0))
 
 
+@contextmanager
 def _over_time(
-    result: Trajectory | Simulation,
-    path: files.FilePath | None,
-    axes: Axes | None,
-    draw: Callable[[Axes], None],
-    legend: str | None = None,
-) -> Figure | None:
-    """Draw losses by `draw` under the colour bar, and below them the knobs that vary."""
-    protocol = result.protocol
-
-    def draw_losses(axes: Axes) -> None:
-        draw(axes)
-        axes.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
-
-    if _own_axes(axes, path, draw_losses):
-        return None
+    protocol: Protocol, path: files.FilePath | None, legend: str | None = None
+) -> Iterator[tuple[Picture, Axes]]:
+    """Yield a figure and its panel for losses, under the colour bar and above knobs that vary."""
     knobs = protocol.varied
     with figure(path, width=6.4, height=3.6 + 1.0 * len(knobs)) as picture:
         ratios = [1, 11, *[5] * len(knobs)]
@@ -220,45 +194,40 @@ def _over_time(
         draw_protocol(bar, protocol)
         bar.set_xlabel("")
         bar.tick_params(bottom=False, labelbottom=False)
-        draw_losses(losses)
+        yield picture, losses
+        losses.set(yscale="log", ylabel="loss", xlim=(0, protocol.duration))
         for panel, knob in zip(others, knobs, strict=True):
             draw_knob(panel, protocol, knob)
         [losses, *others][-1].set_xlabel(_TIME)
         _legend_beside(picture, losses, legend)
-    return picture
 
 
 # Learning curves
 
 
-def trajectory(
-    run: Trajectory, path: files.FilePath | None, axes: Axes | None = None
-) -> Figure | None:
-    """Draw the losses and the objective over time, under the colour bar of the protocol."""
-    return _over_time(run, path, axes, lambda panel: _draw_losses(panel, run))
-
-
-def plan(plan: Plan, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
-    """Draw the trajectory of a plan."""
-    return trajectory(plan.trajectory, path, axes)
-
-
-def _draw_losses(axes: Axes, run: Trajectory) -> None:
-    """Draw every loss, the objective and the targets against time; bands span the members."""
+def trajectory(run: Trajectory, path: files.FilePath | None) -> Figure:
+    """Draw every loss, the objective and the targets over time; bands span the members."""
     times, problem = _dense_times(run), run.problem
     losses, names = run.losses_at(times), problem.model.loss_names
     each = np.stack([member.losses_at(times) for member in run.members or (run,)])
-    for t in range(losses.shape[1]):
-        if len(each) > 1:
-            low, high = each[:, :, t].min(axis=0), each[:, :, t].max(axis=0)
-            axes.fill_between(times, low, high, color=task_colour(t), alpha=0.15, linewidth=0)
-        line = _LINES[t % len(_LINES)]
-        axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
-    if len(names) > 1:
-        label = "objective" if problem.objective.goal == "final" else problem.objective.words
-        label += f",\n{problem.risk.words}" if run.members else ""
-        axes.plot(times, run.weighted_at(times), color="black", linestyle=":", label=label)
-    _draw_targets(axes, problem.objective.targets, names)
+    with _over_time(run.protocol, path) as (picture, axes):
+        for t in range(losses.shape[1]):
+            if len(each) > 1:
+                low, high = each[:, :, t].min(axis=0), each[:, :, t].max(axis=0)
+                axes.fill_between(times, low, high, color=task_colour(t), alpha=0.15, linewidth=0)
+            line = _LINES[t % len(_LINES)]
+            axes.plot(times, losses[:, t], color=task_colour(t), linestyle=line, label=names[t])
+        if len(names) > 1:
+            label = "objective" if problem.objective.goal == "final" else problem.objective.words
+            label += f",\n{problem.risk.words}" if run.members else ""
+            axes.plot(times, run.weighted_at(times), color="black", linestyle=":", label=label)
+        _draw_targets(axes, problem.objective.targets, names)
+    return picture
+
+
+def plan(plan: Plan, path: files.FilePath | None) -> Figure:
+    """Draw the trajectory of a plan."""
+    return trajectory(plan.trajectory, path)
 
 
 def _dense_times(run: Trajectory) -> Floats:
@@ -273,24 +242,16 @@ def _draw_targets(axes: Axes, targets: Floats, names: Sequence[str]) -> None:
         axes.axhline(targets[t], linestyle=(5 * t, (5, 5)), label=f"target of {names[t]}", **look)
 
 
-def curves(curves: Curves, path: files.FilePath | None, axes: Axes | None = None) -> Figure | None:
+def curves(curves: Curves, path: files.FilePath | None) -> Figure:
     """Draw the mean of every loss over the finished runs, with bands from 10 to 90 %."""
-    if _own_axes(axes, path, lambda panel: _draw_runs(panel, curves)):
-        return None
     with figure(path, width=6.4, height=3.4) as picture:
-        panel = picture.subplots()
-        _draw_runs(panel, curves)
-        panel.set_xlabel("time")
-        _legend_beside(picture, panel)
+        axes = picture.add_subplot(xlabel="time", ylabel="loss", yscale="log")
+        for t in range(curves.tasks):
+            _draw_band(axes, curves, t)
+            look: dict[str, Any] = {"color": task_colour(t), "linestyle": _LINES[t % len(_LINES)]}
+            axes.plot(curves.times, curves.mean[:, t], label=curves.names[t], **look)
+        _legend_beside(picture, axes)
     return picture
-
-
-def _draw_runs(axes: Axes, curves: Curves) -> None:
-    for t in range(curves.tasks):
-        _draw_band(axes, curves, t)
-        look: dict[str, Any] = {"color": task_colour(t), "linestyle": _LINES[t % len(_LINES)]}
-        axes.plot(curves.times, curves.mean[:, t], label=curves.names[t], **look)
-    axes.set(yscale="log", ylabel="loss")
 
 
 def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
@@ -300,29 +261,25 @@ def _draw_band(axes: Axes, curves: Curves, t: int) -> None:
         axes.fill_between(curves.times, low, high, color=task_colour(t), alpha=0.25, linewidth=0)
 
 
-def simulation(
-    simulation: Simulation, path: files.FilePath | None, axes: Axes | None = None
-) -> Figure | None:
+def simulation(simulation: Simulation, path: files.FilePath | None) -> Figure:
     """Draw the means of the runs as crosses, their 10-90 % bands, and the theory as lines."""
-    legend = (
-        f"× SGD, N = {simulation.settings['dimension']}\n"
-        f"   mean of {len(simulation.curves.finished)} runs\n   band 10 to 90 %\n– theory"
-    )
-    return _over_time(simulation, path, axes, lambda x: _draw_crosses(x, simulation), legend)
-
-
-def _draw_crosses(axes: Axes, simulation: Simulation) -> None:
     curves, theory = simulation.curves, simulation.theory
     some = np.unique(np.linspace(0, len(curves.times) - 1, 26).astype(int))
     times = _dense_times(theory)
     lines = theory.losses_at(times)
-    for t in range(curves.tasks):
-        look: dict[str, Any] = {"color": task_colour(t)}
-        _draw_band(axes, curves, t)
-        if theory.status == "ok":
-            axes.plot(times, lines[:, t], linestyle=_LINES[t % len(_LINES)], **look)
-        mean = curves.mean[some, t]
-        axes.plot(curves.times[some], mean, "x", label=curves.names[t], clip_on=False, **look)
+    legend = (
+        f"× SGD, N = {simulation.settings['dimension']}\n"
+        f"   mean of {len(curves.finished)} runs\n   band 10 to 90 %\n– theory"
+    )
+    with _over_time(simulation.protocol, path, legend) as (picture, axes):
+        for t in range(curves.tasks):
+            look: dict[str, Any] = {"color": task_colour(t)}
+            _draw_band(axes, curves, t)
+            if theory.status == "ok":
+                axes.plot(times, lines[:, t], linestyle=_LINES[t % len(_LINES)], **look)
+            mean = curves.mean[some, t]
+            axes.plot(curves.times[some], mean, "x", label=curves.names[t], clip_on=False, **look)
+    return picture
 
 
 # Tables as pictures
@@ -332,50 +289,44 @@ def comparison(comparison: Comparison, path: files.FilePath | None) -> Figure:
     """Draw the protocols of each group as colour bars, and the final losses beside them."""
     if not comparison.runs:
         raise ArgumentError("plot", "called where a strategy has a learning curve", "none")
+    problem, groups = comparison.problem, comparison.groups
+    several = len(groups) > 1
     longest = max(map(len, comparison.runs))  # of the names, which stand to the left of the bars
     width = 7.6 + 0.07 * max(0, longest - 17)
-    lines = len(comparison.runs) + _heading_lines(comparison)
-    row = 0.3 + 0.03 * comparison.problem.model.tasks
+    lines = len(comparison.runs) + several * len(groups)
+    row = 0.3 + 0.03 * problem.model.tasks
+    rows, height = {}, 0.0
     with figure(path, width=width, height=0.9 + row * lines) as picture:
         bars, points = picture.subplots(1, 2, width_ratios=[3, 2], gridspec_kw={"wspace": 0.03})
-        _draw_comparison(bars, points, comparison)
+        beside: dict[str, Any] = {"transform": bars.get_yaxis_transform(), "va": "center"}
+        for heading, runs in groups.items():
+            if several:
+                bars.text(0.0, height, heading, fontweight="bold", **beside)
+                height -= 1
+            for name, run in runs.items():
+                rows[name] = height
+                draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
+                bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
+                height -= 1
+        top = 0.0 if several else 0.62
+        knobs = ", ".join(knob_label(knob) for knob in problem.settings)
+        bars.text(1.02, top, knobs, fontsize=8, **beside)
+        bars.set_yticks(list(rows.values()), list(rows))
+        bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
+        bars.tick_params(left=False)
+        shown = [comparison.runs[name] for name in rows]
+        losses = np.array([run.final_losses for run in shown])
+        values = np.array([run.loss for run in shown])
+        _draw_final_losses(
+            points, np.array(list(rows.values())), losses, values, problem.model.loss_names
+        )
+        points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
+        beside["transform"] = points.get_yaxis_transform()
+        points.text(1.03, top, "objective", fontsize=8, **beside)
+        for height, value in zip(rows.values(), values, strict=True):
+            points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
         _legend_above(picture, points.get_legend_handles_labels()[0])
     return picture
-
-
-def _heading_lines(comparison: Comparison) -> int:
-    return len(comparison.groups) if len(comparison.groups) > 1 else 0
-
-
-def _draw_comparison(bars: Axes, points: Axes, comparison: Comparison) -> None:
-    problem, rows, height = comparison.problem, {}, 0.0
-    beside: dict[str, Any] = {"transform": bars.get_yaxis_transform(), "va": "center"}
-    for heading, runs in comparison.groups.items():
-        if _heading_lines(comparison):
-            bars.text(0.0, height, heading, fontweight="bold", **beside)
-            height -= 1
-        for name, run in runs.items():
-            rows[name] = height
-            draw_protocol(bars, run.protocol, bottom=height - 0.27, height=0.54)
-            bars.text(1.02, height, report.knobs_text(run), fontsize=8, **beside)
-            height -= 1
-    top = 0.0 if _heading_lines(comparison) else 0.62
-    knobs = ", ".join(knob_label(knob) for knob in problem.settings)
-    bars.text(1.02, top, knobs, fontsize=8, **beside)
-    bars.set_yticks(list(rows.values()), list(rows))
-    bars.set(ylim=(height + 0.5, 0.5), xlabel=_TIME)
-    bars.tick_params(left=False)
-    shown = [comparison.runs[name] for name in rows]
-    losses = np.array([run.final_losses for run in shown])
-    values = np.array([run.loss for run in shown])
-    _draw_final_losses(
-        points, np.array(list(rows.values())), losses, values, problem.model.loss_names
-    )
-    points.set(ylim=bars.get_ylim(), yticks=list(rows.values()))
-    beside["transform"] = points.get_yaxis_transform()
-    points.text(1.03, top, "objective", fontsize=8, **beside)
-    for height, value in zip(rows.values(), values, strict=True):
-        points.text(1.03, height, f"{value:.2g}", fontsize=8, **beside)
 
 
 def _draw_final_losses(
@@ -415,42 +366,40 @@ def _rule_rows(axes: Axes) -> None:
 
 
 def levers(levers: Levers, path: files.FilePath | None) -> Figure:
-    """Draw the loss of every lever, and what it saves alone and on top of all others."""
+    """Draw the loss of every lever, and what it saves alone and on top of all others.
+
+    Medians over the starts, with quartiles.
+    """
     with figure(path, width=7.8, height=1.1 + 0.42 * len(levers.names)) as picture:
         losses, savings = picture.subplots(1, 2, width_ratios=[2, 3])
-        _draw_levers(losses, savings, levers)
+        rows = {name: len(levers.names) - 1 - i for i, name in enumerate(levers.names)}
+        zero = _log_scale(losses, np.concatenate(list(levers.losses.values())))
+        for name, values in levers.losses.items():
+            low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
+            losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
+            losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
+        losses.set_xlabel("loss with this lever alone")
+        labels = [f"{name}\n({report.lever_words(levers, name)})" for name in rows]
+        losses.set_yticks(list(rows.values()), labels)
+        for shift, colour, label, parts in (
+            (0.19, _ALONE, "alone: over the baseline", levers.gains),
+            (-0.19, _ON_TOP, "on top: when added last", levers.additions),
+        ):
+            shown = [name for name in rows if name in parts and name != "nothing"]
+            quartiles = [np.quantile(100 * parts[name], [0.25, 0.5, 0.75]) for name in shown]
+            low, middle, high = np.array(quartiles).reshape(-1, 3).T
+            heights = np.array([rows[name] for name in shown]) + shift
+            savings.barh(heights, middle, height=0.36, color=colour, label=label)
+            if len(levers.problems) > 1:
+                savings.hlines(heights, low, high, color="black", linewidth=1.0)
+        savings.set_yticks(list(rows.values()), [""] * len(rows))
+        savings.set(xlabel="loss saved, %", xlim=(0, None))
+        for axes in (losses, savings):
+            axes.set_ylim(-0.5, len(rows) - 0.5)
+            axes.tick_params(left=False)
+            _rule_rows(axes)
         _legend_above(picture, savings.get_legend_handles_labels()[0])
     return picture
-
-
-def _draw_levers(losses: Axes, savings: Axes, levers: Levers) -> None:
-    """Draw medians over the starts, with quartiles."""
-    rows = {name: len(levers.names) - 1 - i for i, name in enumerate(levers.names)}
-    zero = _log_scale(losses, np.concatenate(list(levers.losses.values())))
-    for name, values in levers.losses.items():
-        low, middle, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), zero)
-        losses.hlines(rows[name], low, high, color=_ALONE, linewidth=3, alpha=0.4)
-        losses.plot(middle, rows[name], "o", color=_ALONE, markersize=5, clip_on=False)
-    losses.set_xlabel("loss with this lever alone")
-    labels = [f"{name}\n({report.lever_words(levers, name)})" for name in rows]
-    losses.set_yticks(list(rows.values()), labels)
-    for shift, colour, label, parts in (
-        (0.19, _ALONE, "alone: over the baseline", levers.gains),
-        (-0.19, _ON_TOP, "on top: when added last", levers.additions),
-    ):
-        shown = [name for name in rows if name in parts and name != "nothing"]
-        quartiles = [np.quantile(100 * parts[name], [0.25, 0.5, 0.75]) for name in shown]
-        low, middle, high = np.array(quartiles).reshape(-1, 3).T
-        heights = np.array([rows[name] for name in shown]) + shift
-        savings.barh(heights, middle, height=0.36, color=colour, label=label)
-        if len(levers.problems) > 1:
-            savings.hlines(heights, low, high, color="black", linewidth=1.0)
-    savings.set_yticks(list(rows.values()), [""] * len(rows))
-    savings.set(xlabel="loss saved, %", xlim=(0, None))
-    for axes in (losses, savings):
-        axes.set_ylim(-0.5, len(rows) - 0.5)
-        axes.tick_params(left=False)
-        _rule_rows(axes)
 
 
 def study(study: Study, path: files.FilePath | None, x: str | None = None) -> Figure:

@@ -74,7 +74,9 @@ class Meter:
 
 def _bar(what: str, total: int | None) -> Any:
     """Return a bar that disappears at the end; None where nobody can see it."""
-    in_notebook = _in_notebook()
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    in_notebook = shell is not None and "IPKernelApp" in shell.config
     if not in_notebook and not (sys.stderr and sys.stderr.isatty()):
         return None
     import tqdm
@@ -87,9 +89,3 @@ def _bar(what: str, total: int | None) -> Any:
     from tqdm.notebook import tqdm as widget
 
     return widget(**settings)
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in shell.config

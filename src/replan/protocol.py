@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,15 +25,10 @@ _SAME = 1e-9  # times closer than this fraction of the duration count as one
 class Protocol(Result):
     """How to train: a share of every task and a value of every knob, constant on each step.
 
-    **Main arguments**
-
     - `shares`: (steps, T), rows that sum to 1; a one-hot row trains on one task.
     - `duration`: the total time in units of samples per input dimension, in equal steps.
     - Any knob by its name, such as `lr`: a number, (steps,), or (steps, T) for one value per task.
       A problem gives its own values to the knobs that a protocol does not set.
-
-    **Other arguments**
-
     - `edges`: (steps + 1,) increasing times from 0, instead of `duration`, for unequal steps.
 
     `plot` draws the colour bar: one colour per task, stacked where shares are mixed.
@@ -389,13 +383,11 @@ def _knobs(given: Mapping[str, ArrayLike], steps: int, tasks: int) -> dict[str, 
     """Return the values of all knobs, (steps,) or (steps, T) each."""
     found = {}
     for name, value in given.items():
-        low = 0.0 if name == "lr" else None
-        if isinstance(value, Real):
-            found[name] = np.full(steps, check.number(name, value, at_least=low))
-            continue
         values = check.array(name, value)
-        values = check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
-        if low is not None and values.min() < low:
+        if values.ndim == 0:
+            values = np.full(steps, values)
+        check.array(name, values, (steps, tasks) if values.ndim == 2 else (steps,))
+        if name == "lr" and values.min() < 0:
             raise ArgumentError("lr", "learning rates of at least 0", f"{values.min():g}")
         found[name] = values
     return found

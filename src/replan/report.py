@@ -237,14 +237,17 @@ def _members_text(run: Trajectory) -> list[str]:
     ]
 
 
+def transfer_means(transfer: Transfer | None) -> dict[str, float]:
+    """Return the means of forgetting and transfer over tasks, and over runs, by name."""
+    return {name: float(np.mean(x)) for name, x in transfer.means.items()} if transfer else {}
+
+
 def _transfer_text(transfer: Transfer | None) -> list[str]:
-    """Return a line with the means over tasks, and over runs where there are several."""
-    if transfer is None:
-        return []
+    """Return a line with the means of forgetting and transfer, where there are any."""
     names = {"backward": "backward transfer", "forward": "forward transfer"}
-    means = {name: float(np.mean(x)) for name, x in transfer.means.items()}
-    words = [f"{names.get(name, name)} {x:.4g}" for name, x in means.items() if not np.isnan(x)]
-    return [f"means over tasks: {', '.join(words)}"]
+    means = transfer_means(transfer).items()
+    words = [f"{names.get(name, name)} {x:.4g}" for name, x in means if not np.isnan(x)]
+    return [f"means over tasks: {', '.join(words)}"] if transfer else []
 
 
 def plan(plan: Plan) -> Parts:
@@ -296,20 +299,22 @@ def _parts_text(run: Trajectory) -> list[str]:
 
 
 def curves(curves: Curves) -> Parts:
-    """Return a table of the mean final losses with their intervals."""
-    count = len(curves.runs)
-    finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
-    title = (
-        f"{finished} run{'' if count == 1 else 's'}, {len(curves.times)} times up to "
-        f"{curves.times[-1]:g}"
-    )
+    """Return a table of the mean final losses with their standard errors."""
     rows = [
-        [name, f"{mean:.5g}", f"{half:.1g}" if np.isfinite(half) else ""]
-        for name, mean, half in zip(
-            curves.names, curves.mean[-1], curves.half_width[-1], strict=True
+        [name, f"{mean:.5g}", f"{error:.1g}"]
+        for name, mean, error in zip(
+            curves.names, curves.mean[-1], curves.standard_error[-1], strict=True
         )
     ]
-    return [title, Table(["", "final loss", "± 95 %"], rows, "l"), *_unfinished(curves)]
+    title = f"{_runs_text(curves)}, {len(curves.times)} times up to {curves.times[-1]:g}"
+    return [title, Table(["", "final loss", "± s.e."], rows, "l"), *_unfinished(curves)]
+
+
+def _runs_text(curves: Curves) -> str:
+    """Say how many runs there are, and how many of them finished."""
+    count = len(curves.losses)
+    finished = f"{len(curves.finished)} of {count}" if curves.failures else f"{count}"
+    return f"{finished} run{'' if count == 1 else 's'}"
 
 
 def _unfinished(curves: Curves) -> list[str]:
@@ -325,10 +330,8 @@ def _unfinished(curves: Curves) -> list[str]:
 def simulation(simulation: Simulation) -> Parts:
     """Return a table of the final losses beside the theory, transfer, and runs that failed."""
     curves, theory, s = simulation.curves, simulation.theory_losses, simulation.settings
-    runs, finished = s["runs"], len(curves.finished)
-    count = f"{finished} of {runs}" if simulation.failures else f"{runs}"
-    plural = "" if runs == 1 else "s"
-    title = f"{count} run{plural} of SGD, N = {s['dimension']}, engine {s['engine']}"
+    title = f"{_runs_text(curves)} of SGD, N = {s['dimension']}, engine {s['engine']}"
+    finished = len(curves.finished)
     gaps = np.abs(curves.finished - theory)
     worst = gaps.max(axis=(0, 1)) if finished else np.full(gaps.shape[2], np.nan)
     columns = (curves.names, curves.mean[-1], curves.standard_error[-1], theory[-1], worst)
@@ -354,7 +357,9 @@ def comparison(comparison: Comparison) -> Parts:
     wide = max(tasks, len(names)) > _WIDE
     header = ["strategy", "loss"]
     header += ["lowest of a task", "highest"] if wide else [*names, "shares %"]
-    header += [*comparison.transfer_names, ", ".join(map(knob_label, problem.settings))]
+    for run in list(comparison.runs.values())[:1]:
+        header += transfer_means(run.transfer)
+    header.append(", ".join(map(knob_label, problem.settings)))
     rows: list[list[str]] = []
     several = len(comparison.groups) > 1
     for heading, runs in comparison.groups.items():
@@ -367,7 +372,7 @@ def comparison(comparison: Comparison) -> Parts:
             else:
                 shares = " ".join(f"{round(100 * x):>3}" for x in run.protocol.mean_shares)
                 cells = [*(f"{x:.3g}" for x in losses), shares]
-            means = [f"{x:.3g}" for x in transfer_means(run)]
+            means = [f"{x:.3g}" for x in transfer_means(run.transfer).values()]
             first = f"{'  ' * several}{name}"
             rows.append([first, f"{run.loss:.3g}", *cells, *means, knobs_text(run)])
     bars = {name: run.protocol for name, run in comparison.runs.items()}
@@ -380,11 +385,6 @@ def comparison(comparison: Comparison) -> Parts:
             )
     notes += [f"{name} failed: {reason}" for name, reason in comparison.failures.items()]
     return [Table(header, rows, "l".ljust(len(header) - 1) + "l", bars), *notes]
-
-
-def transfer_means(run: Trajectory) -> list[float]:
-    """Return the means of forgetting and transfer over tasks, where they are defined."""
-    return [float(x) for x in run.transfer.means.values()] if run.transfer else []
 
 
 def knobs_text(run: Trajectory) -> str:

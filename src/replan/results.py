@@ -28,18 +28,16 @@ class Result(ABC):
 
     def save(self, path: files.FilePath) -> None:
         """Write a .json file with everything, or `to_frame` as a .csv file."""
-        files.save(path, self.to_dict, self.to_frame)
+        if files.suffix(path, [".json", ".csv"]) == ".json":
+            files.write_json(path, self.to_dict())
+        else:
+            files.write_frame(path, self.to_frame())
 
-    def plot(self, path: files.FilePath | None = None, **options: Any) -> Figure | None:
-        """Draw the result; return the figure, and write it if a `path` is given.
-
-        - `path`: a .png, .pdf or .svg file.
-        - `axes`: of matplotlib, to draw there what the result is about; then nothing is returned,
-          and `axes.legend()` names the lines. A comparison and levers do not take it.
-        """
+    def plot(self, path: files.FilePath | None = None, **options: Any) -> Figure:
+        """Draw the result; return the figure, and write it to `path`, a .png, .pdf or .svg file."""
         from replan import plot
 
-        figure: Figure | None = getattr(plot, self._word)(self, path, **options)
+        figure: Figure = getattr(plot, self._word)(self, path, **options)
         return figure
 
     @property

@@ -194,11 +194,12 @@ def simulate(
         times = np.union1d(np.linspace(0.0, protocol.duration, _POINTS), availability.changes)
     recorded = _recorded(times, protocol.duration, dimension, samples)
     check.one_of("order", order, ORDERS)
+    settings = {"dimension": dimension, "runs": runs, "engine": engine}
     phase = 0
     if after is None:
         starts = [model.begin_chain(engine, problem.state, dimension)] * runs
     else:
-        _check_continuable(after, problem, {"engine": engine, "dimension": dimension, "runs": runs})
+        _check_continuable(after, problem, settings)
         problem = problem.changed(start=problem.model.unpack(after.theory.states[-1]))
         starts, phase = after.ends, after.settings["phase"] + 1
     size = max(problem.state.size, model.chain_size(engine, dimension) // _FASTER)
@@ -241,14 +242,7 @@ def simulate(
         states=np.array([result.states for result in results]),
         ends=[result.end for result in results],
         failures={i: result.failure for i, result in enumerate(results) if result.failure},
-        settings={
-            "dimension": dimension,
-            "runs": runs,
-            "seed": seed,
-            "order": order,
-            "engine": engine,
-            "phase": phase,
-        },
+        settings={**settings, "seed": seed, "order": order, "phase": phase},
     )
 
 

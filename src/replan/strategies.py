@@ -17,7 +17,7 @@ Examples:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, update_wrapper
 from itertools import pairwise, product
 from types import NoneType, UnionType
@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.check import Bools, Floats, Ints, Task
-from replan.curves import Trajectory, evaluate, rough_loss
+from replan.check import Floats, Ints, Task
+from replan.curves import evaluate, rough_loss
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.stacked import in_threads
 from replan.problem import Problem
@@ -107,7 +107,7 @@ class Strategy:
         names = [name for name in self.grids if settings.get(name) is None]
         if names:
             settings |= {name: self.grids[name](problem) for name in names}
-            return _search(problem, self, settings, _EVERY, progress)
+            return grid_search(problem, self, _EVERY, progress, **settings)
         return problem.accept(self.recipe(problem, **settings), f"result of {self.name}")
 
     def __repr__(self) -> str:
@@ -187,7 +187,7 @@ def one_task(problem: Problem, *, task: Task = 0) -> Protocol:
         >>> replan.strategies.one_task(problem).mean_shares
         array([1., 0.])
     """
-    chosen = _task(problem, "task", task)
+    chosen = check.task("task", task, problem.model.tasks)
     presence = problem.availability
     if presence.arrivals[chosen] > 0 or presence.departures[chosen] < problem.duration:
         raise UnfitError("task", "available throughout", problem.model.task_names[chosen])
@@ -205,7 +205,7 @@ def no_replay(problem: Problem, *, new_task: Task | None = None) -> Protocol:
         array([0., 1.])
     """
     if new_task is not None:
-        return one_task(problem, task=_task(problem, "new_task", new_task))
+        return one_task(problem, task=check.task("new_task", new_task, problem.model.tasks))
     return _sequence(problem, problem.availability.newest(problem.edges))
 
 
@@ -229,8 +229,6 @@ def alternating(problem: Problem, *, order: Sequence[Task] | None = None) -> Pro
         array([0, 1, 0, 1, 0, 1])
     """
     cycle = _order(problem, order)
-    if problem.availability.always:
-        return _sequence(problem, np.resize(cycle, problem.steps))
     rows, turn = np.zeros((problem.steps, problem.model.tasks)), 0
     for row, available in zip(rows, problem.step_limits.available, strict=True):
         upcoming = [cycle[(turn + i) % len(cycle)] for i in range(len(cycle))]
@@ -299,7 +297,7 @@ def focus_then_replay(
         if len(new) > 1:
             expected = "None where tasks arrive, as each is new when it does"
             raise ArgumentError("new_task", expected, check.show(new_task))
-        new = [_task(problem, "new_task", new_task)]
+        new = [check.task("new_task", new_task, problem.model.tasks)]
     if problem.model.loss_names != problem.model.task_names:
         expected = "one with a loss for each task, which say how long to focus"
         raise UnfitError("problem", expected, f"the losses {', '.join(problem.model.loss_names)}")
@@ -418,25 +416,14 @@ def power_law_lr(
 
 
 def grid_search(
-    problem: Problem, strategy: Strategy, *, progress: Watch = False, **grid: Any
+    problem: Problem, strategy: Strategy, every: int = 1, progress: Watch = False, /, **grid: Any
 ) -> Protocol:
     """Return a strategy's best protocol over all combinations of settings.
 
-    A list or an array holds the values to try; any other setting is passed on. Combinations whose
-    learning curve cannot be computed count as infinitely bad.
-    """
-    check.instance("problem", problem, Problem, "a Problem")
-    check.function("strategy", strategy, "a strategy such as `constant_lr`")
-    return _search(problem, strategy, grid, 1, progress)
-
-
-def _search(
-    problem: Problem, strategy: Strategy, grid: Mapping[str, Any], every: int, progress: Watch
-) -> Protocol:
-    """Return the best protocol on a grid, of which only every n-th value is tried at first.
-
-    From the best two points the search goes on to neighbours, diagonal ones too, while they are
-    better. Losses are rough ones, computed in threads.
+    A list or an array holds the values to try; any other setting is passed on. Only every n-th
+    value is tried at first; from the best two points the search goes on to neighbours, diagonal
+    ones too, while they are better. Losses are rough ones, computed in threads; those that cannot
+    be computed count as infinite.
     """
     lists = [list(x) if isinstance(x, list | tuple | np.ndarray) else [x] for x in grid.values()]
     for name, values in zip(grid, lists, strict=True):
@@ -462,21 +449,18 @@ def _search(
             losses.update(zip(new, in_threads(loss, len(new)), strict=True))
             return min(points, key=losses.__getitem__)
 
+        def beside(point: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+            axes = zip(point, sizes, strict=True)
+            return product(*(range(max(i - 1, 0), min(i + 2, size)) for i, size in axes))
+
         best(product(*(sorted({*range(0, size, every), size - 1}) for size in sizes)))
         for point in sorted(losses, key=losses.__getitem__)[:_BEST]:
-            while (better := best(_neighbours(point, sizes))) != point:
+            while (better := best([point, *beside(point)])) != point:
                 point = better
         point = best(losses)
     if losses[point] == np.inf:
         raise IntegrationError("every setting of the grid diverges: try smaller learning rates")
     return protocols[point]
-
-
-def _neighbours(point: tuple[int, ...], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield a point of a grid and those beside it."""
-    yield point
-    axes = zip(point, sizes, strict=True)
-    yield from product(*(range(max(i - 1, 0), min(i + 2, size)) for i, size in axes))
 
 
 # Parts
@@ -557,43 +541,16 @@ def _meeting_times(
         alone = evaluate(problem, _focused(problem, new, [*lengths, end - begin], revision))
         others = problem.step_limits.available[np.searchsorted(problem.edges, begin)].copy()
         others[task] = False
-
-        def gap(losses: Floats, task: int = task, others: Bools = others) -> Floats:
-            return losses[..., task] - losses[..., others].max(axis=-1, initial=-np.inf)
-
-        def gap_at(time: float, alone: Trajectory = alone, gap: Any = gap) -> float:
-            return float(gap(alone.losses_at([time]))[0])
-
-        within = (alone.times >= begin - rounding) & (alone.times <= end + rounding)
-        times, met = alone.times[within], np.flatnonzero(gap(alone.losses[within]) <= 0)
-        meeting = end
-        if met.size:
-            around = times[met[0] - 1 : met[0] + 1].tolist()
-            meeting = _root(gap_at, *around) if met[0] > 0 else begin
-        lengths.append(float(meeting - begin))
+        inside = (alone.times > begin + rounding) & (alone.times < end - rounding)
+        times = np.array([begin, *alone.times[inside], end])
+        for _ in range(11):  # look between the two times around the meeting, ever closer
+            losses = alone.losses_at(times)
+            highest = losses[:, others].max(axis=1, initial=-np.inf)
+            met = np.flatnonzero(losses[:, task] <= highest)
+            last = met[0] if met.size else times.size - 1
+            times = np.linspace(times[max(last - 1, 0)], times[last], 17)
+        lengths.append(float(times[-1] - begin))
     return lengths
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function that is above 0 at `low`, and not at `high`, is 0.
-
-    The Illinois method: secants, with the value at an end that stays for a second time halved.
-    """
-    above, below, x, side = function(low), function(high), low, 0
-    for _ in range(100):
-        last, x = x, high - below * (high - low) / (below - above)
-        if abs(x - last) <= 1e-13 * high:
-            break
-        value = function(x)
-        if value > 0:
-            low, above, below, side = x, value, below / (2 if side > 0 else 1), 1
-        else:
-            high, below, above, side = x, value, above / (2 if side < 0 else 1), -1
-    return x
-
-
-def _task(problem: Problem, name: str, task: int) -> int:
-    return check.task(name, task, problem.model.tasks)
 
 
 def _order(problem: Problem, order: Sequence[int] | None) -> list[int]:

@@ -41,14 +41,9 @@ def study(
 ) -> Study:
     """Run strategies and `solve` on every combination of the values of a study's axes.
 
-    **Main arguments**
-
     - `study`: the path of a study file (docs/files.md), or its content as a dict.
     - `out`: a folder for table.csv, study.json and picture.png, created if missing. Finished cases
       are kept in `out`/cache: a study that was stopped or extended computes only what is missing.
-
-    **Other arguments**
-
     - `workers`, `executor`, `progress`: as for `sweep`.
 
     A case that fails is a row without a value; the study continues.
@@ -73,76 +68,52 @@ def study(
         0               0.3  interleaved  0.164
         1               0.6  interleaved  0.163
     """
-    design = Design.read(study)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    made = design.compute(folder and folder / "cache", workers, executor, progress)
+    import_named()  # the user's own strategies may be among the runs
+    if isinstance(study, Mapping):
+        problem, axes, runs, key = _design(with_never(study), Path())
+    else:
+        with in_file(study):
+            problem, axes, runs, key = _design(read_sections(study), Path(study).parent)
+    names = [(point, name) for point in span(problem, axes) for name in runs]
+    imports = os.environ.get(IMPORTS, "")
+    cases = [
+        {"problem": point.content, "run": runs[name], "imports": imports} for point, name in names
+    ]
+    folder = None if out is None else check.path("out", out)
+    options: Content = {"workers": workers, "executor": executor, "progress": progress}
+    try:
+        results = sweep(run_case, cases, cache=folder and folder / "cache", key=key, **options)
+    except SweepError as error:
+        results = error.results
+        for i, failure in error.failures.items():
+            results[i] = {"value": None, "status": "failed", "advice": failure.split("\n")[0]}
+    rows = [
+        {**point.values, "run": name, **result}
+        for (point, name), result in zip(names, results, strict=True)
+    ]
+    made = Study(problem, axes, runs, rows)
     if folder is not None:
         made.save(folder)
     return made
 
 
-@dataclass(frozen=True)
-class Design:
-    """What a study file asks for.
-
-    problem: the sections of the problem file. axes: the values by key, such as "model.similarity".
-    runs: by name, {"strategy": …, settings} or {"solve": settings}. key: of the kept cases.
-    """
-
-    problem: Content
-    axes: dict[str, list[Any]]
-    runs: dict[str, Content]
-    key: Any = None
-
-    @classmethod
-    def read(cls, study: files.FilePath | Mapping[str, Any]) -> Design:
-        """Read the design from a file, or from its content."""
-        import_named()  # the user's own strategies may be among the runs
-        if isinstance(study, Mapping):
-            return cls._from(with_never(study), Path())
-        with in_file(study):
-            return cls._from(read_sections(study), Path(study).parent)
-
-    @classmethod
-    def _from(cls, study: Mapping[str, Any], folder: Path) -> Design:
-        content = dict(study)
-        axes, run = content.pop("axes", {}), content.pop("run", {})
-        base = content.pop("problem", None)
-        if base is not None:
-            if content or not isinstance(base, str):
-                expected = "the name of a problem file, without sections of a problem beside it"
-                raise ArgumentError("problem", expected, ", ".join([repr(base), *content]))
-            content = read_sections(folder / base)
-        check.instance("run", run, Mapping, "a table")
-        check_keys(run, ("strategies", "solve", "key"), "run")
-        design = cls(content, flatten(axes), _runs(run), run.get("key"))
-        Problem.from_dict(span(content, design.axes)[0].content)  # refuses unknown keys
-        return design
-
-    def compute(
-        self, cache: Path | None, workers: int | None, executor: Any, progress: bool
-    ) -> Study:
-        """Return the results of all runs at all points."""
-        names = [(point, name) for point in span(self.problem, self.axes) for name in self.runs]
-        imports = os.environ.get(IMPORTS, "")
-        cases = [
-            {"problem": point.content, "run": self.runs[name], "imports": imports}
-            for point, name in names
-        ]
-        options: Content = {"workers": workers, "executor": executor, "progress": progress}
-        try:
-            results = sweep(run_case, cases, cache=cache, key=self.key, **options)
-        except SweepError as error:
-            results = error.results
-            for i, failure in error.failures.items():
-                results[i] = {"value": None, "status": "failed", "advice": failure.split("\n")[0]}
-        rows = [
-            {**point.values, "run": name, **result}
-            for (point, name), result in zip(names, results, strict=True)
-        ]
-        return Study(self.problem, self.axes, self.runs, rows)
+def _design(
+    study: Mapping[str, Any], folder: Path
+) -> tuple[Content, dict[str, list[Any]], dict[str, Content], Any]:
+    """Return the problem's sections, the axes, the runs and the key of a study in a folder."""
+    content = dict(study)
+    axes, run = flatten(content.pop("axes", {})), content.pop("run", {})
+    base = content.pop("problem", None)
+    if base is not None:
+        if content or not isinstance(base, str):
+            expected = "the name of a problem file, without sections of a problem beside it"
+            raise ArgumentError("problem", expected, ", ".join([repr(base), *content]))
+        content = read_sections(folder / base)
+    check.instance("run", run, Mapping, "a table")
+    check_keys(run, ("strategies", "solve", "key"), "run")
+    runs = _runs(run)
+    Problem.from_dict(span(content, axes)[0].content)  # refuses unknown keys
+    return content, axes, runs, run.get("key")
 
 
 def run_case(problem: Content, run: Content, imports: str) -> Content:

@@ -232,13 +232,6 @@ def test_shares_in_the_replay_phase():
     for task, counts in enumerate([[10, 0, 0, 0], [6, 4, 0, 0], [3, 3, 4, 0], [2, 2, 2, 4]]):
         policy.begin(task)
         assert policy.next_counts(10).tolist() == counts
-    policy = FocusThenReplay(2, shares="loss", max_focus=2)
-    policy.observe({1: 0.4})
-    assert policy.next_counts(10).tolist() == [4, 6]  # equal while a loss is unknown
-    policy.observe({0: 1.2})
-    assert policy.shares(1)[0] == pytest.approx([0.75, 0.25])
-    policy.observe({0: 0.0, 1: -1.0})
-    assert policy.shares(1)[0].tolist() == [0.5, 0.5]
 
 
 def test_fixed_replay_is_focus_then_replay_without_focus():
@@ -275,7 +268,6 @@ def test_a_policy_says_whether_it_needs_losses():
     for policy in (FixedReplay(2, 0.5), FollowProtocol(PLAN, 4), FocusThenReplay(2, until=0.5)):
         assert not policy.needs_losses
     assert met(max_focus=9).needs_losses
-    assert met(max_focus=0, shares="loss").needs_losses
     assert not met(max_focus=0).needs_losses
     policy = met(3)
     policy.begin(0)
@@ -345,7 +337,7 @@ STATES = {
     "fixed": (FixedReplay, {"tasks": 2, "share": 0.3}, {"tasks": 3, "share": 0.5}),
     "follow": (FollowProtocol, {"protocol": PLAN, "steps": 40},
                {"protocol": OTHER_PLAN, "steps": 41}),
-    "focus": (FocusThenReplay, {"tasks": 2, "shares": "loss", "until": "met"},
+    "focus": (FocusThenReplay, {"tasks": 2, "shares": 0.3, "until": "met"},
               {"tasks": 3, "shares": 0.5, "until": "halved", "smoothing": 0.5}),
 }  # fmt: skip
 

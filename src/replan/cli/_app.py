@@ -62,6 +62,7 @@ def run() -> int:
     Ctrl-C raises KeyboardInterrupt.
     """
     warnings.showwarning = lambda *about: _warn(*about[:4])
+    code = 2
     try:
         return app.main(prog_name="replan", standalone_mode=False) or 0
     except click.Abort:
@@ -70,24 +71,24 @@ def run() -> int:
         message = error.format_message()
         if isinstance(error, click.NoSuchOption) and error.option_name == "--import":
             message = "`--import` goes before the command: replan --import FILE COMMAND …"
-        return _fail(message, 2)
-    except ChildProcessError as error:
-        return _fail(str(error), 1)
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except ValueError as error:
-        return _fail(str(error), 2)
+        message = str(error)
+    except (IntegrationError, SolveError) as error:
+        message, code = str(error), 1
     except MemoryError as error:
-        return _fail(f"not enough memory: {str(error) or 'try smaller sizes'}", 1)
+        message, code = f"not enough memory: {str(error) or 'try smaller sizes'}", 1
     except Exception as error:
-        if isinstance(error, IntegrationError | SolveError):
-            return _fail(str(error), 1)
         if "REPLAN_DEBUG" in os.environ:
             raise
         what = f"{type(error).__name__}: {error}"
         own = os.environ.get("REPLAN_IMPORT")
         whose = f"replan or in {own}" if own else "replan"
-        return _fail(f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)", 70)
+        message = f"internal error, a bug in {whose}: {what} (REPLAN_DEBUG=1 shows where)"
+        code = 70
+    _say(message)
+    return code
 
 
 def _warn(message: Warning | str, category: type[Warning], path: str, line: int) -> None:
@@ -95,11 +96,6 @@ def _warn(message: Warning | str, category: type[Warning], path: str, line: int)
     own = path.startswith(os.path.dirname(replan.__file__))
     place = "" if own else f"{category.__name__} in {click.format_filename(path)}:{line}: "
     _say(f"warning: {place}{message}")
-
-
-def _fail(message: str, code: int) -> int:
-    _say(message)
-    return code
 
 
 def _say(message: str) -> None:

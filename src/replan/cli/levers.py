@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +45,20 @@ def command(
 
     check.integer("seeds", seeds, at_least=1)
     problem, sections = load_problem(file)
-    problems = [problem]
-    if seeds > 1:
-        problems += map(replan.Problem.from_dict, _seeded(sections, seeds))
+    problems = [problem] if seeds == 1 else _seeded(sections, seeds)
     picture = plot or files.output("--plot", f"{file.stem}-levers.png")
     result = replan.levers(problems, tolerance=tolerance, progress=True)
     show(result, sections, {**paths, "plot": picture}, seeds=seeds, tolerance=tolerance)
 
 
-def _seeded(sections: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """Yield the sections with the seeds after the one in `[start]`, until there are `count`."""
+def _seeded(sections: dict[str, Any], count: int) -> list[replan.Problem]:
+    """Return the problems with the seed in `[start]` and those after it."""
+    from replan.problem.axes import span
+
     tables = [key for key, x in sections["start"].items() if isinstance(x, dict) and "seed" in x]
     if len(tables) != 1:
         expected = "1 where [start] has no seed, such as pretrain = { seed = 0 }"
         raise ArgumentError("--seeds", expected, f"{count}")
-    for more in range(1, count):
-        content = deepcopy(sections)
-        content["start"][tables[0]]["seed"] += more
-        yield content
+    first = sections["start"][tables[0]]["seed"]
+    axes = {f"start.{tables[0]}.seed": [first + more for more in range(count)]}
+    return [replan.Problem.from_dict(point.content) for point in span(sections, axes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,12 +36,10 @@ def command(
     strategy: str | None,
     settings: tuple[str, ...],
     protocol: str | None,
-    dimension: int,
-    runs: int,
-    seed: int,
-    order: str,
-    engine: str | None,
-    **paths: Path | None,
+    json: Path | None,
+    csv: Path | None,
+    plot: Path | None,
+    **options: Any,
 ) -> None:
     """Train by SGD at finite N, beside the theory.
 
@@ -53,16 +52,8 @@ def command(
     """
     problem, sections = load_problem(file)
     chosen = chosen_protocol(problem, strategy, settings, protocol)
-    result = replan.simulate(
-        problem,
-        chosen,
-        dimension=dimension,
-        runs=runs,
-        seed=seed,
-        order=order,
-        engine=engine,
-        progress=True,
-    )
+    result = replan.simulate(problem, chosen, **options, progress=True)
+    paths = {"json": json, "csv": csv, "plot": plot}
     show(result, sections, paths, strategy=strategy, set=settings, protocol=protocol)
-    if len(result.failures) == runs:
+    if len(result.failures) == options["runs"]:
         raise replan.IntegrationError("every run diverged: try a smaller `lr`")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from numbers import Real
 from typing import final
 
 import numpy as np
@@ -43,10 +42,7 @@ class FixedReplay(Policy):
 
     def shares(self, count: int) -> Floats:
         """Return the same shares (T,) for each of the next steps (count, T)."""
-        row = np.zeros(self.tasks)
-        row[self.old_tasks] = self.share / max(1, len(self.old_tasks))
-        row[self.new_task] = 1 - row.sum()
-        return np.tile(row, (count, 1))
+        return np.tile(_mixture(self, self.share), (count, 1))
 
 
 @final
@@ -92,18 +88,13 @@ class FocusThenReplay(Policy):
     With tuned learning rates and shares it ended no lower than `FixedReplay`, which needs no
     losses: docs/training-loops.md.
 
-    **Main arguments**
-
     - `tasks`: how many there will be. The last one is new until `begin` says otherwise.
     - `until`: what ends the focus phase. "halved": the new task's loss is at most half of the first
       one told since the task arrived. "met": it is at most the largest of the old tasks' losses,
       the paper's rule for real data (Mori et al., section 3.2), for losses of one scale. A number:
       this fraction of the sampler's epoch is over, whatever the losses.
-
-    **Other arguments**
-
-    - `shares`: of the tasks in the replay phase. None: equal ones. A number: the share of the new
-      task; the old ones divide the rest equally. "loss": in proportion to the smoothed losses.
+    - `shares`: the share of the new task in the replay phase, by default an equal one; the old ones
+      divide the rest equally.
     - `smoothing`: the weight of the past in the moving average of losses, from 0 to below 1.
     - `max_focus`: the longest focus phase in steps; by default half of the sampler's epoch, or
       10,000 steps in a loop without a sampler; `math.inf` for no bound. May change on resuming.
@@ -127,20 +118,26 @@ class FocusThenReplay(Policy):
         tasks: int,
         *,
         until: str | float = "halved",
-        shares: float | str | None = None,
+        shares: float | None = None,
         smoothing: float = 0.0,
         max_focus: float | None = None,
     ) -> None:
-        self.until = _word_or_fraction("until", until, ["halved", "met"])
         self._listens = isinstance(until, str)  # whether losses end the focus phase
-        self._mixture = None if shares is None else _word_or_fraction("shares", shares, ["loss"])
+        self.until: str | float = (
+            check.one_of("until", until, ["halved", "met"])
+            if self._listens
+            else check.number("until", until, at_least=0, at_most=1)
+        )
+        if shares is not None:
+            shares = check.number("shares", shares, at_least=0, at_most=1)
+        self._new_share = shares
         self.smoothing = check.number("smoothing", smoothing, at_least=0)
         if self.smoothing >= 1:
             raise ArgumentError("smoothing", "below 1", f"{smoothing}")
         self.max_focus = max_focus
         if max_focus is not None and max_focus != math.inf:
             self.max_focus = check.integer("max_focus", max_focus)
-        super().__init__(tasks, until=self.until, shares=self._mixture, smoothing=self.smoothing)
+        super().__init__(tasks, until=self.until, shares=shares, smoothing=self.smoothing)
         self.state = {"begun": 0, "switch_step": -1, "first": None, "losses": [None] * self.tasks}
 
     @property
@@ -155,14 +152,15 @@ class FocusThenReplay(Policy):
 
     @property
     def needs_losses(self) -> bool:
-        """Whether losses decide when the focus phase ends, or what is replayed."""
-        ends = self.switch_step < 0 and self._listens and self._longest > 0
-        return bool(self.old_tasks) and (ends or self._mixture == "loss")
+        """Whether losses decide when the focus phase ends."""
+        focuses = self.switch_step < 0 and self._longest > 0
+        return bool(self.old_tasks) and focuses and self._listens
 
     def shares(self, count: int) -> Floats:
         """Return the new task alone for what is left of the focus phase, then the mixture."""
-        focus = int(min(count, self._left))
-        rows = np.tile(self._mixed(), (count, 1))
+        focus, old = int(min(count, self._left)), len(self.old_tasks)
+        replayed = old / (old + 1) if self._new_share is None else 1 - self._new_share
+        rows = np.tile(_mixture(self, replayed), (count, 1))
         rows[:focus] = np.eye(self.tasks)[self.new_task]
         return rows
 
@@ -235,20 +233,10 @@ class FocusThenReplay(Policy):
     def _decide(self, what: str, reason: str, after: int = 0) -> None:
         self.decisions.append(Decision(self.step + after, what, reason, self.losses))
 
-    def _mixed(self) -> Floats:
-        """Return the shares (T,) of the replay phase, of the tasks that have arrived."""
-        arrived, row = [*self.old_tasks, self.new_task], np.zeros(self.tasks)
-        if isinstance(self._mixture, float):
-            row[self.old_tasks] = (1 - self._mixture) / max(1, len(self.old_tasks))
-            row[self.new_task] = self._mixture
-        elif self._mixture == "loss" and all(task in self.losses for task in arrived):
-            row[arrived] = [max(self.losses[task], 0.0) for task in arrived]
-        if row.sum() == 0:
-            row[arrived] = 1.0
-        return np.asarray(row / row.sum())
 
-
-def _word_or_fraction(name: str, value: str | float, words: list[str]) -> str | float:
-    if isinstance(value, Real):
-        return check.number(name, value, at_least=0, at_most=1)
-    return check.one_of(name, value, words)
+def _mixture(policy: Policy, replayed: float) -> Floats:
+    """Return shares (T,): equal ones of the old tasks, `replayed` in all; else of the new task."""
+    row = np.zeros(policy.tasks)
+    row[policy.old_tasks] = replayed / max(1, len(policy.old_tasks))
+    row[policy.new_task] = 1 - row.sum()
+    return row
