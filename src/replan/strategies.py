@@ -543,13 +543,16 @@ def _meeting_times(
         others[task] = False
         inside = (alone.times > begin + rounding) & (alone.times < end - rounding)
         times = np.array([begin, *alone.times[inside], end])
-        for _ in range(11):  # look between the two times around the meeting, ever closer
+        for _ in range(5):  # look between the two times around the meeting, ever closer
             losses = alone.losses_at(times)
-            highest = losses[:, others].max(axis=1, initial=-np.inf)
-            met = np.flatnonzero(losses[:, task] <= highest)
-            last = met[0] if met.size else times.size - 1
-            times = np.linspace(times[max(last - 1, 0)], times[last], 17)
-        lengths.append(float(times[-1] - begin))
+            gaps = losses[:, task] - losses[:, others].max(axis=1, initial=-np.inf)
+            met = np.flatnonzero(gaps <= 0)
+            last = int(met[0]) if met.size else times.size - 1
+            around = slice(max(last - 1, 0), last + 1)
+            (low, high), (above, below) = times[around][[0, -1]], gaps[around][[0, -1]]
+            times = np.linspace(low, high, 17)
+        meeting = high + (high - low) * below / (above - below) if above > 0 >= below else high
+        lengths.append(float(meeting - begin))
     return lengths
 
 
