@@ -19,7 +19,7 @@ from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
 from replan.errors import ArgumentError
-from replan.models.base import DifferentiableModel, Model
+from replan.models.base import Model
 from replan.models.knobs import KnobLayout
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ _KEPT = 2**24  # numbers that the members' tapes may hold together
 _R = TypeVar("_R")
 
 
-class StackedModel(DifferentiableModel):
+class StackedModel(Model):
     """Several models under one protocol, in threads; losses are weighted means over the members.
 
-    Results do not depend on the number of threads. Gradients need differentiable members.
+    Results do not depend on the number of threads. Gradients, those of the members separately, need
+    differentiable members.
 
     models: of the members. sizes: of their states. weights: (M,) of sum 1. names: of the members.
     """
@@ -45,12 +46,11 @@ class StackedModel(DifferentiableModel):
         self,
         models: Sequence[Model],
         sizes: Sequence[int],
-        weights: Floats | None = None,
-        names: Sequence[str] = (),
+        weights: Floats,
+        names: Sequence[str],
     ) -> None:
-        self.models, self.sizes = tuple(models), tuple(sizes)
-        self.weights = np.full(len(models), 1 / len(models)) if weights is None else weights
-        self.names = tuple(names) or tuple(f"member {m + 1}" for m in range(len(models)))
+        self.models: tuple[Any, ...] = tuple(models)  # `solve` checks which are differentiable
+        self.sizes, self.weights, self.names = tuple(sizes), weights, tuple(names)
         first = self.models[0]
         self.tasks, self.knobs = first.tasks, first.knobs
         edges = np.cumsum([0, *self.sizes]).tolist()
@@ -113,16 +113,11 @@ class StackedModel(DifferentiableModel):
             return losses(0)[None]
         return np.stack(self._each(losses, states.size // states.shape[-1]))
 
-    def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
-        lead = (-1, *[1] * cotangents.ndim)
-        return self.losses_vjp_each(states, self.weights.reshape(lead) * cotangents)
-
     def losses_vjp_each(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_ml cotangents[m, …, l] × loss l of member m."""
 
         def losses_vjp(m: int) -> Floats:
-            return self._differentiable(m).losses_vjp(states[..., self._parts[m]], cotangents[m])
+            return self.models[m].losses_vjp(states[..., self._parts[m]], cotangents[m])
 
         return np.concatenate(self._each(losses_vjp, states.size // states.shape[-1]), axis=-1)
 
@@ -141,7 +136,7 @@ class StackedModel(DifferentiableModel):
         keep = 4 * _steps(schedule) * start.size <= _KEPT  # RK4 has four stages
 
         def roll_out(m: int) -> tuple[Floats, Any]:
-            model, first = self._differentiable(m), start[self._parts[m]]
+            model, first = self.models[m], start[self._parts[m]]
             if keep:
                 return model.roll_out_with_tape(first, schedule)
             return model.roll_out(first, schedule), None
@@ -158,17 +153,10 @@ class StackedModel(DifferentiableModel):
 
         return np.concatenate(self._each(roll_out, _steps(schedule)), axis=1)
 
-    def roll_out_vjp(
-        self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
-    ) -> Gradients:
-        """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out."""
-        each = self.roll_out_vjp_each(states, cotangents, schedule, tape)
-        return Gradients(each.adjoints, each.by_shares.sum(axis=0), each.by_knobs.sum(axis=0))
-
     def roll_out_vjp_each(
-        self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
+        self, states: Floats, cotangents: Floats, schedule: Schedule, tapes: Sequence[Any]
     ) -> Gradients:
-        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`.
+        """Return the gradients of the members' roll-outs; see `DifferentiableModel.roll_out_vjp`.
 
         by_shares: (M, pieces, T). by_knobs: (M, pieces, C). adjoints: (pieces + 1, n), that of each
         member through its own roll-out.
@@ -177,7 +165,7 @@ class StackedModel(DifferentiableModel):
         def vjp(m: int) -> Gradients:
             part = self._parts[m]
             own = np.ascontiguousarray(states[:, part]), np.ascontiguousarray(cotangents[:, part])
-            return self._differentiable(m).roll_out_vjp(*own, schedule, tape[m] if tape else None)
+            return self.models[m].roll_out_vjp(*own, schedule, tapes[m])
 
         gradients = self._each(vjp, _steps(schedule))
         if len(gradients) == 1:
@@ -185,10 +173,6 @@ class StackedModel(DifferentiableModel):
             return Gradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
         adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
         return Gradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
-
-    def _differentiable(self, m: int) -> DifferentiableModel:
-        model: Any = self.models[m]  # the objective checks that it is one
-        return model
 
     def _each(self, function: Callable[[int], _R], steps: int) -> list[_R]:
         """Return function(m) for all members; `steps`: the integrator steps that each makes."""
@@ -202,7 +186,7 @@ def as_stacked(model: Model) -> StackedModel:
     """Wrap a single model as an ensemble of one; return an ensemble as it is."""
     if isinstance(model, StackedModel):
         return model
-    stacked = StackedModel([model], [0])
+    stacked = StackedModel([model], [0], np.ones(1), ["member 1"])
     stacked._parts = [slice(None)]  # whatever the size of its state
     return stacked
 

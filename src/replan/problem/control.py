@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from replan import check
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, renamed
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,5 @@ def _free_tasks(value: Any) -> bool | Literal["constant"]:
 def _range(name: str, value: Any) -> Range:
     if isinstance(value, Range):
         return value
-    low, high = check.array(name, value, (2,)).tolist()
-    if low > high:
-        raise ArgumentError(name, "a range with low ≤ high", f"{low:g} and {high:g}")
-    return Range(low, high)
+    with renamed({"low": name, "high": name}):
+        return Range(*check.array(name, value, (2,)).tolist())

@@ -64,24 +64,20 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
 
 def allows(limits: StepLimits, sequence: Ints) -> bool:
     """Whether the tasks of a protocol, one per step, keep the limits."""
-    if not limits.binding:
-        return bool(np.all(limits.available[np.arange(limits.steps), sequence]))
+    steps = np.arange(limits.steps)
+    there = bool(np.all(limits.available[steps, sequence]))
+    if not (there and limits.binding):
+        return there
+    replay = np.bincount(limits.interval, limits.old[steps, sequence])
     counts = np.bincount(sequence, minlength=len(limits.low))
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
     return bool(
-        np.all(limits.available[np.arange(limits.steps), sequence])
-        and np.all((counts >= limits.low) & (counts <= limits.high))
-        and _replays(limits, sequence)
+        np.all((counts >= limits.low) & (counts <= limits.high))
+        and np.all(replay <= limits.replays[limits.begins])
         and len(changes) <= limits.switches
         and stays.min() >= limits.dwell
     )
-
-
-def _replays(limits: StepLimits, sequence: Ints) -> bool:
-    """Whether no interval between arrivals has too much replay."""
-    old = limits.old[np.arange(limits.steps), sequence]
-    return bool(np.all(np.bincount(limits.interval, old) <= limits.replays[limits.begins]))
 
 
 def _counted(limits: StepLimits, steps: int) -> Ints:

@@ -93,22 +93,15 @@ def _times(parts: Floats, x: Floats) -> Floats:
 
 def risk_of(given: Any, weights: Any, count: int) -> Risk:
     """Return the risk of `count` members, with equal weights where None are given."""
-    return Risk(_weights(weights, count), _level(given))
-
-
-def _level(given: Any) -> float:
+    parts = np.full(count, 1 / count)
+    if weights is not None:
+        parts = check.array("weights", weights, (count,))
+        if parts.min() <= 0 or abs(parts.sum() - 1) > _SUM:
+            raise ArgumentError("weights", "numbers above 0 of sum 1", check.show(parts.tolist()))
+        parts = parts / parts.sum()
     words = {"mean": 1.0, "worst": 0.0}
-    if isinstance(given, str) and given in words:
-        return words[given]
-    if isinstance(given, str):
+    if not isinstance(given, str):
+        return Risk(parts, check.number("risk", given, above=0, at_most=1))
+    if given not in words:
         raise ArgumentError("risk", '"mean", "worst" or a number in (0, 1]', check.show(given))
-    return check.number("risk", given, above=0, at_most=1)
-
-
-def _weights(given: Any, count: int) -> Floats:
-    if given is None:
-        return np.full(count, 1 / count)
-    weights = check.array("weights", given, (count,))
-    if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
-        raise ArgumentError("weights", "numbers above 0 of sum 1", check.show(weights.tolist()))
-    return np.asarray(weights / weights.sum())
+    return Risk(parts, words[given])

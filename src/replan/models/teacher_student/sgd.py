@@ -77,12 +77,7 @@ class Full(Chain):
     many samples of the next batch it holds.
     """
 
-    def __init__(
-        self,
-        model: TeacherStudent,
-        start: Overlaps,
-        dimension: int,
-    ) -> None:
+    def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.heads, self.filled = model, start.V, 0
         self.weights, self.teachers = _embed(model, start, dimension)
         moving = slice(0 if model.online else None)
