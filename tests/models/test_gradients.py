@@ -261,7 +261,7 @@ def test_a_stacked_model_is_its_members_side_by_side(count):
     model, x, schedule, cotangents = instance((2, 2, 2))
     starts = [(1 + 0.1 * m) * x for m in range(count)]
     weights = np.arange(1.0, count + 1) / np.arange(1, count + 1).sum()
-    stacked = StackedModel([model] * count, [len(x)] * count, weights, range(count))
+    stacked = StackedModel([model] * count, [len(x)] * count, weights)
     if count == 1:
         stacked = as_stacked(model)
         assert as_stacked(stacked) is stacked

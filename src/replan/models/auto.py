@@ -92,6 +92,8 @@ class AutoModel(DifferentiableModel):
     """
 
     kind = "auto"
+    task_names: tuple[str, ...] = ()
+    loss_names: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -105,16 +107,16 @@ class AutoModel(DifferentiableModel):
         loss_names: Sequence[str] | None = None,
     ) -> None:
         _load_jax()
-        self._task_names = _names(tasks)
-        self.tasks = len(self._task_names)
+        self.task_names = _names(tasks)
+        self.tasks = len(self.task_names)
         self.knobs = tuple(
             check.instance("knobs", knob, Knob, "a list of Knob(…)")
             for knob in check.items("knobs", knobs, "Knob(…)")
         )
         check.function("rate", rate)
         check.function("losses", losses)
-        self._loss_names = (
-            self._task_names if loss_names is None else _words("loss_names", loss_names)
+        self.loss_names = (
+            self.task_names if loss_names is None else _words("loss_names", loss_names)
         )
         with jax.enable_x64(True):
             arrays, structure = jax.tree_util.tree_flatten(_numbers("like", like))
@@ -128,17 +130,7 @@ class AutoModel(DifferentiableModel):
             plain = inspect.isfunction(rate) and inspect.isfunction(losses)
             make = _shared_program if plain else _Program
             self._program = make(rate, losses, self.tasks, self.knobs, structure, shapes)
-            self._program.check(self.parameters, len(self._loss_names))
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """Names of the tasks (T,)."""
-        return self._task_names
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the losses (L,)."""
-        return self._loss_names
+            self._program.check(self.parameters, len(self.loss_names))
 
     @property
     def size(self) -> int:

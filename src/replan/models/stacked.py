@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.errors import ArgumentError
 from replan.models.base import Model
-from replan.models.knobs import KnobLayout
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -37,50 +34,31 @@ class StackedModel(Model):
     Results do not depend on the number of threads. Gradients, those of the members separately, need
     differentiable members.
 
-    models: of the members. sizes: of their states. weights: (M,) of sum 1. names: of the members.
+    models: of the members. sizes: of their states. weights: (M,) of sum 1.
     """
 
     kind = "ensemble"
+    task_names: tuple[str, ...] = ()
+    loss_names: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        models: Sequence[Model],
-        sizes: Sequence[int],
-        weights: Floats,
-        names: Sequence[str],
-    ) -> None:
+    def __init__(self, models: Sequence[Model], sizes: Sequence[int], weights: Floats) -> None:
         self.models: tuple[Any, ...] = tuple(models)  # `solve` checks which are differentiable
-        self.sizes, self.weights, self.names = tuple(sizes), weights, tuple(names)
-        first = self.models[0]
-        self.tasks, self.knobs = first.tasks, first.knobs
+        self.sizes, self.weights = tuple(sizes), weights
+        first = models[0]
+        self.tasks, self.task_names, self.loss_names = (
+            first.tasks,
+            first.task_names,
+            first.loss_names,
+        )
+        self.knobs, self.layout = first.knobs, first.layout
         edges = np.cumsum([0, *self.sizes]).tolist()
         self._parts = [slice(a, b) for a, b in pairwise(edges)]  # of the state, by member
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """Names of the tasks (T,): those of the first member."""
-        return self.models[0].task_names
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the losses (L,): those of the first member."""
-        return self.models[0].loss_names
-
-    @cached_property
-    def layout(self) -> KnobLayout:
-        """The columns of each knob in `Schedule.knobs`."""
-        return self.models[0].layout
 
     # Starts and states
 
     def pack(self, start: Any) -> Floats:
         """Return the starts of all members, a list, as a state (n,)."""
-        starts = check.items("start", start, "a start for each member")
-        if len(starts) != len(self.models):
-            raise ArgumentError(
-                "start", f"{len(self.models)} starts, one for each member", f"{len(starts)}"
-            )
-        pairs = zip(self.models, starts, strict=True)
+        pairs = zip(self.models, start, strict=True)
         return np.concatenate([model.pack(start) for model, start in pairs])
 
     def unpack(self, states: Floats) -> list[Any]:
@@ -186,7 +164,7 @@ def as_stacked(model: Model) -> StackedModel:
     """Wrap a single model as an ensemble of one; return an ensemble as it is."""
     if isinstance(model, StackedModel):
         return model
-    stacked = StackedModel([model], [0], np.ones(1), ["member 1"])
+    stacked = StackedModel([model], [0], np.ones(1))
     stacked._parts = [slice(None)]  # whatever the size of its state
     return stacked
 

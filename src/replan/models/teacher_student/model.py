@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.check import Floats, Ints
+from replan.check import Floats
 from replan.core import library
 from replan.core.kernels import Kernels, shipped
 from replan.core.schedule import Schedule
@@ -25,7 +25,7 @@ from replan.models.base import first_state
 from replan.models.capabilities import Chain, Simulable
 from replan.models.compiled_model import CompiledModel
 from replan.models.integrator import MAX_STEPS, RTOL, integrate
-from replan.models.knobs import LR, Knob
+from replan.models.knobs import LR
 from replan.models.registry import register
 from replan.models.teacher_student import streams
 from replan.models.teacher_student.example import EXAMPLE
@@ -102,6 +102,12 @@ class TeacherStudent(CompiledModel, Simulable):
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
         self.activation = check.one_of("activation", activation, library.ACTIVATIONS)
+        self.knobs = (
+            LR,
+            replace(LR, name="feature_lr"),
+            replace(LR, name="head_lr", default=head_lr),
+        )
+        self.least_dimension = self.hidden + P
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse changes: the compiled kernels would not know of them."""
@@ -156,12 +162,6 @@ class TeacherStudent(CompiledModel, Simulable):
                 tasks, gamma, count, check.number("between", between, at_least=0, at_most=gamma)
             )
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
-        """The learning rate and the factors for features and heads, each with a value per task."""
-        heads = replace(LR, name="head_lr", default=self.head_lr)
-        return LR, replace(LR, name="feature_lr"), heads
 
     @property
     def pace(self) -> float:
@@ -341,16 +341,6 @@ class TeacherStudent(CompiledModel, Simulable):
         return np.minimum(cosines, 1.0)
 
     # Simulation at finite size
-
-    def sample_rates(self, tasks: Ints, knobs: Floats) -> tuple[Floats, Floats]:
-        """Return the rates (n,) of features and heads on samples of `tasks` with knobs (n, 3)."""
-        lr, features, heads = knobs.T
-        return lr * features, np.where(np.array(self.train_heads)[tasks], lr * heads, 0.0)
-
-    @property
-    def least_dimension(self) -> int:  # type: ignore[override]
-        """K + P: room for all hidden units and teachers."""
-        return self.hidden + self.teacher_units
 
     @property
     def online(self) -> bool:

@@ -5,7 +5,6 @@ The notation is that of core/sgd.c, which makes the steps.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,21 +26,13 @@ _DRAWS = 2**15  # for the other, which needs few for a sample
 class Reduced(Chain):
     """One run of SGD as a Markov chain of the overlaps."""
 
+    changing = ("along", "rest", "heads")
+
     def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.dimension = model, dimension
         self.frame = model.teacher_frame
         self.along, self.rest = coordinates(start, self.frame)
         self.heads = start.V
-        self.rng = np.random.default_rng(0)
-
-    def resume(self, rng: np.random.Generator) -> Reduced:
-        """Return a copy that continues from here with its own random numbers."""
-        other = copy.copy(self)
-        other.along, other.rest, other.heads = (
-            array.copy() for array in (self.along, self.rest, self.heads)
-        )
-        other.rng = rng
-        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
@@ -77,19 +68,13 @@ class Full(Chain):
     many samples of the next batch it holds.
     """
 
+    changing = ("weights", "heads", "velocity")
+
     def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.heads, self.filled = model, start.V, 0
         self.weights, self.teachers = _embed(model, start, dimension)
         moving = slice(0 if model.online else None)
         self.velocity = [np.zeros_like(x[moving]) for x in (self.weights, self.heads)]
-        self.rng = np.random.default_rng(0)
-
-    def resume(self, rng: np.random.Generator) -> Full:
-        """Return a copy that continues from here with its own random numbers."""
-        other = copy.copy(self)
-        other.weights, other.heads, other.rng = self.weights.copy(), self.heads.copy(), rng
-        other.velocity = [velocity.copy() for velocity in self.velocity]
-        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
@@ -131,7 +116,8 @@ def _samples(model: TeacherStudent, tasks: Ints, knobs: Floats) -> tuple[Ints, F
         raise ArgumentError(
             "tasks", f"from 0 to {model.tasks - 1}", f"{tasks.min()}, {tasks.max()}"
         )
-    return tasks, *model.sample_rates(tasks, knobs)
+    lr, features, heads = knobs.T
+    return tasks, lr * features, np.where(np.array(model.train_heads)[tasks], lr * heads, 0.0)
 
 
 def _activation(model: TeacherStudent) -> int:
