@@ -287,7 +287,7 @@ class DiscretisedObjective:
     def _cotangents(self, states: Floats, outcome: Outcome, mixture: Mixture) -> Floats:
         """Return the derivatives (pieces + 1, n) of the members' objectives by their states."""
         objective, count = self.problem.objective, len(outcome.losses)
-        mixed = [None] * count if mixture.losses is None else mixture.losses
+        mixed = np.ones(count) if mixture.losses is None else mixture.losses
         pairs = zip(outcome.losses, mixed, strict=True)
         slopes = np.stack([objective.slopes(final, weights) for final, weights in pairs])
         cotangents = np.zeros_like(states)

@@ -102,11 +102,8 @@ class TeacherStudent(CompiledModel, Simulable):
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
         self.activation = check.one_of("activation", activation, library.ACTIVATIONS)
-        self.knobs = (
-            LR,
-            replace(LR, name="feature_lr"),
-            replace(LR, name="head_lr", default=head_lr),
-        )
+        head_factor = replace(LR, name="head_lr", default=self.head_lr)
+        self.knobs = LR, replace(LR, name="feature_lr"), head_factor
         self.least_dimension = self.hidden + P
 
     def __setattr__(self, name: str, value: Any) -> None:
