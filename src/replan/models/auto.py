@@ -107,7 +107,9 @@ class AutoModel(DifferentiableModel):
         loss_names: Sequence[str] | None = None,
     ) -> None:
         _load_jax()
-        self.task_names = _names(tasks)
+        if not isinstance(tasks, list | tuple):
+            tasks = [f"task {t + 1}" for t in range(check.integer("tasks", tasks, at_least=1))]
+        self.task_names = _words("tasks", tasks)
         self.tasks = len(self.task_names)
         self.knobs = tuple(
             check.instance("knobs", knob, Knob, "a list of Knob(…)")
@@ -364,13 +366,6 @@ class _Program:
 
 
 _shared_program = lru_cache(maxsize=64)(_Program)
-
-
-def _names(tasks: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of tasks, given as such or as their number."""
-    if isinstance(tasks, list | tuple):
-        return _words("tasks", tasks)
-    return tuple(f"task {t + 1}" for t in range(check.integer("tasks", tasks, at_least=1)))
 
 
 def _words(name: str, names: Sequence[str]) -> tuple[str, ...]:

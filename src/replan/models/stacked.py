@@ -73,7 +73,7 @@ class StackedModel(Model):
 
     def spread(self, values: Floats) -> Floats:
         """Repeat values (M,) of the members along their entries (n,) of the state."""
-        return values if len(self.models) == 1 else np.repeat(values, self.sizes)
+        return np.repeat(values, self.sizes)
 
     # Losses
 
@@ -87,8 +87,6 @@ class StackedModel(Model):
         def losses(m: int) -> Floats:
             return self.models[m].losses(states[..., self._parts[m]])
 
-        if len(self.models) == 1:
-            return losses(0)[None]
         return np.stack(self._each(losses, states.size // states.shape[-1]))
 
     def losses_vjp_each(self, states: Floats, cotangents: Floats) -> Floats:
@@ -145,11 +143,7 @@ class StackedModel(Model):
             own = np.ascontiguousarray(states[:, part]), np.ascontiguousarray(cotangents[:, part])
             return self.models[m].roll_out_vjp(*own, schedule, tapes[m])
 
-        gradients = self._each(vjp, _steps(schedule))
-        if len(gradients) == 1:
-            only = gradients[0]
-            return Gradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
-        adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
+        adjoints, by_shares, by_knobs = zip(*self._each(vjp, _steps(schedule)), strict=True)
         return Gradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
 
     def _each(self, function: Callable[[int], _R], steps: int) -> list[_R]:
@@ -160,13 +154,9 @@ class StackedModel(Model):
         return in_threads(function, count)
 
 
-def as_stacked(model: Model) -> StackedModel:
-    """Wrap a single model as an ensemble of one; return an ensemble as it is."""
-    if isinstance(model, StackedModel):
-        return model
-    stacked = StackedModel([model], [0], np.ones(1))
-    stacked._parts = [slice(None)]  # whatever the size of its state
-    return stacked
+def as_stacked(model: Model, size: int) -> StackedModel:
+    """Wrap a single model with states of a size as an ensemble of one; return an ensemble as is."""
+    return model if isinstance(model, StackedModel) else StackedModel([model], [size], np.ones(1))
 
 
 @cache

@@ -26,9 +26,13 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     if not limits.binding:
         return np.asarray(np.argmin(np.where(limits.available, costs, np.inf), axis=1))
     steps, tasks = costs.shape
-    sizes = _counted(limits, steps)
-    limited = limits.switches < steps // limits.dwell - 1
-    most = limits.switches if limited else -1
+    # How many different counts a task can have, 0 where its share has no limit. The counts of all
+    # tasks sum to the steps: one of them can be left out where all are limited.
+    counted = (limits.low > 0) | (limits.high < steps)
+    sizes = np.where(counted, limits.high + 1, 0)
+    if counted.all():
+        sizes[np.argmax(sizes)] = 0
+    most = limits.switches if limits.switches < steps // limits.dwell - 1 else -1
     layer = tasks * max(most + 1, 1) * math.prod(max(int(size), 1) for size in sizes)
     layer *= int(limits.replays.max()) + 1
     entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
@@ -78,15 +82,3 @@ def allows(limits: StepLimits, sequence: Ints) -> bool:
         and len(changes) <= limits.switches
         and stays.min() >= limits.dwell
     )
-
-
-def _counted(limits: StepLimits, steps: int) -> Ints:
-    """Return how many different counts each task can have, 0 where its share has no limit.
-
-    The counts of all tasks sum to the steps: one of them can be left out where all are limited.
-    """
-    limited = (limits.low > 0) | (limits.high < steps)
-    sizes = np.where(limited, limits.high + 1, 0)
-    if limited.all():
-        sizes[np.argmax(sizes)] = 0
-    return np.asarray(sizes)

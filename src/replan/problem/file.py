@@ -140,14 +140,13 @@ def _control(section: Mapping[str, Any], knobs: Sequence[str]) -> Control:
 def _range(name: str, value: Any) -> Range:
     """Return the range of a knob: { min, max } and whether it is constant or shared."""
     check.instance(name, value, Mapping, "false or { min = …, max = … }")
-    check_keys(value, ["min", "max", "constant", "shared"], name)
+    fields = {"min": "low", "max": "high", "constant": "constant", "shared": "shared"}
+    check_keys(value, fields, name)
     for key in ("min", "max"):
         if key not in value:
             raise ArgumentError(f"{name}.{key}", "given", "nothing")
-    own = {"low": f"{name}.min", "high": f"{name}.max"}
-    with renamed(own | {key: f"{name}.{key}" for key in ("constant", "shared")}):
-        ties = {key: value[key] for key in ("constant", "shared") if key in value}
-        return Range(value["min"], value["max"], **ties)
+    with renamed({field: f"{name}.{key}" for key, field in fields.items()}):
+        return Range(**{fields[key]: x for key, x in value.items()})
 
 
 def _limits(section: Mapping[str, Any]) -> Limits:

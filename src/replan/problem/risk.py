@@ -62,7 +62,8 @@ class Risk:
             return np.asarray(x[0])
         if self.level == 0.0:
             return np.asarray(x.max(axis=0))
-        return np.sum(_times(self.mixture(x), x), axis=0)
+        parts = self.mixture(x)
+        return np.multiply(parts, x, out=np.zeros(x.shape), where=parts > 0).sum(axis=0)  # 0 × inf
 
     def quantile(self, x: Floats, level: float) -> float:
         """Return the weighted quantile of per-member values (M,)."""
@@ -84,11 +85,6 @@ class Risk:
 
 
 ONE = Risk(np.ones(1))  # of a problem that is no ensemble
-
-
-def _times(parts: Floats, x: Floats) -> Floats:
-    """Return parts × x, with 0 × inf = 0."""
-    return np.multiply(parts, x, out=np.zeros(np.shape(x)), where=parts > 0)
 
 
 def risk_of(given: Any, weights: Any, count: int) -> Risk:
