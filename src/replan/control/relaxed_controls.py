@@ -58,8 +58,6 @@ class RelaxedControls:
 
     def _collected(self, values: Floats) -> Floats:
         """Return the sums of values (steps, F) over the steps and columns that are tied."""
-        if not self._uses.size:
-            return self._uses
         return np.asarray(np.bincount(self._place.ravel(), values.ravel(), self._uses.size))
 
     def _means(self, problem: Problem, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
@@ -189,8 +187,6 @@ def _least_replay(rows: Floats, old: Bools, cap: float) -> float:
     replayed, new = (np.where(which, rows, np.inf).min(axis=1) for which in (old, ~old))
     free = np.isfinite(replayed) & np.isfinite(new)  # else there is no choice
     alone = float(np.where(np.isfinite(new), new, replayed).sum())
-    if not free.any():
-        return alone
     forced = int(np.sum(~np.isfinite(new)))
     weights = np.ones(int(free.sum()))
     return alone + _least_group((replayed - new)[free], weights, 0.0, cap * len(rows) - forced)

@@ -27,7 +27,6 @@ from replan.models.compiled_model import CompiledModel
 from replan.models.integrator import MAX_STEPS, RTOL, integrate
 from replan.models.knobs import LR
 from replan.models.registry import register
-from replan.models.teacher_student import streams
 from replan.models.teacher_student.example import EXAMPLE
 from replan.models.teacher_student.overlaps import Overlaps, check_students, check_teachers
 
@@ -149,15 +148,16 @@ class TeacherStudent(CompiledModel, Simulable):
         """
         tasks = check.integer("tasks", tasks, at_least=1)
         gamma = check.number("similarity", similarity, at_least=0, at_most=1)
-        if check.one_of("teachers", teachers, streams.KINDS) == "drift":
-            S = streams.drift(tasks, gamma)
+        numbers = np.arange(tasks)
+        if check.one_of("teachers", teachers, ("drift", "random", "blocks")) == "drift":
+            S = gamma ** np.abs(np.subtract.outer(numbers, numbers))
         elif teachers == "random":
-            S = streams.random(tasks, gamma, check.integer("seed", seed))
+            S = _random_overlaps(tasks, gamma, check.integer("seed", seed))
         else:
-            count = check.integer("blocks", blocks, at_least=1, at_most=tasks)
-            S = streams.blocks(
-                tasks, gamma, count, check.number("between", between, at_least=0, at_most=gamma)
-            )
+            block = numbers * check.integer("blocks", blocks, at_least=1, at_most=tasks) // tasks
+            between = check.number("between", between, at_least=0, at_most=gamma)
+            S = np.where(block[:, None] == block, gamma, between)
+            np.fill_diagonal(S, 1.0)
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
 
     @property
@@ -402,6 +402,24 @@ class TeacherStudent(CompiledModel, Simulable):
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
         return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
+
+
+def _random_overlaps(tasks: int, gamma: float, seed: int) -> Floats:
+    """Return overlaps (T, T) of random teachers whose mean is γ: √a c + √(1−a) u_i.
+
+    The directions u_i, orthogonal to c, are drawn in T dimensions around their mean, which makes
+    their mean overlap negative; a makes up for that.
+    """
+    if tasks == 1:
+        return np.ones((1, 1))
+    directions = np.random.default_rng(seed).standard_normal((tasks, tasks))
+    directions -= directions.mean(axis=0)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    overlaps = directions @ directions.T
+    np.fill_diagonal(overlaps, 1.0)
+    mean = (overlaps.sum() - tasks) / (tasks * (tasks - 1))
+    common = max(0.0, (gamma - mean) / (1 - mean))
+    return np.asarray(common + (1 - common) * overlaps)
 
 
 def _edges(duration: float) -> Floats:

@@ -39,7 +39,10 @@ class Reduced(Chain):
         model, (K, r) = self.model, self.along.shape
         tasks, rates, head_rates = _samples(model, tasks, knobs)
         chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
-        activation, work = _activation(model), np.empty(K * (r + K + 4) + 1)
+        activation, work = (
+            library.ACTIVATIONS.index(model.activation),
+            np.empty(K * (r + K + 4) + 1),
+        )
         block = max(1, _DRAWS // (r + K + 2))
         room = np.empty((min(block, len(tasks)), r + K + 2))
         for first in range(0, len(tasks), block):
@@ -84,7 +87,7 @@ class Full(Chain):
             (self.weights, self.heads, *self.velocity),
             (self.teachers, model.teacher_heads),
         )
-        activation, work = _activation(model), np.empty(2 * K)
+        activation, work = library.ACTIVATIONS.index(model.activation), np.empty(2 * K)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
@@ -118,10 +121,6 @@ def _samples(model: TeacherStudent, tasks: Ints, knobs: Floats) -> tuple[Ints, F
         )
     lr, features, heads = knobs.T
     return tasks, lr * features, np.where(np.array(model.train_heads)[tasks], lr * heads, 0.0)
-
-
-def _activation(model: TeacherStudent) -> int:
-    return library.ACTIVATIONS.index(model.activation)
 
 
 def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
