@@ -120,11 +120,7 @@ class FlipDescent(Descent):
     """
 
     def __init__(
-        self,
-        objective: DiscretisedObjective,
-        start: Controls,
-        threshold: float,
-        failures: int = 25,
+        self, objective: DiscretisedObjective, start: Controls, threshold: float, failures: int = 25
     ) -> None:
         self._objective, self._threshold, self._failures = objective, threshold, failures
         self._limits = objective.problem.step_limits

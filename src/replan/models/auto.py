@@ -133,11 +133,7 @@ class AutoModel(DifferentiableModel):
             make = _shared_program if plain else _Program
             self._program = make(rate, losses, self.tasks, self.knobs, structure, shapes)
             self._program.check(self.parameters, len(self.loss_names))
-
-    @property
-    def size(self) -> int:
-        """The length n of a state."""
-        return self._program.size
+        self.size = self._program.size  # the length n of a state
 
     def with_parameters(self, **parameters: Any) -> AutoModel:
         """Return the same model with other values of some parameters; nothing is compiled again."""

@@ -89,7 +89,7 @@ class TeacherStudent(CompiledModel, Simulable):
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1, at_most=10_000)
         self.teacher_overlaps = check_teachers(teacher_overlaps)
-        P = len(self.teacher_overlaps)
+        self.teacher_units = P = len(self.teacher_overlaps)
         heads = np.eye(P) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
         self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", P))
         self.tasks = len(self.teacher_heads)
@@ -100,6 +100,8 @@ class TeacherStudent(CompiledModel, Simulable):
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
+        self.pace = 1 / (self.batch * (1 - self.momentum))  # what a learning rate of 1 acts as
+        self.online = self.batch == 1 and self.momentum == 0  # a step for every sample
         self.activation = check.one_of("activation", activation, library.ACTIVATIONS)
         head_factor = replace(LR, name="head_lr", default=self.head_lr)
         self.knobs = LR, replace(LR, name="feature_lr"), head_factor
@@ -159,16 +161,6 @@ class TeacherStudent(CompiledModel, Simulable):
             S = np.where(block[:, None] == block, gamma, between)
             np.fill_diagonal(S, 1.0)
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
-
-    @property
-    def pace(self) -> float:
-        """The learning rate that a rate of 1 acts as: 1 / (batch (1 − momentum))."""
-        return 1 / (self.batch * (1 - self.momentum))
-
-    @property
-    def teacher_units(self) -> int:
-        """P."""
-        return len(self.teacher_overlaps)
 
     def __repr__(self) -> str:
         activation = "" if self.activation == "erf" else f", activation={self.activation!r}"
@@ -338,11 +330,6 @@ class TeacherStudent(CompiledModel, Simulable):
         return np.minimum(cosines, 1.0)
 
     # Simulation at finite size
-
-    @property
-    def online(self) -> bool:
-        """Whether SGD is the plain one: a step for every sample, without momentum."""
-        return self.batch == 1 and self.momentum == 0
 
     def choose_engine(self, engine: str | None) -> str:
         """Return an engine if it can simulate this model; batches and momentum need "full"."""
