@@ -138,10 +138,7 @@ class Levers(Result):
 
 
 def levers(
-    problem: Problem | Sequence[Problem],
-    *,
-    tolerance: float = TOLERANCE,
-    progress: Watch = False,
+    problem: Problem | Sequence[Problem], *, tolerance: float = TOLERANCE, progress: Watch = False
 ) -> Levers:
     """Measure what each control is worth, alone and on top of all others.
 

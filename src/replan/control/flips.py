@@ -103,7 +103,7 @@ class _LinearModel(NamedTuple):
         numbers = self.offsets.reshape(self.risk.weights.size, -1)
         temperature = max(_NEAR * np.ptp(self.offsets), 1e-300)
         smoothing = Smoothing(temperature, np.ones_like(numbers), self.risk.weights, self.risk)
-        members, losses = smoothing.mixture(numbers.max(axis=1), numbers)
+        (members, losses), _ = smoothing.smoothed(numbers.max(axis=1), numbers)
         assert losses is not None
         weights = (members[:, None] * losses).ravel()
         return np.asarray(np.einsum("l,lit->it", weights, self.gains))

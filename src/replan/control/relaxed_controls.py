@@ -28,6 +28,7 @@ class RelaxedControls:
         self._free, self._low, self._width = free, low[free], (high - low)[free]
         limits, steps = problem.step_limits, len(fixed.shares)
         self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks
+        self._end = self._rows * fixed.shares.shape[1]  # where the knobs begin
         self._place = self._places(problem)
         self._uses = np.bincount(self._place.ravel()).astype(np.float64)
         available = np.ones((0, fixed.shares.shape[1]), bool)  # all tasks, always
@@ -127,10 +128,6 @@ class RelaxedControls:
         if self.free_tasks:
             gain -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
         return gain - _least_box(slopes[end:], self.domain) if self._uses.size else gain
-
-    @property
-    def _end(self) -> int:
-        return int(self._rows * self.fixed.shares.shape[1])
 
 
 def _least_shares(rows: Floats, domain: Domain) -> float:

@@ -84,12 +84,11 @@ class Smoothing(NamedTuple):
     member_prior: Floats = ONE.weights
     risk: Risk = ONE
 
-    def mixture(self, values: Floats, scaled: Floats) -> Mixture:
-        """Return the best mixture for objectives (M,) and losses (M, L)."""
-        return self.smoothed(values, scaled)[0]
-
     def smoothed(self, values: Floats, scaled: Floats) -> tuple[Mixture, Floats]:
-        """Return the mixture, and the objectives (M,) with each member's largest loss smoothed."""
+        """Return the best mixture for objectives (M,) and losses (M, L), and smooth objectives.
+
+        These have each member's largest loss smoothed.
+        """
         losses, smooth = None, values
         if self.loss_prior is not None:
             counted = np.where(self.loss_prior > 0, scaled, -np.inf)

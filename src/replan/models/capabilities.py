@@ -54,7 +54,7 @@ class Simulable(ABC):
     """
 
     engines: ClassVar[tuple[str, ...]]
-    least_dimension: int
+    least_dimension: int = 1
 
     def choose_engine(self, engine: str | None) -> str:
         """Return an engine if it can simulate this model, the default for None."""
@@ -109,8 +109,6 @@ class Sampled(Simulable):
     @abstractmethod
     def measure(self, weights: Any) -> Floats:
         """Return the state (n,) of weights."""
-
-    least_dimension = 1  # unless a model needs more
 
     def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
         """Return a run at its start."""

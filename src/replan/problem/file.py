@@ -44,8 +44,7 @@ def read_sections(path: files.FilePath) -> dict[str, Any]:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     except RecursionError:
         raise ValueError(f"{path}: brackets are nested too deeply") from None
-    finite: dict[str, Any] = with_never(content)
-    return finite
+    return with_never(content)
 
 
 def with_never(value: Any) -> Any:
@@ -120,8 +119,7 @@ def _objective(section: Mapping[str, Any], losses: Sequence[str]) -> Objective:
             else:
                 raise ArgumentError(name, "a table by task, such as 1, or by loss", toml(key))
         given["targets"] = listed
-    objective: Objective = from_keys(Objective, given, "objective")
-    return objective
+    return from_keys(Objective, given, "objective")
 
 
 def _control(section: Mapping[str, Any], knobs: Sequence[str]) -> Control:
@@ -154,8 +152,7 @@ def _limits(section: Mapping[str, Any]) -> Limits:
     if "mean" in given:
         means = check.instance("limits.mean", given["mean"], Mapping, "a table of means by knob")
         given["mean"] = {knob: _mean(f"limits.mean.{knob}", value) for knob, value in means.items()}
-    limits: Limits = from_keys(Limits, given, "limits")
-    return limits
+    return from_keys(Limits, given, "limits")
 
 
 def _mean(name: str, value: Any) -> Any:

@@ -73,7 +73,6 @@ class Risk:
 
     def mixture(self, x: Floats) -> Floats:
         """Return the mixture (M, …) that attains the risk: worst first, up to their caps."""
-        x = np.asarray(x)
         if self.linear:
             return np.broadcast_to(self.weights.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
         order = np.argsort(-x, axis=0, kind="stable")

@@ -83,10 +83,7 @@ class Full(Chain):
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
         (K, N), model = self.weights.shape, self.model
         tasks, rates, head_rates = _samples(model, tasks, knobs)
-        network, known = (
-            (self.weights, self.heads, *self.velocity),
-            (self.teachers, model.teacher_heads),
-        )
+        network, known = (self.weights, self.heads), (self.teachers, model.teacher_heads)
         activation, work = library.ACTIVATIONS.index(model.activation), np.empty(2 * K)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
@@ -97,8 +94,8 @@ class Full(Chain):
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
             done = library.TRAIN(
-                activation, model.batch, self.filled, model.momentum, *network, inputs, noise,
-                tasks[part], rates[part], head_rates[part], *known, work,
+                activation, model.batch, self.filled, model.momentum, *network, *self.velocity,
+                inputs, noise, tasks[part], rates[part], head_rates[part], *known, work,
             )  # fmt: skip
             self.filled = (self.filled + done) % model.batch
             if done < count:
