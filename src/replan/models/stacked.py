@@ -45,12 +45,8 @@ class StackedModel(Model):
         self.models: tuple[Any, ...] = tuple(models)  # `solve` checks which are differentiable
         self.sizes, self.weights = tuple(sizes), weights
         first = models[0]
-        self.tasks, self.task_names, self.loss_names = (
-            first.tasks,
-            first.task_names,
-            first.loss_names,
-        )
-        self.knobs, self.layout = first.knobs, first.layout
+        self.tasks, self.knobs, self.layout = first.tasks, first.knobs, first.layout
+        self.task_names, self.loss_names = first.task_names, first.loss_names
         edges = np.cumsum([0, *self.sizes]).tolist()
         self._parts = [slice(a, b) for a, b in pairwise(edges)]  # of the state, by member
 
