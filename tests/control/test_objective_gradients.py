@@ -158,7 +158,7 @@ def test_a_smooth_risk_is_below_the_risk_and_its_mixture_gives_the_slopes(level)
     x[1] = x[4]  # a tie
     for temperature in (1.0, 0.1, 1e-4):
         smoothing = Smoothing(temperature, None, risk.weights, risk)
-        weights = smoothing.mixture(x, none).members
+        weights = smoothing.smoothed(x, none)[0].members
         assert weights.sum() == pytest.approx(1.0, rel=1e-12)
         assert np.all(weights <= risk.caps * (1 + 1e-12))
         assert smoothing.value(x, none) <= risk.of(x) + 1e-12
@@ -175,11 +175,11 @@ def test_a_smooth_goal_is_below_the_largest_loss_and_comes_close():
         x, prior = rng.normal(size=(1, 4)), rng.dirichlet(np.ones(4), 1)
         largest, warm = x.max(axis=1), Smoothing(float(rng.uniform(0.01, 2)), prior)
         assert warm.value(largest, x) <= largest[0]
-        weights = warm.mixture(largest, x).losses
+        weights = warm.smoothed(largest, x)[0].losses
         assert weights.sum() == pytest.approx(1)
-        assert warm.mixture(largest, x).gap(x) == pytest.approx(largest[0] - weights[0] @ x[0])
+        assert warm.smoothed(largest, x)[0].gap(x) == pytest.approx(largest[0] - weights[0] @ x[0])
         assert Smoothing(1e-4, prior).value(largest, x) == pytest.approx(largest[0], abs=1e-2)
-        sharper = warm.sharpened(warm.mixture(largest, x), 1.0)
+        sharper = warm.sharpened(warm.smoothed(largest, x)[0], 1.0)
         assert warm.value(largest, x) <= sharper.value(largest, x) <= largest[0]
 
 

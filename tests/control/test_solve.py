@@ -451,7 +451,6 @@ def test_problems_that_cannot_be_solved():
         (Relax, {"seed": 1.5}),
         (ForwardBackward, {"damping": 1.5}),
         (ForwardBackward, {"sweeps": 0}),
-        (Flips, {"failures": 0}),
     ],
 )
 def test_settings_of_solvers_are_checked(make, settings):

@@ -263,8 +263,8 @@ def test_a_stacked_model_is_its_members_side_by_side(count):
     weights = np.arange(1.0, count + 1) / np.arange(1, count + 1).sum()
     stacked = StackedModel([model] * count, [len(x)] * count, weights)
     if count == 1:
-        stacked = as_stacked(model)
-        assert as_stacked(stacked) is stacked
+        stacked = as_stacked(model, len(x))
+        assert as_stacked(stacked, len(x)) is stacked
     states, tape = stacked.roll_out_with_tape(np.concatenate(starts), schedule)
     rows = [model.roll_out(start, schedule) for start in starts]
     np.testing.assert_array_equal(states, np.hstack(rows))

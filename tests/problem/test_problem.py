@@ -67,7 +67,7 @@ def test_the_value_adds_goal_running_costs_and_penalties():
 def test_worst_weights_are_relative_to_the_largest():
     worst = make(objective=Objective("worst", weights=[0.2, 0.1])).objective
     assert worst.value(np.array([0.3, 0.8])) == pytest.approx(0.4)
-    assert worst.slopes(np.array([0.3, 0.8])).tolist() == [0.0, 0.5]
+    assert worst.slopes(np.array([0.3, 0.8]), np.array([0.0, 1.0])).tolist() == [0.0, 0.5]
     ignored = make(objective=Objective("worst", weights=[1.0, 0.0])).objective
     assert ignored.value(np.array([0.3, 0.8])) == pytest.approx(0.3)
 
@@ -91,7 +91,8 @@ def test_slopes_are_derivatives(goal):
             (objective.value(final + step * e) - objective.value(final - step * e)) / (2 * step)
             for e in np.eye(2)
         ]
-        assert objective.slopes(final) == pytest.approx(numeric, rel=1e-4, abs=1e-6)
+        mixture = np.eye(2)[np.argmax(objective.scaled(final))] if goal == "worst" else 1.0
+        assert objective.slopes(final, mixture) == pytest.approx(numeric, rel=1e-4, abs=1e-6)
 
 
 def test_losses_by_name():

@@ -6,20 +6,16 @@ All examples of this package use the same problem:
     >>> problem = replan.Problem(model, model.pretrain(seed=1), duration=20.0, steps=50)
 """
 
-from typing import TYPE_CHECKING, Any
-
+from replan.control._levers import Levers as Levers
+from replan.control._levers import levers
+from replan.control._solve import METHODS as METHODS
+from replan.control._solve import solve
+from replan.control.exhaustive import Exhaustive
+from replan.control.flips import Flips
+from replan.control.forward_backward import ForwardBackward
 from replan.control.plan import Plan
-
-if TYPE_CHECKING:
-    from replan.control._levers import Levers as Levers
-    from replan.control._levers import levers
-    from replan.control._solve import METHODS as METHODS
-    from replan.control._solve import solve
-    from replan.control.exhaustive import Exhaustive
-    from replan.control.flips import Flips
-    from replan.control.forward_backward import ForwardBackward
-    from replan.control.relax import Relax
-    from replan.control.search import Search, Solver
+from replan.control.relax import Relax
+from replan.control.search import Search, Solver
 
 __all__ = [
     "Exhaustive",
@@ -32,22 +28,3 @@ __all__ = [
     "levers",
     "solve",
 ]
-
-# Slow to import, and therefore imported when they are first used.
-_LAZY = {
-    "_levers": ("Levers", "levers"),
-    "_solve": ("METHODS", "Search", "Solver", "solve"),
-    "exhaustive": ("Exhaustive",),
-    "flips": ("Flips",),
-    "forward_backward": ("ForwardBackward",),
-    "relax": ("Relax",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LAZY.items():
-        if name in names:
-            from importlib import import_module
-
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

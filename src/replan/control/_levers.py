@@ -138,10 +138,7 @@ class Levers(Result):
 
 
 def levers(
-    problem: Problem | Sequence[Problem],
-    *,
-    tolerance: float = TOLERANCE,
-    progress: Watch = False,
+    problem: Problem | Sequence[Problem], *, tolerance: float = TOLERANCE, progress: Watch = False
 ) -> Levers:
     """Measure what each control is worth, alone and on top of all others.
 
@@ -185,9 +182,10 @@ def levers(
         check.instance("problem", each, Problem, "a Problem, or several")
     ablations = [Ablation(each) for each in problems]
     first = ablations[0]
-    same = (first.levers, first.ranges, _settings(problems[0]))
-    for other, each in zip(ablations, problems, strict=True):
-        if (other.levers, other.ranges, _settings(each)) != same:
+    ignored = {"model": None, "start": None, "control": None}
+    sections = [each.to_dict() | ignored for each in problems]
+    for other, section in zip(ablations, sections, strict=True):
+        if (other.levers, other.ranges, section) != (first.levers, first.ranges, sections[0]):
             raise ArgumentError("problem", "problems that differ only in their start", "others")
     sets = {*first.levers.values(), *first.without.values()}
     with Meter(progress, "levers", len(sets) * len(problems)) as meter:
@@ -199,14 +197,6 @@ def levers(
         first.ranges,
         tuple(first.notes),
     )
-
-
-def _settings(problem: Problem) -> dict[str, Any]:
-    return {
-        key: section
-        for key, section in problem.to_dict().items()
-        if key not in ("model", "start", "control")
-    }
 
 
 def _solve_all(ablation: Ablation, solver: Relax, meter: Meter) -> dict[Freedoms, Lever]:
@@ -294,7 +284,19 @@ class Ablation:
     """
 
     def __init__(self, problem: Problem) -> None:
-        _check(problem)
+        check_differentiable(problem)
+        if problem.step_limits.on_stays:
+            raise ArgumentError(
+                "problem",
+                "one with limits that mixtures of tasks can keep, on shares and means",
+                f"limits on stays or switches: {check.show(problem.limits)}",
+            )
+        if not problem.availability.always:
+            raise ArgumentError(
+                "problem",
+                "one whose tasks are available throughout, as constant shares need",
+                "one with `arrivals` or `departures`",
+            )
         self._problem, self._knobs = problem, problem.model.layout.knobs
         self._rate = problem.model.layout.rate
         self.notes: list[str] = []
@@ -411,20 +413,3 @@ class Ablation:
             problem = self.problem(frozenset(["rate"]))
             return [grid_search(problem, constant_lr, lr=grid, protocol=self.protocol)]
         return []
-
-
-def _check(problem: Problem) -> None:
-    """Refuse a problem whose levers would not be nested."""
-    check_differentiable(problem)
-    if problem.step_limits.on_stays:
-        raise ArgumentError(
-            "problem",
-            "one with limits that mixtures of tasks can keep, on shares and means",
-            f"limits on stays or switches: {check.show(problem.limits)}",
-        )
-    if not problem.availability.always:
-        raise ArgumentError(
-            "problem",
-            "one whose tasks are available throughout, as constant shares need",
-            "one with `arrivals` or `departures`",
-        )

@@ -68,11 +68,6 @@ class Counts:
     roll_outs: int = 0
     max_gradients: float = np.inf
 
-    def add(self, others: Counts) -> None:
-        """Include the work counted by others."""
-        self.gradients += others.gradients
-        self.roll_outs += others.roll_outs
-
 
 class LimitError(Exception):
     """The allowed number of gradients is used up."""
@@ -106,7 +101,7 @@ class DiscretisedObjective:
         self, problem: Problem, steps: int, accuracy: float = 1e-7, counts: Counts | None = None
     ) -> None:
         check_differentiable(problem)
-        self.model, self.members = problem.model, as_stacked(problem.model)
+        self.model, self.members = problem.model, as_stacked(problem.model, problem.state.size)
         self.problem, self.steps = problem, steps
         self.lengths = np.full(steps, problem.duration / steps)
         self.pieces = 2 if problem.objective.averages_count else 1
@@ -271,15 +266,12 @@ class DiscretisedObjective:
             by_shares, by_knobs = (
                 rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
             )
-        adjoints = vjp.adjoints
-        if len(by_shares) > 1:
-            adjoints = adjoints * self.members.spread(mixture.members)
         return Gradient(
             value,
             mixture.average(by_shares),
             mixture.average(by_knobs),
             states,
-            adjoints,
+            vjp.adjoints * self.members.spread(mixture.members),
             by_shares,
             surrogate,
         )
@@ -287,7 +279,7 @@ class DiscretisedObjective:
     def _cotangents(self, states: Floats, outcome: Outcome, mixture: Mixture) -> Floats:
         """Return the derivatives (pieces + 1, n) of the members' objectives by their states."""
         objective, count = self.problem.objective, len(outcome.losses)
-        mixed = [None] * count if mixture.losses is None else mixture.losses
+        mixed = np.ones(count) if mixture.losses is None else mixture.losses
         pairs = zip(outcome.losses, mixed, strict=True)
         slopes = np.stack([objective.slopes(final, weights) for final, weights in pairs])
         cotangents = np.zeros_like(states)

@@ -82,27 +82,21 @@ class Enumeration(Descent):
 
     def step(self) -> None:
         """Try all protocols with the next prefix."""
-        prefix = self.prefixes.pop()
-        path = [self._objective.problem.state[None]]
-        for step, task in enumerate(prefix):
-            path.append(self._extend(path[-1][-1], step, task))
-        self._search(list(prefix), path)
+        choices = [[task] for task in self.prefixes.pop()] + self._choices[_PREFIX:]
+        self._search(choices, [], [self._objective.problem.state[None]])
 
-    def _extend(self, state: Floats, step: int, task: int) -> Floats:
-        """Return the states after one more step, NaN where it diverges."""
-        states = np.full((self._objective.pieces, state.size), np.nan)
-        if np.all(np.isfinite(state)):
-            reached = self._objective.roll_out(self._constant[task], step, step + 1, state)[1:]
-            states[: len(reached)] = reached
-        return states
-
-    def _search(self, sequence: list[int], path: list[Floats]) -> None:
-        if len(sequence) == self._objective.steps:
+    def _search(self, choices: list[list[int]], sequence: list[int], path: list[Floats]) -> None:
+        """Try all protocols that go on from a sequence, with the states on its path."""
+        step, state = len(sequence), path[-1][-1]
+        if step == self._objective.steps:
             value = self._objective.value_of(np.concatenate(path))
             if value < self.value and allows(self._limits, np.array(sequence)):
                 self.controls = self.controls.with_tasks(np.array(sequence))
                 self.value = value
             return
-        for task in self._choices[len(sequence)]:
-            states = self._extend(path[-1][-1], len(sequence), task)
-            self._search([*sequence, task], [*path, states])
+        for task in choices[step]:
+            states = np.full((self._objective.pieces, state.size), np.nan)  # where it diverges
+            if np.all(np.isfinite(state)):
+                reached = self._objective.roll_out(self._constant[task], step, step + 1, state)[1:]
+                states[: len(reached)] = reached
+            self._search(choices, [*sequence, task], [*path, states])

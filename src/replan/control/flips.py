@@ -37,7 +37,6 @@ class Flips(Solver):
     - `starts`, `seed`: random starts besides all strategies, as in `Relax`.
     - `tolerance`: the search ends with a round that gains less than this fraction of what the
       controls can change.
-    - `failures`: how many moves in a row without a gain end a round.
 
     Examples:
         >>> f"{replan.solve(problem, replan.Flips(starts=0)).loss:.5f}"
@@ -47,14 +46,12 @@ class Flips(Solver):
     starts: int = 2
     seed: int = 0
     tolerance: float = 5e-7
-    failures: int = 25
     method: ClassVar[str] = "flips"
 
     def __post_init__(self) -> None:
         check.integer("starts", self.starts)
         check.integer("seed", self.seed)
         check.number("tolerance", self.tolerance, above=0, at_most=1)
-        check.integer("failures", self.failures, at_least=1)
 
     def run(self, search: Search) -> Status:
         """Polish every start."""
@@ -62,7 +59,7 @@ class Flips(Solver):
         search.seed(self.starts, self.seed)
         for start in search.starts:
             threshold = search.threshold(self.tolerance)
-            descent = FlipDescent(search.fine, start.candidate.controls, threshold, self.failures)
+            descent = FlipDescent(search.fine, start.candidate.controls, threshold)
             search.descend(descent, _ROUNDS)
             search.values.append(descent.value)
         return "converged"
@@ -106,7 +103,7 @@ class _LinearModel(NamedTuple):
         numbers = self.offsets.reshape(self.risk.weights.size, -1)
         temperature = max(_NEAR * np.ptp(self.offsets), 1e-300)
         smoothing = Smoothing(temperature, np.ones_like(numbers), self.risk.weights, self.risk)
-        members, losses = smoothing.mixture(numbers.max(axis=1), numbers)
+        (members, losses), _ = smoothing.smoothed(numbers.max(axis=1), numbers)
         assert losses is not None
         weights = (members[:, None] * losses).ravel()
         return np.asarray(np.einsum("l,lit->it", weights, self.gains))
@@ -123,11 +120,7 @@ class FlipDescent(Descent):
     """
 
     def __init__(
-        self,
-        objective: DiscretisedObjective,
-        start: Controls,
-        threshold: float,
-        failures: int = 25,
+        self, objective: DiscretisedObjective, start: Controls, threshold: float, failures: int = 25
     ) -> None:
         self._objective, self._threshold, self._failures = objective, threshold, failures
         self._limits = objective.problem.step_limits
@@ -225,7 +218,7 @@ class FlipDescent(Descent):
             sequence = self.controls.sequence
             for move in chosen:
                 sequence[move.steps] = move.tasks
-            if not self._limits.binding or allows(self._limits, sequence):
+            if allows(self._limits, sequence):
                 controls = self.controls.with_tasks(sequence)
                 first = min(move.steps[0] for move in chosen)
                 value, after = self._objective.value_after(states, first, controls)
@@ -250,7 +243,7 @@ class FlipDescent(Descent):
                 continue
             sequence = present.copy()
             sequence[steps] = tasks
-            if self._limits.binding and not allows(self._limits, sequence):
+            if not allows(self._limits, sequence):
                 continue
             controls = self.controls.with_tasks(sequence)
             value, after = self._objective.value_after(states, min(steps), controls)

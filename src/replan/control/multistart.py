@@ -75,4 +75,5 @@ def descend_from(
         raise
     finally:
         for objective in objectives:
-            search.counts.add(objective.counts)
+            search.counts.gradients += objective.counts.gradients
+            search.counts.roll_outs += objective.counts.roll_outs

@@ -35,7 +35,12 @@ class QuasiNewton:
 
     def step(self) -> None:
         """Take one step; `stalled` says that no direction makes progress any longer."""
-        direction = self._towards_model_minimum()
+        if self.pairs:
+            pairs = np.array(self.pairs)
+            direction = model_minimum(self.x, self.gradient, pairs, self.domain) - self.x
+        else:
+            size = max(np.abs(self.gradient).max(), 1e-300)
+            direction = project(self.x - self.gradient / size, self.domain) - self.x
         slope = float(self.gradient @ direction)
         if slope > -1e-16 * abs(self.value):
             if self.pairs:  # a poor model: begin again from the gradient alone
@@ -64,9 +69,3 @@ class QuasiNewton:
         if move @ change > 1e-10 * size * (change @ change) ** 0.5:
             self.pairs.append((move / size, change / size))
             del self.pairs[:-_PAIRS]
-
-    def _towards_model_minimum(self) -> Floats:
-        if not self.pairs:
-            size = np.abs(self.gradient).max()
-            return project(self.x - self.gradient / max(size, 1e-300), self.domain) - self.x
-        return model_minimum(self.x, self.gradient, np.array(self.pairs), self.domain) - self.x

@@ -259,7 +259,11 @@ class RelaxedDescent(Descent):
         self._last_slack = np.inf  # of the smooth goal before
         self._begin(self._space.join(start))
         if after is not None:
-            self._keep_curvature(after)
+            for move, change in after._minimiser.pairs:
+                self._minimiser.remember(
+                    after._space.carried(move, self._space),
+                    after._space.carried(change, self._space, sums=True),
+                )
 
     def _begin(self, x: Floats) -> None:
         """Begin to minimise the goal, with its present smoothing."""
@@ -279,13 +283,6 @@ class RelaxedDescent(Descent):
             self.controls, self.value = controls, gradient.value
             self._surrogate = gradient.surrogate
         self._values = [*self._values[-_PATIENCE:], self._minimiser.value]
-
-    def _keep_curvature(self, after: RelaxedDescent) -> None:
-        for move, change in after._minimiser.pairs:
-            self._minimiser.remember(
-                after._space.carried(move, self._space),
-                after._space.carried(change, self._space, sums=True),
-            )
 
     def step(self) -> None:
         """Take one step of the minimiser, or to a goal that is less smooth."""

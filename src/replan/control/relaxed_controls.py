@@ -28,6 +28,7 @@ class RelaxedControls:
         self._free, self._low, self._width = free, low[free], (high - low)[free]
         limits, steps = problem.step_limits, len(fixed.shares)
         self._rows = (1 if problem.control.tasks == "constant" else steps) * free_tasks
+        self._end = self._rows * fixed.shares.shape[1]  # where the knobs begin
         self._place = self._places(problem)
         self._uses = np.bincount(self._place.ravel()).astype(np.float64)
         available = np.ones((0, fixed.shares.shape[1]), bool)  # all tasks, always
@@ -58,8 +59,6 @@ class RelaxedControls:
 
     def _collected(self, values: Floats) -> Floats:
         """Return the sums of values (steps, F) over the steps and columns that are tied."""
-        if not self._uses.size:
-            return self._uses
         return np.asarray(np.bincount(self._place.ravel(), values.ravel(), self._uses.size))
 
     def _means(self, problem: Problem, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
@@ -130,10 +129,6 @@ class RelaxedControls:
             gain -= _least_shares(slopes[:end].reshape(self._rows, -1), self.domain)
         return gain - _least_box(slopes[end:], self.domain) if self._uses.size else gain
 
-    @property
-    def _end(self) -> int:
-        return int(self._rows * self.fixed.shares.shape[1])
-
 
 def _least_shares(rows: Floats, domain: Domain) -> float:
     """Return the least Σ_i rows[i] · shares[i] over all shares within the budgets."""
@@ -189,8 +184,6 @@ def _least_replay(rows: Floats, old: Bools, cap: float) -> float:
     replayed, new = (np.where(which, rows, np.inf).min(axis=1) for which in (old, ~old))
     free = np.isfinite(replayed) & np.isfinite(new)  # else there is no choice
     alone = float(np.where(np.isfinite(new), new, replayed).sum())
-    if not free.any():
-        return alone
     forced = int(np.sum(~np.isfinite(new)))
     weights = np.ones(int(free.sum()))
     return alone + _least_group((replayed - new)[free], weights, 0.0, cap * len(rows) - forced)

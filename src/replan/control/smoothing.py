@@ -84,40 +84,30 @@ class Smoothing(NamedTuple):
     member_prior: Floats = ONE.weights
     risk: Risk = ONE
 
-    def mixture(self, values: Floats, scaled: Floats) -> Mixture:
-        """Return the best mixture for objectives (M,) and losses (M, L)."""
-        losses = None
-        if self.loss_prior is not None:
-            weights = self._loss_weights(scaled)
-            losses = np.asarray(weights / weights.sum(axis=1, keepdims=True))
-        return Mixture(self._member_weights(self.member_values(values, scaled)), losses)
+    def smoothed(self, values: Floats, scaled: Floats) -> tuple[Mixture, Floats]:
+        """Return the best mixture for objectives (M,) and losses (M, L), and smooth objectives.
 
-    def member_values(self, values: Floats, scaled: Floats) -> Floats:
-        """Return the objectives (M,) with each member's largest loss replaced by a smooth one."""
-        if self.loss_prior is None:
-            return values
-        above = self.temperature * np.log(self._loss_weights(scaled).sum(axis=1))
-        return np.asarray(values + (above + self._largest(scaled)[:, 0] - scaled.max(axis=1)))
+        These have each member's largest loss smoothed.
+        """
+        losses, smooth = None, values
+        if self.loss_prior is not None:
+            counted = np.where(self.loss_prior > 0, scaled, -np.inf)
+            largest = counted.max(axis=1, keepdims=True)
+            below = np.minimum(scaled - largest, 0.0)
+            weights = self.loss_prior * np.exp(below / self.temperature)
+            sums = weights.sum(axis=1, keepdims=True)
+            losses = weights / sums
+            above = self.temperature * np.log(sums[:, 0])
+            smooth = values + (above + largest[:, 0] - scaled.max(axis=1))
+        return Mixture(self._member_weights(smooth), losses), smooth
 
     def value(self, values: Floats, scaled: Floats) -> float:
         """Return the smooth function of objectives (M,) and losses (M, L)."""
-        smooth = self.member_values(values, scaled)
+        (weights, _), smooth = self.smoothed(values, scaled)
         if self.risk.linear:
             return float(self.risk.of(smooth))
-        weights = self._member_weights(smooth)
         divergences = np.log(np.maximum(weights, 1e-300) / self.member_prior)
         return float(np.sum(weights * (smooth - self.temperature * divergences), where=weights > 0))
-
-    def _loss_weights(self, scaled: Floats) -> Floats:
-        """Return unnormalised weights (M, L) of the losses."""
-        below = np.minimum(scaled - self._largest(scaled), 0.0)
-        return np.asarray(self.loss_prior * np.exp(below / self.temperature))
-
-    def _largest(self, scaled: Floats) -> Floats:
-        """Return the largest (M, 1) of the losses that count."""
-        assert self.loss_prior is not None
-        counted = np.where(self.loss_prior > 0, scaled, -np.inf)
-        return np.asarray(counted.max(axis=1, keepdims=True))
 
     def _member_weights(self, values: Floats) -> Floats:
         """Return the weights (M,) of the members with smooth objectives (M,).
@@ -173,11 +163,6 @@ def surrogate_of(problem: Problem, outcome: Outcome, smoothing: Smoothing | None
     if smoothing is None:
         return Surrogate(value, 0.0, Mixture(problem.risk.weights, None), outcome.values)
     scaled = problem.objective.scaled(outcome.losses)
-    mixture = smoothing.mixture(outcome.values, scaled)
-    slack = value - float(mixture.members @ outcome.values)
-    return Surrogate(
-        smoothing.value(outcome.values, scaled),
-        slack + mixture.gap(scaled),
-        mixture,
-        smoothing.member_values(outcome.values, scaled),
-    )
+    mixture, smooth = smoothing.smoothed(outcome.values, scaled)
+    slack = value - float(mixture.members @ outcome.values) + mixture.gap(scaled)
+    return Surrogate(smoothing.value(outcome.values, scaled), slack, mixture, smooth)

@@ -45,21 +45,20 @@ def start_protocols(
     yield from ((protocol, False) for protocol in search.initial)
     if search.initial and random_starts == 0:
         return
-    if search.free_tasks:
-        for strategy in STRATEGIES.values():
-            if strategy.turned(search.problem) <= _free_knobs(search.problem).keys():
-                yield from _made(search, strategy)
-        rng = np.random.default_rng(random_seed)
-        for _ in range(random_starts):
-            yield _random_protocol(search.problem, search.coarse.steps, rng), False
-        return
-    if not search.initial:
+    problem, free = search.problem, _free_knobs(search.problem)
+    fixed = {} if search.free_tasks else {"protocol": search.first_protocol}
+    if fixed and not search.initial:
         yield search.first_protocol, True
     for strategy in STRATEGIES.values():
-        if strategy.turns and strategy.turned(search.problem) <= _free_knobs(search.problem).keys():
-            yield from _made(search, strategy, protocol=search.first_protocol)
-    for name, (low, high) in _free_knobs(search.problem).items():
-        if not search.problem.model.layout.knobs[name].rate:  # rates are scanned by strategies
+        if (search.free_tasks or strategy.turns) and strategy.turned(problem) <= free.keys():
+            yield from _made(search, strategy, **fixed)
+    if search.free_tasks:
+        rng = np.random.default_rng(random_seed)
+        for _ in range(random_starts):
+            yield _random_protocol(problem, search.coarse.steps, rng), False
+        return
+    for name, (low, high) in free.items():
+        if not problem.model.layout.knobs[name].rate:  # rates are scanned by strategies
             for value in (low, low + 0.5 * (high - low), high):
                 yield search.first_protocol.with_knobs(**{name: value}), False
 

@@ -30,16 +30,13 @@ class Pace:
     def run(self, function: Function, steps: int, *arguments: Any) -> int:
         """Return function(*arguments), which makes a number of steps."""
         begin = time.perf_counter()
-        if self.seconds * steps < _LONG or not _in_main_thread():
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self.seconds * steps < _LONG or not in_main_thread:
             result = function(*arguments)
         else:
             result = _run_in_background(function, arguments)
         self.seconds = (time.perf_counter() - begin) / max(steps, 1)
         return result
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _run_in_background(function: Function, arguments: tuple[Any, ...]) -> int:

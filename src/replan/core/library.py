@@ -87,8 +87,7 @@ class Function:
             passed[i] = value if argument.dtype is None else _address(argument, value, sizes)
         for i, name in self._sizes:
             passed[i] = sizes[name]
-        result: int = self._c_function(*passed)
-        return result
+        return self._c_function(*passed)
 
 
 def _parse(text: str) -> _Argument:

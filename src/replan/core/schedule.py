@@ -5,7 +5,7 @@ Notation: T tasks, C columns of knobs, states of length n; a schedule has `piece
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,10 +40,8 @@ class Schedule(NamedTuple):
 
     def rows(self, first: int, last: int) -> Schedule:
         """Return the pieces `first`, …, `last` − 1."""
-        some = slice(first, last)
-        return Schedule(
-            self.shares[some], self.knobs[some], self.lengths[some], self.substeps[some]
-        )
+        columns: Any = (column[first:last] for column in self)
+        return Schedule(*columns)
 
     def subdivide(self, parts: int) -> Schedule:
         """Return every piece cut into equal parts, each with the substeps of the whole."""

@@ -6,8 +6,6 @@ as the inner method of projected quasi-Newton: Schmidt, van den Berg, Friedlande
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from replan.check import Floats
@@ -21,23 +19,19 @@ def model_minimum(x: Floats, gradient: Floats, pairs: Floats, domain: Domain) ->
     gradient: (n,) at x. pairs: (p, 2, n) moves of x, and how the gradient changed with them.
     """
     check_size("x", x, domain)
-    model = _model(pairs)
+    scale, sides, inverse = _hessian(pairs)
     x, slope = x.copy(), gradient.copy()
-    work = np.empty(3 * x.size + 2 * len(model.sides) + domain.room)
-    domain.paces["descend"].run(library.DESCEND, 1, domain, *model, x, slope, work)
+    work = np.empty(3 * x.size + 2 * len(sides) + domain.room)
+    paced = domain.paces["descend"]
+    paced.run(library.DESCEND, 1, domain, scale, sides, inverse, x, slope, work)
     return x
 
 
-class _Model(NamedTuple):
-    """The Hessian scale × 1 − sidesᵀ inverse sides of a quadratic model; sides: (2 × pairs, n)."""
+def _hessian(pairs: Floats) -> tuple[float, Floats, Floats]:
+    """Return the parts of the Hessian scale × 1 − sidesᵀ inverse sides; sides: (2 × pairs, n).
 
-    scale: float
-    sides: Floats
-    inverse: Floats
-
-
-def _model(pairs: Floats) -> _Model:
-    """Return limited-memory BFGS in its compact form, of Byrd, Nocedal & Schnabel (1994)."""
+    Limited-memory BFGS in its compact form, of Byrd, Nocedal & Schnabel (1994).
+    """
     count = len(pairs)
     sides = np.concatenate([pairs[:, 0], pairs[:, 1]])
     products = sides[:count] @ sides.T
@@ -48,4 +42,4 @@ def _model(pairs: Floats) -> _Model:
     lower = products[:, count:] * np.tri(count, k=-1)
     middle[:count, count:], middle[count:, :count] = lower, lower.T
     np.fill_diagonal(middle[count:, count:], -products[:, count:].diagonal())
-    return _Model(scale, sides, np.asarray(np.linalg.inv(middle), np.float64))
+    return scale, sides, np.asarray(np.linalg.inv(middle), np.float64)

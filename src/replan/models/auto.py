@@ -92,6 +92,8 @@ class AutoModel(DifferentiableModel):
     """
 
     kind = "auto"
+    task_names: tuple[str, ...] = ()
+    loss_names: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -105,16 +107,18 @@ class AutoModel(DifferentiableModel):
         loss_names: Sequence[str] | None = None,
     ) -> None:
         _load_jax()
-        self._task_names = _names(tasks)
-        self.tasks = len(self._task_names)
+        if not isinstance(tasks, list | tuple):
+            tasks = [f"task {t + 1}" for t in range(check.integer("tasks", tasks, at_least=1))]
+        self.task_names = _words("tasks", tasks)
+        self.tasks = len(self.task_names)
         self.knobs = tuple(
             check.instance("knobs", knob, Knob, "a list of Knob(…)")
             for knob in check.items("knobs", knobs, "Knob(…)")
         )
         check.function("rate", rate)
         check.function("losses", losses)
-        self._loss_names = (
-            self._task_names if loss_names is None else _words("loss_names", loss_names)
+        self.loss_names = (
+            self.task_names if loss_names is None else _words("loss_names", loss_names)
         )
         with jax.enable_x64(True):
             arrays, structure = jax.tree_util.tree_flatten(_numbers("like", like))
@@ -128,22 +132,8 @@ class AutoModel(DifferentiableModel):
             plain = inspect.isfunction(rate) and inspect.isfunction(losses)
             make = _shared_program if plain else _Program
             self._program = make(rate, losses, self.tasks, self.knobs, structure, shapes)
-            self._program.check(self.parameters, len(self._loss_names))
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """Names of the tasks (T,)."""
-        return self._task_names
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the losses (L,)."""
-        return self._loss_names
-
-    @property
-    def size(self) -> int:
-        """The length n of a state."""
-        return self._program.size
+            self._program.check(self.parameters, len(self.loss_names))
+        self.size = self._program.size  # the length n of a state
 
     def with_parameters(self, **parameters: Any) -> AutoModel:
         """Return the same model with other values of some parameters; nothing is compiled again."""
@@ -372,13 +362,6 @@ class _Program:
 
 
 _shared_program = lru_cache(maxsize=64)(_Program)
-
-
-def _names(tasks: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of tasks, given as such or as their number."""
-    if isinstance(tasks, list | tuple):
-        return _words("tasks", tasks)
-    return tuple(f"task {t + 1}" for t in range(check.integer("tasks", tasks, at_least=1)))
 
 
 def _words(name: str, names: Sequence[str]) -> tuple[str, ...]:

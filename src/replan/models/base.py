@@ -104,8 +104,7 @@ class Model(ABC):
 
         By default its keys are the arguments of the constructor.
         """
-        model: Model = from_keys(cls, content, "model")
-        return model
+        return from_keys(cls, content, "model")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings of this model as the `[model]` section, without `kind`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -17,11 +17,21 @@ _LARGE = 1e10  # a run diverges where an entry of its state exceeds this
 
 
 class Chain(ABC):
-    """One run of SGD at finite size."""
+    """One run of SGD at finite size.
 
-    @abstractmethod
-    def resume(self, rng: np.random.Generator) -> Chain:
+    changing: the names of the attributes that training changes. rng: since `resume`.
+    """
+
+    changing: ClassVar[tuple[str, ...]]
+    rng: np.random.Generator
+
+    def resume(self, rng: np.random.Generator) -> Self:
         """Return a copy that continues from here with its own random numbers."""
+        other = copy.copy(self)
+        other.rng = rng
+        for name in self.changing:
+            setattr(other, name, copy.deepcopy(getattr(self, name)))
+        return other
 
     @abstractmethod
     def advance(self, tasks: Ints, knobs: Floats) -> int:
@@ -44,7 +54,7 @@ class Simulable(ABC):
     """
 
     engines: ClassVar[tuple[str, ...]]
-    least_dimension: int
+    least_dimension: int = 1
 
     def choose_engine(self, engine: str | None) -> str:
         """Return an engine if it can simulate this model, the default for None."""
@@ -100,8 +110,6 @@ class Sampled(Simulable):
     def measure(self, weights: Any) -> Floats:
         """Return the state (n,) of weights."""
 
-    least_dimension = 1  # unless a model needs more
-
     def begin_chain(self, engine: str, state: Floats, dimension: int) -> Chain:
         """Return a run at its start."""
         return _SampledChain(self, state, dimension)
@@ -110,19 +118,17 @@ class Sampled(Simulable):
 class _SampledChain(Chain):
     """A run of SGD; its weights are made when it is resumed with its random numbers."""
 
+    changing = ("weights",)
+
     def __init__(self, model: Sampled, state: Floats, dimension: int) -> None:
         self.model, self._state, self.dimension = model, state, dimension
         self.weights: Any = None
-        self.rng = np.random.default_rng(0)
 
-    def resume(self, rng: np.random.Generator) -> Chain:
+    def resume(self, rng: np.random.Generator) -> Self:
         """Return a copy that continues from here with its own random numbers."""
-        other = copy.copy(self)
-        other.rng = rng
-        if self.weights is None:
+        other = super().resume(rng)
+        if other.weights is None:
             other.weights = self.model.make_weights(self._state, self.dimension, rng)
-        else:
-            other.weights = copy.deepcopy(self.weights)
         return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:

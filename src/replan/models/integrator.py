@@ -83,7 +83,12 @@ def integrate(
         schedule = schedule._replace(substeps=schedule.substeps * factors)
         if 2 * schedule.substeps.sum() > max_steps:
             break
-    status, advice = _explain(model, states, fine, rtol)
+    done, rate = len(states) - 1, model.layout.rate
+    status: Status = "inaccurate" if done == lengths.size else "diverged"
+    advice = f"the trajectory diverged after time {lengths[:done].sum():g} of {lengths.sum():g}"
+    if status == "inaccurate":
+        advice = f"accuracy {rtol:g} was not reached with {fine.substeps.sum()} steps"
+    advice += f": try {f'a smaller `{rate}` or ' if rate else ''}a shorter `duration`"
     if status == "inaccurate" or max_steps < MAX_STEPS:
         advice += ", or a larger `max_steps`"
     return Integration(states, losses, errors, fine.substeps, status, advice)
@@ -132,17 +137,3 @@ def _finite_roll_out(model: Model, start: Floats, schedule: Schedule) -> tuple[F
     bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
     end = bad[0] if bad.size else len(states)
     return states[:end], losses[:end]
-
-
-def _explain(model: Model, states: Floats, schedule: Schedule, rtol: float) -> tuple[Status, str]:
-    """Return why a roll-out did not reach its accuracy, and what to try."""
-    rate = model.layout.rate
-    advice = f"try {f'a smaller `{rate}` or ' if rate else ''}a shorter `duration`"
-    done = len(states) - 1
-    if done == schedule.lengths.size:
-        steps = int(schedule.substeps.sum())
-        return "inaccurate", f"accuracy {rtol:g} was not reached with {steps} steps: {advice}"
-    return "diverged", (
-        f"the trajectory diverged after time {schedule.lengths[:done].sum():g} of "
-        f"{schedule.lengths.sum():g}: {advice}"
-    )

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from replan import check
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
-from replan.errors import ArgumentError
-from replan.models.base import DifferentiableModel, Model
-from replan.models.knobs import KnobLayout
+from replan.models.base import Model
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -31,56 +28,33 @@ _KEPT = 2**24  # numbers that the members' tapes may hold together
 _R = TypeVar("_R")
 
 
-class StackedModel(DifferentiableModel):
+class StackedModel(Model):
     """Several models under one protocol, in threads; losses are weighted means over the members.
 
-    Results do not depend on the number of threads. Gradients need differentiable members.
+    Results do not depend on the number of threads. Gradients, those of the members separately, need
+    differentiable members.
 
-    models: of the members. sizes: of their states. weights: (M,) of sum 1. names: of the members.
+    models: of the members. sizes: of their states. weights: (M,) of sum 1.
     """
 
     kind = "ensemble"
+    task_names: tuple[str, ...] = ()
+    loss_names: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        models: Sequence[Model],
-        sizes: Sequence[int],
-        weights: Floats | None = None,
-        names: Sequence[str] = (),
-    ) -> None:
-        self.models, self.sizes = tuple(models), tuple(sizes)
-        self.weights = np.full(len(models), 1 / len(models)) if weights is None else weights
-        self.names = tuple(names) or tuple(f"member {m + 1}" for m in range(len(models)))
-        first = self.models[0]
-        self.tasks, self.knobs = first.tasks, first.knobs
+    def __init__(self, models: Sequence[Model], sizes: Sequence[int], weights: Floats) -> None:
+        self.models: tuple[Any, ...] = tuple(models)  # `solve` checks which are differentiable
+        self.sizes, self.weights = tuple(sizes), weights
+        first = models[0]
+        self.tasks, self.knobs, self.layout = first.tasks, first.knobs, first.layout
+        self.task_names, self.loss_names = first.task_names, first.loss_names
         edges = np.cumsum([0, *self.sizes]).tolist()
         self._parts = [slice(a, b) for a, b in pairwise(edges)]  # of the state, by member
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """Names of the tasks (T,): those of the first member."""
-        return self.models[0].task_names
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the losses (L,): those of the first member."""
-        return self.models[0].loss_names
-
-    @cached_property
-    def layout(self) -> KnobLayout:
-        """The columns of each knob in `Schedule.knobs`."""
-        return self.models[0].layout
 
     # Starts and states
 
     def pack(self, start: Any) -> Floats:
         """Return the starts of all members, a list, as a state (n,)."""
-        starts = check.items("start", start, "a start for each member")
-        if len(starts) != len(self.models):
-            raise ArgumentError(
-                "start", f"{len(self.models)} starts, one for each member", f"{len(starts)}"
-            )
-        pairs = zip(self.models, starts, strict=True)
+        pairs = zip(self.models, start, strict=True)
         return np.concatenate([model.pack(start) for model, start in pairs])
 
     def unpack(self, states: Floats) -> list[Any]:
@@ -95,7 +69,7 @@ class StackedModel(DifferentiableModel):
 
     def spread(self, values: Floats) -> Floats:
         """Repeat values (M,) of the members along their entries (n,) of the state."""
-        return values if len(self.models) == 1 else np.repeat(values, self.sizes)
+        return np.repeat(values, self.sizes)
 
     # Losses
 
@@ -109,20 +83,13 @@ class StackedModel(DifferentiableModel):
         def losses(m: int) -> Floats:
             return self.models[m].losses(states[..., self._parts[m]])
 
-        if len(self.models) == 1:
-            return losses(0)[None]
         return np.stack(self._each(losses, states.size // states.shape[-1]))
-
-    def losses_vjp(self, states: Floats, cotangents: Floats) -> Floats:
-        """Return the gradients by the states of Σ_l cotangents[…, l] × loss l."""
-        lead = (-1, *[1] * cotangents.ndim)
-        return self.losses_vjp_each(states, self.weights.reshape(lead) * cotangents)
 
     def losses_vjp_each(self, states: Floats, cotangents: Floats) -> Floats:
         """Return the gradients by the states of Σ_ml cotangents[m, …, l] × loss l of member m."""
 
         def losses_vjp(m: int) -> Floats:
-            return self._differentiable(m).losses_vjp(states[..., self._parts[m]], cotangents[m])
+            return self.models[m].losses_vjp(states[..., self._parts[m]], cotangents[m])
 
         return np.concatenate(self._each(losses_vjp, states.size // states.shape[-1]), axis=-1)
 
@@ -141,7 +108,7 @@ class StackedModel(DifferentiableModel):
         keep = 4 * _steps(schedule) * start.size <= _KEPT  # RK4 has four stages
 
         def roll_out(m: int) -> tuple[Floats, Any]:
-            model, first = self._differentiable(m), start[self._parts[m]]
+            model, first = self.models[m], start[self._parts[m]]
             if keep:
                 return model.roll_out_with_tape(first, schedule)
             return model.roll_out(first, schedule), None
@@ -158,17 +125,10 @@ class StackedModel(DifferentiableModel):
 
         return np.concatenate(self._each(roll_out, _steps(schedule)), axis=1)
 
-    def roll_out_vjp(
-        self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
-    ) -> Gradients:
-        """Return the exact gradients of Σ_i cotangents[i] · states[i] of a roll-out."""
-        each = self.roll_out_vjp_each(states, cotangents, schedule, tape)
-        return Gradients(each.adjoints, each.by_shares.sum(axis=0), each.by_knobs.sum(axis=0))
-
     def roll_out_vjp_each(
-        self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
+        self, states: Floats, cotangents: Floats, schedule: Schedule, tapes: Sequence[Any]
     ) -> Gradients:
-        """Return the gradients of the members' roll-outs separately; see `roll_out_vjp`.
+        """Return the gradients of the members' roll-outs; see `DifferentiableModel.roll_out_vjp`.
 
         by_shares: (M, pieces, T). by_knobs: (M, pieces, C). adjoints: (pieces + 1, n), that of each
         member through its own roll-out.
@@ -177,18 +137,10 @@ class StackedModel(DifferentiableModel):
         def vjp(m: int) -> Gradients:
             part = self._parts[m]
             own = np.ascontiguousarray(states[:, part]), np.ascontiguousarray(cotangents[:, part])
-            return self._differentiable(m).roll_out_vjp(*own, schedule, tape[m] if tape else None)
+            return self.models[m].roll_out_vjp(*own, schedule, tapes[m])
 
-        gradients = self._each(vjp, _steps(schedule))
-        if len(gradients) == 1:
-            only = gradients[0]
-            return Gradients(only.adjoints, only.by_shares[None], only.by_knobs[None])
-        adjoints, by_shares, by_knobs = zip(*gradients, strict=True)
+        adjoints, by_shares, by_knobs = zip(*self._each(vjp, _steps(schedule)), strict=True)
         return Gradients(np.concatenate(adjoints, axis=1), np.stack(by_shares), np.stack(by_knobs))
-
-    def _differentiable(self, m: int) -> DifferentiableModel:
-        model: Any = self.models[m]  # the objective checks that it is one
-        return model
 
     def _each(self, function: Callable[[int], _R], steps: int) -> list[_R]:
         """Return function(m) for all members; `steps`: the integrator steps that each makes."""
@@ -198,13 +150,9 @@ class StackedModel(DifferentiableModel):
         return in_threads(function, count)
 
 
-def as_stacked(model: Model) -> StackedModel:
-    """Wrap a single model as an ensemble of one; return an ensemble as it is."""
-    if isinstance(model, StackedModel):
-        return model
-    stacked = StackedModel([model], [0])
-    stacked._parts = [slice(None)]  # whatever the size of its state
-    return stacked
+def as_stacked(model: Model, size: int) -> StackedModel:
+    """Wrap a single model with states of a size as an ensemble of one; return an ensemble as is."""
+    return model if isinstance(model, StackedModel) else StackedModel([model], [size], np.ones(1))
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from replan import check
-from replan.errors import ArgumentError
+from replan.errors import ArgumentError, renamed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,11 @@ class Control:
     """
 
     def __init__(self, tasks: bool | Literal["constant"] = True, **knobs: Any) -> None:
-        self.tasks = _free_tasks(tasks)
+        if isinstance(tasks, bool | np.bool_):
+            tasks = bool(tasks)
+        elif not isinstance(tasks, str) or tasks != "constant":
+            raise ArgumentError("tasks", 'true, false or "constant"', check.show(tasks))
+        self.tasks: bool | Literal["constant"] = tasks
         self.knobs = {name: _range(name, value) for name, value in knobs.items()}
         if "lr" in self.knobs:
             check.number("lr", self.knobs["lr"].low, at_least=0)
@@ -78,21 +82,9 @@ class Control:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Control) and (self.tasks, self.knobs) == (other.tasks, other.knobs)
 
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _free_tasks(value: Any) -> bool | Literal["constant"]:
-    if isinstance(value, str) and value == "constant":
-        return "constant"
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentError("tasks", 'true, false or "constant"', check.show(value))
-    return bool(value)
-
 
 def _range(name: str, value: Any) -> Range:
     if isinstance(value, Range):
         return value
-    low, high = check.array(name, value, (2,)).tolist()
-    if low > high:
-        raise ArgumentError(name, "a range with low ≤ high", f"{low:g} and {high:g}")
-    return Range(low, high)
+    with renamed({"low": name, "high": name}):
+        return Range(*check.array(name, value, (2,)).tolist())

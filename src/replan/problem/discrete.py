@@ -26,9 +26,13 @@ def cheapest(costs: Floats, limits: StepLimits) -> Ints:
     if not limits.binding:
         return np.asarray(np.argmin(np.where(limits.available, costs, np.inf), axis=1))
     steps, tasks = costs.shape
-    sizes = _counted(limits, steps)
-    limited = limits.switches < steps // limits.dwell - 1
-    most = limits.switches if limited else -1
+    # How many different counts a task can have, 0 where its share has no limit. The counts of all
+    # tasks sum to the steps: one of them can be left out where all are limited.
+    counted = (limits.low > 0) | (limits.high < steps)
+    sizes = np.where(counted, limits.high + 1, 0)
+    if counted.all():
+        sizes[np.argmax(sizes)] = 0
+    most = limits.switches if limits.switches < steps // limits.dwell - 1 else -1
     layer = tasks * max(most + 1, 1) * math.prod(max(int(size), 1) for size in sizes)
     layer *= int(limits.replays.max()) + 1
     entries = (steps + 1 + 4 * (limits.dwell + 1)) * layer
@@ -64,33 +68,17 @@ def nearest(shares: Floats, limits: StepLimits, patience: float = 0.0) -> Ints:
 
 def allows(limits: StepLimits, sequence: Ints) -> bool:
     """Whether the tasks of a protocol, one per step, keep the limits."""
-    if not limits.binding:
-        return bool(np.all(limits.available[np.arange(limits.steps), sequence]))
+    steps = np.arange(limits.steps)
+    there = bool(np.all(limits.available[steps, sequence]))
+    if not (there and limits.binding):
+        return there
+    replay = np.bincount(limits.interval, limits.old[steps, sequence])
     counts = np.bincount(sequence, minlength=len(limits.low))
     changes = np.flatnonzero(np.diff(sequence)) + 1
     stays = np.diff(np.concatenate([[0], changes, [len(sequence)]]))
     return bool(
-        np.all(limits.available[np.arange(limits.steps), sequence])
-        and np.all((counts >= limits.low) & (counts <= limits.high))
-        and _replays(limits, sequence)
+        np.all((counts >= limits.low) & (counts <= limits.high))
+        and np.all(replay <= limits.replays[limits.begins])
         and len(changes) <= limits.switches
         and stays.min() >= limits.dwell
     )
-
-
-def _replays(limits: StepLimits, sequence: Ints) -> bool:
-    """Whether no interval between arrivals has too much replay."""
-    old = limits.old[np.arange(limits.steps), sequence]
-    return bool(np.all(np.bincount(limits.interval, old) <= limits.replays[limits.begins]))
-
-
-def _counted(limits: StepLimits, steps: int) -> Ints:
-    """Return how many different counts each task can have, 0 where its share has no limit.
-
-    The counts of all tasks sum to the steps: one of them can be left out where all are limited.
-    """
-    limited = (limits.low > 0) | (limits.high < steps)
-    sizes = np.where(limited, limits.high + 1, 0)
-    if limited.all():
-        sizes[np.argmax(sizes)] = 0
-    return np.asarray(sizes)

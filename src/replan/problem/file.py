@@ -44,8 +44,7 @@ def read_sections(path: files.FilePath) -> dict[str, Any]:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     except RecursionError:
         raise ValueError(f"{path}: brackets are nested too deeply") from None
-    finite: dict[str, Any] = with_never(content)
-    return finite
+    return with_never(content)
 
 
 def with_never(value: Any) -> Any:
@@ -120,8 +119,7 @@ def _objective(section: Mapping[str, Any], losses: Sequence[str]) -> Objective:
             else:
                 raise ArgumentError(name, "a table by task, such as 1, or by loss", toml(key))
         given["targets"] = listed
-    objective: Objective = from_keys(Objective, given, "objective")
-    return objective
+    return from_keys(Objective, given, "objective")
 
 
 def _control(section: Mapping[str, Any], knobs: Sequence[str]) -> Control:
@@ -140,14 +138,13 @@ def _control(section: Mapping[str, Any], knobs: Sequence[str]) -> Control:
 def _range(name: str, value: Any) -> Range:
     """Return the range of a knob: { min, max } and whether it is constant or shared."""
     check.instance(name, value, Mapping, "false or { min = …, max = … }")
-    check_keys(value, ["min", "max", "constant", "shared"], name)
+    fields = {"min": "low", "max": "high", "constant": "constant", "shared": "shared"}
+    check_keys(value, fields, name)
     for key in ("min", "max"):
         if key not in value:
             raise ArgumentError(f"{name}.{key}", "given", "nothing")
-    own = {"low": f"{name}.min", "high": f"{name}.max"}
-    with renamed(own | {key: f"{name}.{key}" for key in ("constant", "shared")}):
-        ties = {key: value[key] for key in ("constant", "shared") if key in value}
-        return Range(value["min"], value["max"], **ties)
+    with renamed({field: f"{name}.{key}" for key, field in fields.items()}):
+        return Range(**{fields[key]: x for key, x in value.items()})
 
 
 def _limits(section: Mapping[str, Any]) -> Limits:
@@ -155,8 +152,7 @@ def _limits(section: Mapping[str, Any]) -> Limits:
     if "mean" in given:
         means = check.instance("limits.mean", given["mean"], Mapping, "a table of means by knob")
         given["mean"] = {knob: _mean(f"limits.mean.{knob}", value) for knob, value in means.items()}
-    limits: Limits = from_keys(Limits, given, "limits")
-    return limits
+    return from_keys(Limits, given, "limits")
 
 
 def _mean(name: str, value: Any) -> Any:

@@ -166,20 +166,13 @@ class BoundObjective:
         """Return the final losses (…, L) of which "worst" is the largest; −inf without weight."""
         return np.where(self.weights > 0, self.weights * final, -np.inf)
 
-    def slopes(self, final: Floats, mixture: Floats | None = None) -> Floats:
+    def slopes(self, final: Floats, mixture: Floats | float = 1.0) -> Floats:
         """Return the derivatives (L,) of the objective by the final losses.
 
-        mixture: (L,) what stands for the largest loss where the goal is "worst": by default the
-        worst task alone.
+        mixture: (L,) what stands for the largest loss where the goal is "worst".
         """
         penalties = self.penalties(final)[1]
-        if self.throughout:
-            return penalties
-        if self.goal == "final":
-            return self.weights + penalties
-        if mixture is None:
-            mixture = np.eye(self.weights.size)[np.argmax(self.scaled(final))]
-        return self.weights * mixture + penalties
+        return penalties if self.throughout else self.weights * mixture + penalties
 
     def penalties(self, final: Floats) -> tuple[Floats, Floats]:
         """Return what the targets add to the objective (…) and its derivatives (…, L)."""

@@ -250,7 +250,6 @@ class Problem:
             [member.model for member in members],
             [member.state.size for member in members],
             combined.weights,
-            names,
         )
         problem = cls(model, [member.start for member in members], **members[0].arguments)
         problem._members, problem.names, problem.risk = members, names, combined

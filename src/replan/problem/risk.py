@@ -62,7 +62,8 @@ class Risk:
             return np.asarray(x[0])
         if self.level == 0.0:
             return np.asarray(x.max(axis=0))
-        return np.sum(_times(self.mixture(x), x), axis=0)
+        parts = self.mixture(x)
+        return np.multiply(parts, x, out=np.zeros(x.shape), where=parts > 0).sum(axis=0)  # 0 × inf
 
     def quantile(self, x: Floats, level: float) -> float:
         """Return the weighted quantile of per-member values (M,)."""
@@ -72,7 +73,6 @@ class Risk:
 
     def mixture(self, x: Floats) -> Floats:
         """Return the mixture (M, …) that attains the risk: worst first, up to their caps."""
-        x = np.asarray(x)
         if self.linear:
             return np.broadcast_to(self.weights.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
         order = np.argsort(-x, axis=0, kind="stable")
@@ -86,29 +86,17 @@ class Risk:
 ONE = Risk(np.ones(1))  # of a problem that is no ensemble
 
 
-def _times(parts: Floats, x: Floats) -> Floats:
-    """Return parts × x, with 0 × inf = 0."""
-    return np.multiply(parts, x, out=np.zeros(np.shape(x)), where=parts > 0)
-
-
 def risk_of(given: Any, weights: Any, count: int) -> Risk:
     """Return the risk of `count` members, with equal weights where None are given."""
-    return Risk(_weights(weights, count), _level(given))
-
-
-def _level(given: Any) -> float:
+    parts = np.full(count, 1 / count)
+    if weights is not None:
+        parts = check.array("weights", weights, (count,))
+        if parts.min() <= 0 or abs(parts.sum() - 1) > _SUM:
+            raise ArgumentError("weights", "numbers above 0 of sum 1", check.show(parts.tolist()))
+        parts = parts / parts.sum()
     words = {"mean": 1.0, "worst": 0.0}
-    if isinstance(given, str) and given in words:
-        return words[given]
-    if isinstance(given, str):
+    if not isinstance(given, str):
+        return Risk(parts, check.number("risk", given, above=0, at_most=1))
+    if given not in words:
         raise ArgumentError("risk", '"mean", "worst" or a number in (0, 1]', check.show(given))
-    return check.number("risk", given, above=0, at_most=1)
-
-
-def _weights(given: Any, count: int) -> Floats:
-    if given is None:
-        return np.full(count, 1 / count)
-    weights = check.array("weights", given, (count,))
-    if weights.min() <= 0 or abs(weights.sum() - 1) > _SUM:
-        raise ArgumentError("weights", "numbers above 0 of sum 1", check.show(weights.tolist()))
-    return np.asarray(weights / weights.sum())
+    return Risk(parts, words[given])

@@ -9,6 +9,7 @@ import numpy as np
 from replan import check
 from replan.check import Bools, Floats, Ints
 from replan.errors import ArgumentError
+from replan.problem.discrete import cheapest
 from replan.problem.limits import Limits
 
 _EXACT = 1e-6  # of a step: what rounding may add to a count of steps
@@ -179,7 +180,9 @@ def _can_be_kept(limits: StepLimits) -> bool:
     need not be trained are added in order of their largest share, until all steps are used.
     """
     if not limits.available.all():
-        return _by_shortest_path(limits) if limits.on_stays else _by_counts(limits)
+        if limits.on_stays:
+            return cheapest(np.zeros(limits.available.shape), limits).size > 0
+        return _by_counts(limits)
     needed = limits.low > 0
     least = np.maximum(limits.low, limits.dwell)
     if np.any(least[needed] > limits.high[needed]):
@@ -190,13 +193,6 @@ def _can_be_kept(limits: StepLimits) -> bool:
             break
         low, high, count = low + limits.dwell, high + int(most), count + 1
     return low <= limits.steps <= high and count <= limits.switches + 1
-
-
-def _by_shortest_path(limits: StepLimits) -> bool:
-    """Whether some protocol keeps all limits, by dynamic programming."""
-    from replan.problem.discrete import cheapest  # compiled, slow to import
-
-    return cheapest(np.zeros(limits.available.shape), limits).size > 0
 
 
 def _by_counts(limits: StepLimits) -> bool:

@@ -147,6 +147,7 @@ class Dropout(GalleryModel):
     ) -> None:
         S = check_teachers(teacher_overlaps)
         P, K = len(S), check.integer("hidden", hidden, at_least=1)
+        self.hidden, self.least_dimension = K, K + P
         parameters = {
             "teacher_overlaps": S,
             "teacher_heads": np.ones(P) if teacher_heads is None else teacher_heads,
@@ -208,16 +209,6 @@ class Dropout(GalleryModel):
         return np.concatenate(
             [(student @ student.T / N).ravel(), (student @ teachers.T / N).ravel()]
         )
-
-    @property
-    def hidden(self) -> int:
-        """K."""
-        return len(self.parameters["heads"])
-
-    @property
-    def least_dimension(self) -> int:  # type: ignore[override]
-        """K + P: room for all units."""
-        return self.hidden + len(self.parameters["teacher_heads"])
 
     # Files
 

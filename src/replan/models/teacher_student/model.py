@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check
-from replan.check import Floats, Ints
+from replan.check import Floats
 from replan.core import library
 from replan.core.kernels import Kernels, shipped
 from replan.core.schedule import Schedule
@@ -25,9 +25,8 @@ from replan.models.base import first_state
 from replan.models.capabilities import Chain, Simulable
 from replan.models.compiled_model import CompiledModel
 from replan.models.integrator import MAX_STEPS, RTOL, integrate
-from replan.models.knobs import LR, Knob
+from replan.models.knobs import LR
 from replan.models.registry import register
-from replan.models.teacher_student import streams
 from replan.models.teacher_student.example import EXAMPLE
 from replan.models.teacher_student.overlaps import Overlaps, check_students, check_teachers
 
@@ -90,7 +89,7 @@ class TeacherStudent(CompiledModel, Simulable):
     ) -> None:
         self.hidden = check.integer("hidden", hidden, at_least=1)
         self.teacher_overlaps = check_teachers(teacher_overlaps)
-        P = len(self.teacher_overlaps)
+        self.teacher_units = P = len(self.teacher_overlaps)
         heads = np.eye(P) if teacher_heads is None else check.array("teacher_heads", teacher_heads)
         self.teacher_heads = check.array("teacher_heads", np.atleast_2d(heads), ("T", P))
         self.tasks = len(self.teacher_heads)
@@ -101,7 +100,12 @@ class TeacherStudent(CompiledModel, Simulable):
         self.head_lr = check.number("head_lr", head_lr, at_least=0)
         self.batch = check.integer("batch", batch, at_least=1)
         self.momentum = check.number("momentum", momentum, at_least=0, at_most=0.999999)
+        self.pace = 1 / (self.batch * (1 - self.momentum))  # what a learning rate of 1 acts as
+        self.online = self.batch == 1 and self.momentum == 0  # a step for every sample
         self.activation = check.one_of("activation", activation, library.ACTIVATIONS)
+        head_factor = replace(LR, name="head_lr", default=self.head_lr)
+        self.knobs = LR, replace(LR, name="feature_lr"), head_factor
+        self.least_dimension = self.hidden + P
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse changes: the compiled kernels would not know of them."""
@@ -146,32 +150,17 @@ class TeacherStudent(CompiledModel, Simulable):
         """
         tasks = check.integer("tasks", tasks, at_least=1)
         gamma = check.number("similarity", similarity, at_least=0, at_most=1)
-        if check.one_of("teachers", teachers, streams.KINDS) == "drift":
-            S = streams.drift(tasks, gamma)
+        numbers = np.arange(tasks)
+        if check.one_of("teachers", teachers, ("drift", "random", "blocks")) == "drift":
+            S = gamma ** np.abs(np.subtract.outer(numbers, numbers))
         elif teachers == "random":
-            S = streams.random(tasks, gamma, check.integer("seed", seed))
+            S = _random_overlaps(tasks, gamma, check.integer("seed", seed))
         else:
-            count = check.integer("blocks", blocks, at_least=1, at_most=tasks)
-            S = streams.blocks(
-                tasks, gamma, count, check.number("between", between, at_least=0, at_most=gamma)
-            )
+            block = numbers * check.integer("blocks", blocks, at_least=1, at_most=tasks) // tasks
+            between = check.number("between", between, at_least=0, at_most=gamma)
+            S = np.where(block[:, None] == block, gamma, between)
+            np.fill_diagonal(S, 1.0)
         return cls(S, hidden=tasks if hidden is None else hidden, **settings)
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:  # type: ignore[override]
-        """The learning rate and the factors for features and heads, each with a value per task."""
-        heads = replace(LR, name="head_lr", default=self.head_lr)
-        return LR, replace(LR, name="feature_lr"), heads
-
-    @property
-    def pace(self) -> float:
-        """The learning rate that a rate of 1 acts as: 1 / (batch (1 − momentum))."""
-        return 1 / (self.batch * (1 - self.momentum))
-
-    @property
-    def teacher_units(self) -> int:
-        """P."""
-        return len(self.teacher_overlaps)
 
     def __repr__(self) -> str:
         activation = "" if self.activation == "erf" else f", activation={self.activation!r}"
@@ -342,21 +331,6 @@ class TeacherStudent(CompiledModel, Simulable):
 
     # Simulation at finite size
 
-    def sample_rates(self, tasks: Ints, knobs: Floats) -> tuple[Floats, Floats]:
-        """Return the rates (n,) of features and heads on samples of `tasks` with knobs (n, 3)."""
-        lr, features, heads = knobs.T
-        return lr * features, np.where(np.array(self.train_heads)[tasks], lr * heads, 0.0)
-
-    @property
-    def least_dimension(self) -> int:  # type: ignore[override]
-        """K + P: room for all hidden units and teachers."""
-        return self.hidden + self.teacher_units
-
-    @property
-    def online(self) -> bool:
-        """Whether SGD is the plain one: a step for every sample, without momentum."""
-        return self.batch == 1 and self.momentum == 0
-
     def choose_engine(self, engine: str | None) -> str:
         """Return an engine if it can simulate this model; batches and momentum need "full"."""
         chosen = super().choose_engine("full" if engine is None and not self.online else engine)
@@ -415,6 +389,24 @@ class TeacherStudent(CompiledModel, Simulable):
     def start_to_dict(self, start: Overlaps) -> dict[str, Any]:
         """Return the overlaps as the `[start]` section of a problem file."""
         return {"Q": start.Q.tolist(), "M": start.M.tolist(), "V": start.V.tolist()}
+
+
+def _random_overlaps(tasks: int, gamma: float, seed: int) -> Floats:
+    """Return overlaps (T, T) of random teachers whose mean is γ: √a c + √(1−a) u_i.
+
+    The directions u_i, orthogonal to c, are drawn in T dimensions around their mean, which makes
+    their mean overlap negative; a makes up for that.
+    """
+    if tasks == 1:
+        return np.ones((1, 1))
+    directions = np.random.default_rng(seed).standard_normal((tasks, tasks))
+    directions -= directions.mean(axis=0)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    overlaps = directions @ directions.T
+    np.fill_diagonal(overlaps, 1.0)
+    mean = (overlaps.sum() - tasks) / (tasks * (tasks - 1))
+    common = max(0.0, (gamma - mean) / (1 - mean))
+    return np.asarray(common + (1 - common) * overlaps)
 
 
 def _edges(duration: float) -> Floats:

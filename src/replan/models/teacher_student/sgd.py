@@ -5,7 +5,6 @@ The notation is that of core/sgd.c, which makes the steps.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,28 +26,23 @@ _DRAWS = 2**15  # for the other, which needs few for a sample
 class Reduced(Chain):
     """One run of SGD as a Markov chain of the overlaps."""
 
+    changing = ("along", "rest", "heads")
+
     def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.dimension = model, dimension
         self.frame = model.teacher_frame
         self.along, self.rest = coordinates(start, self.frame)
         self.heads = start.V
-        self.rng = np.random.default_rng(0)
-
-    def resume(self, rng: np.random.Generator) -> Reduced:
-        """Return a copy that continues from here with its own random numbers."""
-        other = copy.copy(self)
-        other.along, other.rest, other.heads = (
-            array.copy() for array in (self.along, self.rest, self.heads)
-        )
-        other.rng = rng
-        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
         model, (K, r) = self.model, self.along.shape
         tasks, rates, head_rates = _samples(model, tasks, knobs)
         chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
-        activation, work = _activation(model), np.empty(K * (r + K + 4) + 1)
+        activation, work = (
+            library.ACTIVATIONS.index(model.activation),
+            np.empty(K * (r + K + 4) + 1),
+        )
         block = max(1, _DRAWS // (r + K + 2))
         room = np.empty((min(block, len(tasks)), r + K + 2))
         for first in range(0, len(tasks), block):
@@ -77,34 +71,20 @@ class Full(Chain):
     many samples of the next batch it holds.
     """
 
-    def __init__(
-        self,
-        model: TeacherStudent,
-        start: Overlaps,
-        dimension: int,
-    ) -> None:
+    changing = ("weights", "heads", "velocity")
+
+    def __init__(self, model: TeacherStudent, start: Overlaps, dimension: int) -> None:
         self.model, self.heads, self.filled = model, start.V, 0
         self.weights, self.teachers = _embed(model, start, dimension)
         moving = slice(0 if model.online else None)
         self.velocity = [np.zeros_like(x[moving]) for x in (self.weights, self.heads)]
-        self.rng = np.random.default_rng(0)
-
-    def resume(self, rng: np.random.Generator) -> Full:
-        """Return a copy that continues from here with its own random numbers."""
-        other = copy.copy(self)
-        other.weights, other.heads, other.rng = self.weights.copy(), self.heads.copy(), rng
-        other.velocity = [velocity.copy() for velocity in self.velocity]
-        return other
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
         (K, N), model = self.weights.shape, self.model
         tasks, rates, head_rates = _samples(model, tasks, knobs)
-        network, known = (
-            (self.weights, self.heads, *self.velocity),
-            (self.teachers, model.teacher_heads),
-        )
-        activation, work = _activation(model), np.empty(2 * K)
+        network, known = (self.weights, self.heads), (self.teachers, model.teacher_heads)
+        activation, work = library.ACTIVATIONS.index(model.activation), np.empty(2 * K)
         block = max(1, _BLOCK // N)
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
@@ -114,8 +94,8 @@ class Full(Chain):
                 model.noise * self.rng.standard_normal(count) if model.noise else np.zeros(count)
             )
             done = library.TRAIN(
-                activation, model.batch, self.filled, model.momentum, *network, inputs, noise,
-                tasks[part], rates[part], head_rates[part], *known, work,
+                activation, model.batch, self.filled, model.momentum, *network, *self.velocity,
+                inputs, noise, tasks[part], rates[part], head_rates[part], *known, work,
             )  # fmt: skip
             self.filled = (self.filled + done) % model.batch
             if done < count:
@@ -136,11 +116,8 @@ def _samples(model: TeacherStudent, tasks: Ints, knobs: Floats) -> tuple[Ints, F
         raise ArgumentError(
             "tasks", f"from 0 to {model.tasks - 1}", f"{tasks.min()}, {tasks.max()}"
         )
-    return tasks, *model.sample_rates(tasks, knobs)
-
-
-def _activation(model: TeacherStudent) -> int:
-    return library.ACTIVATIONS.index(model.activation)
+    lr, features, heads = knobs.T
+    return tasks, lr * features, np.where(np.array(model.train_heads)[tasks], lr * heads, 0.0)
 
 
 def coordinates(overlaps: Overlaps, frame: Floats) -> tuple[Floats, Floats]:
