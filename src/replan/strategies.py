@@ -543,7 +543,7 @@ def _meeting_times(
         others[task] = False
         inside = (alone.times > begin + rounding) & (alone.times < end - rounding)
         times = np.array([begin, *alone.times[inside], end])
-        for _ in range(5):  # look between the two times around the meeting, ever closer
+        for _ in range(6):  # look between the two times around the meeting, ever closer
             losses = alone.losses_at(times)
             gaps = losses[:, task] - losses[:, others].max(axis=1, initial=-np.inf)
             met = np.flatnonzero(gaps <= 0)
