@@ -9,7 +9,7 @@ from models.instances import flat_rate
 from replan import ArgumentError, TeacherStudent
 from replan.core import library
 from replan.core.library import Function
-from replan.models import Schedule
+from replan.models import Kernels, Schedule
 
 
 def arguments():
@@ -146,4 +146,14 @@ def test_parameters_of_a_users_model_are_checked():
     model = Whole([[1.0]], hidden=1)
     with pytest.raises(ArgumentError) as error:
         model.losses(np.ones(3))
-    assert error.value.name == "p"
+    assert error.value.name == "parameters"
+
+
+def test_kernels_without_addresses_are_refused():
+    class Empty(TeacherStudent):
+        def kernels(self):
+            return Kernels(0, 0, 0, 0)
+
+    with pytest.raises(ArgumentError) as error:
+        Empty([[1.0]], hidden=1).losses(np.ones(3))
+    assert error.value.name == "kernels"

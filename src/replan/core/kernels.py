@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from replan.core.library import library
+from replan.errors import ArgumentError
 
 
 class Kernels(NamedTuple):
@@ -44,9 +45,10 @@ class Kernels(NamedTuple):
 _Table = ctypes.c_size_t * 5  # the struct `kernels` of replan.h
 
 
-@cache
 def table(kernels: Kernels) -> ctypes.Array[ctypes.c_size_t]:
     """Return the functions as the table that the integrator takes."""
+    if not all(isinstance(address, int) and address > 0 for address in kernels[:4]):
+        raise ArgumentError("kernels", "the addresses of four functions", f"{kernels[:4]}")
     return _Table(*kernels[:5])
 
 

@@ -125,29 +125,30 @@ _SCHEDULE = (
 )
 ROLL_OUT = Function(
     "replan_roll_out",
-    "address model, floats p[count], size pieces, size T, size C, size n, size steps, "
+    "address model, floats parameters[count], size pieces, size T, size C, size n, size steps, "
     f"{_SCHEDULE}, floats starts[pieces,n], floats! ends[pieces,n], floats! tape[steps,4,n], "
     "floats! work[room], flag stop",
 )
 ROLL_OUT_VJP = Function(
     "replan_roll_out_vjp",
-    "address model, floats p[count], size pieces, size edges, size T, size C, size n, size steps, "
-    f"{_SCHEDULE}, floats cotangents[edges,n], floats tape[steps,4,n], floats! adjoints[edges,n], "
-    "floats! by_shares[pieces,T], floats! by_knobs[pieces,C], floats! work[room], flag stop",
+    "address model, floats parameters[count], size pieces, size edges, size T, size C, size n, "
+    f"size steps, {_SCHEDULE}, floats cotangents[edges,n], floats tape[steps,4,n], "
+    "floats! adjoints[edges,n], floats! by_shares[pieces,T], floats! by_knobs[pieces,C], "
+    "floats! work[room], flag stop",
 )
 RATE = Function(
     "replan_rate",
-    "address model, floats p[count], size n, floats state[n], floats shares[T], floats knobs[C], "
-    "floats! out[n], floats! work[room]",
+    "address model, floats parameters[count], size n, floats state[n], floats shares[T], "
+    "floats knobs[C], floats! out[n], floats! work[room]",
 )
 LOSSES = Function(
     "replan_losses",
-    "address model, floats p[count], size rows, size n, size L, floats states[rows,n], "
+    "address model, floats parameters[count], size rows, size n, size L, floats states[rows,n], "
     "floats! out[rows,L], floats! work[room], flag stop",
 )
 LOSSES_VJP = Function(
     "replan_losses_vjp",
-    "address model, floats p[count], size rows, size n, size L, floats states[rows,n], "
+    "address model, floats parameters[count], size rows, size n, size L, floats states[rows,n], "
     "floats cotangents[rows,L], floats! out[rows,n], floats! work[room], flag stop",
 )
 
