@@ -466,7 +466,7 @@ def _integrated(
         model, state = members[m].model, members[m].state
         return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
 
-    first = integrated(0)  # before the others, which run in threads: it compiles
+    first = integrated(0)  # before the others, which run in threads: JAX compiles
     return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]
 
 

@@ -70,12 +70,12 @@ def test_other_threads_call_directly():
 
 
 @pytest.mark.parametrize("activation", ["erf", "relu", "linear"])
-def test_compiled_loops_look_at_their_flag(activation, monkeypatch):
+def test_compiled_loops_look_at_their_flag(activation):
     """Each would run for minutes or hours."""
     model, pieces = TeacherStudent.similar(0.3, activation=activation), 100
     x = model.pack(model.fresh(seed=1))
     steps = np.full(pieces, 10**9)
     schedule = Schedule(np.full((pieces, 2), 0.5), np.ones((pieces, 6)), np.ones(pieces), steps)
-    threading.Timer(0.1, press).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, press).start()
         model.roll_out(x, schedule)
