@@ -254,7 +254,6 @@ def plan(plan: Plan) -> Parts:
     """Return the loss, the phases and a one-sentence certificate."""
     run, c, s = plan.trajectory, plan.certificate, plan.statistics
     switches = f"{c.switches} switch{'' if c.switches == 1 else 'es'}"
-    starts = f" from {s['starts']} starts" if s["starts"] else ""
     return [
         f"{objective_name(run)} {c.value:.6g} ({_losses_text(run)})",
         *_members_text(run),
@@ -264,7 +263,7 @@ def plan(plan: Plan) -> Parts:
         *plan.targets,
         ", ".join([*knob_texts(plan.protocol), switches]),
         _certificate_text(plan),
-        f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs{starts}, "
+        f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs, "
         f"{s['seconds']:.2f} s",
         *[plan.advice] * bool(plan.advice),
     ]
@@ -273,13 +272,19 @@ def plan(plan: Plan) -> Parts:
 def _certificate_text(plan: Plan) -> str:
     """Summarise a certificate in one sentence; `plan.certificate` has the numbers."""
     c = plan.certificate
+    error = plan.trajectory.error / max(abs(c.value), 1e-300)
+    accurate = f"the curves are accurate to {max(error, 1e-16):.0e}"
     if c.scope == "global":
-        return "global optimum: all protocols with one task per step were compared"
+        return f"global optimum: all protocols with one task per step were compared; {accurate}"
     first = "local optimum" if plan.status == "converged" else f"best found ({plan.status})"
     left = f"at most {_of_loss(c.pmp_residual, c.value)} is left to gain by small changes"
-    gap = c.integrality_gap
-    cost = "" if gap is None else f"; one task per step costs {_of_loss(max(gap, 0.0), c.value)}"
-    return f"{first}: {left}, to first order{cost}"
+    found = f"the best value was found from {c.found} of {c.starts} starts" if c.starts > 1 else ""
+    gap = (
+        ""
+        if c.integrality_gap is None
+        else (f"one task per step costs {_of_loss(max(c.integrality_gap, 0.0), c.value)}")
+    )
+    return f"{first}: {'; '.join(filter(None, [left, found, gap, accurate]))}"
 
 
 def _of_loss(amount: float, value: float) -> str:

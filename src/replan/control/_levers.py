@@ -14,7 +14,8 @@ from replan.check import Floats
 from replan.control._solve import solve
 from replan.control.discretised import check_differentiable
 from replan.control.plan import Certificate, Plan
-from replan.control.relax import TOLERANCE, Relax
+from replan.control.relax import Relax
+from replan.control.search import TOLERANCE
 from replan.core.projection import Domain, project
 from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
@@ -239,6 +240,10 @@ def _baseline(ablation: Ablation) -> Lever:
         pmp_residual=0.0,
         discretisation_error=float(run.error),
         switches=0,
+        residual_over_loss=0.0,
+        found=1,
+        starts=1,
+        basins=1,
         multistart_spread=0.0,
         scope="global",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from replan.control.flips import Flips
 from replan.control.forward_backward import ForwardBackward
 from replan.control.grids import as_protocol
 from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
-from replan.control.relax import TOLERANCE, Relax
+from replan.control.relax import Relax
 from replan.control.relaxed_controls import RelaxedControls
-from replan.control.search import Search, Solver
+from replan.control.search import EFFORTS, TOLERANCE, Search, Solver
 from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
 from replan.models.integrator import RTOL
@@ -44,7 +44,8 @@ def solve(
     solver: Solver | None = None,
     *,
     initial: Protocol | Sequence[Protocol] | None = None,
-    max_gradients: int = 5000,
+    effort: Literal["normal", "high"] = "normal",
+    max_gradients: int = 20000,
     throw: bool = False,
     progress: Watch = False,
 ) -> Plan:
@@ -80,11 +81,12 @@ def solve(
     check.instance("problem", problem, Problem, "a Problem")
     solver = Relax() if solver is None else solver
     check.instance("solver", solver, Solver, "a solver such as Relax() or Exhaustive()")
+    check.one_of("effort", effort, tuple(EFFORTS))
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
     check.boolean("throw", throw)
     begin = time.perf_counter()
     with Meter(progress, "gradients") as meter:
-        search = Search(problem, initial, max_gradients, meter)
+        search = Search(problem, initial, max_gradients, meter, EFFORTS[effort])
         try:
             status = solver.run(search)
             check.one_of("status", status, get_args(Status))
@@ -110,7 +112,6 @@ def _certified(search: Search, solver: Solver, status: Status, seconds: float) -
         "method": solver.method,
         "seed": getattr(solver, "seed", 0),
         "seconds": seconds,
-        "starts": len(search.values),
         "gradients": search.counts.gradients,
         "roll_outs": search.counts.roll_outs,
     }
@@ -127,7 +128,9 @@ def _certified(search: Search, solver: Solver, status: Status, seconds: float) -
     if search.relaxed is not None and mixed.status == "ok":
         # The plan is a relaxed one too, should rounding errors make it the better one.
         relaxed_value = min(mixed.loss, trajectory.loss)
-    values = np.array([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
+    tolerance = getattr(solver, "tolerance", TOLERANCE)
+    values = np.sort([x for x in search.values if np.isfinite(x)] or [trajectory.loss])
+    apart = np.append(0, np.cumsum(np.diff(values) > search.same_value(tolerance)))
     error = float(np.fmax(abs(gradient.value - trajectory.loss), trajectory.error))
     certificate = Certificate(
         value=trajectory.loss,
@@ -136,10 +139,14 @@ def _certified(search: Search, solver: Solver, status: Status, seconds: float) -
         pmp_residual=residual,
         discretisation_error=error,
         switches=int(np.sum(np.any(np.diff(protocol.shares, axis=0) != 0, axis=1))),
-        multistart_spread=float(np.ptp(values) / max(abs(values.min()), 1e-300)),
+        residual_over_loss=residual / max(abs(trajectory.loss), 1e-300),
+        found=int(np.sum(apart == 0)),
+        starts=max(len(search.values), 1),
+        basins=int(apart[-1]) + 1,
+        multistart_spread=float(np.ptp(values) / max(abs(values[0]), 1e-300)),
         scope=search.scope,
     )
-    threshold = search.threshold(getattr(solver, "tolerance", TOLERANCE))
+    threshold = search.threshold(tolerance)
     if status == "converged" and (error > _INACCURATE * threshold or trajectory.rtol > RTOL):
         status = "inaccurate"
     advice = [(ADVICE | solver.advice)[status], "" if trajectory.targets_met else MISSED]
@@ -189,4 +196,5 @@ def _tightest(search: Search, controls: Controls) -> tuple[Gradient, float]:
 def _residual(search: Search, controls: Controls, gradient: Gradient) -> float:
     """Return the first-order gain still possible for a relaxed plan; see `RelaxedDescent`."""
     space = RelaxedControls(search.problem, controls, free_tasks=search.free_tasks)
-    return space.residual(space.join(controls), space.slopes(gradient)) + gradient.surrogate.slack
+    x = space.join(controls)
+    return space.residual(x, space.slopes(x, gradient)) + gradient.surrogate.slack

@@ -8,19 +8,20 @@ from contextlib import suppress
 from threading import Event
 from typing import TypeVar
 
-from replan.control.discretised import Controls, DiscretisedObjective, LimitError
+from replan.control.discretised import DiscretisedObjective, LimitError
 from replan.control.search import Descent, Search
 from replan.core.threads import free_cores
 
 _REPORT_EVERY = 0.1  # seconds
 
 D = TypeVar("D", bound=Descent)
+S = TypeVar("S")
 
 
 def descend_from(
-    starts: Sequence[Controls],
+    starts: Sequence[S],
     search: Search,
-    begin: Callable[[DiscretisedObjective, Controls], D],
+    begin: Callable[[DiscretisedObjective, S], D],
     max_steps: int,
 ) -> list[D]:
     """Begin a descent on the coarse grid from each start, and take at most `max_steps` in each.

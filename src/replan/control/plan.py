@@ -49,6 +49,10 @@ class Certificate:
     pmp_residual: float
     discretisation_error: float
     switches: int
+    residual_over_loss: float
+    found: int
+    starts: int
+    basins: int
     multistart_spread: float
     scope: Literal["local", "global"]
 
@@ -75,8 +79,11 @@ class Plan(Result):
       largest is added.
     - `discretisation_error`: of value, with the integrator the optimiser used.
     - `switches`: changes of task.
-    - `multistart_spread`: (worst − best) / best of the relaxed values from all starts that do not
-      diverge.
+    - `residual_over_loss`: pmp_residual / |value|.
+    - `found`, `starts`: the best value was found, to within the tolerance, from so many of so many
+      starts: strategies, random protocols, random changes of the best plan so far.
+    - `basins`: how many different values they found.
+    - `multistart_spread`: (worst − best) / best of them.
     - `scope`: "global" only where every protocol was tried, else "local".
 
     Examples:

@@ -18,11 +18,14 @@ class RelaxedControls:
     A vector holds the rows of free shares, (steps, T) or (1, T) where they are constant, then the
     values of the free knobs in units of their ranges: one for each step and column, or one for all
     the steps or columns that the control ties. Controls are linear in it. `domain` holds the limits
-    that mixtures of tasks can keep: on shares, replay and means of knobs.
+    that mixtures of tasks can keep: on shares, replay and means of knobs. With `apart`, knobs that
+    the tasks share have a value for each: the same thing where every step trains on one task.
     """
 
-    def __init__(self, problem: Problem, fixed: Controls, *, free_tasks: bool) -> None:
-        self.fixed, self.free_tasks = fixed, free_tasks
+    def __init__(
+        self, problem: Problem, fixed: Controls, *, free_tasks: bool, apart: bool = False
+    ) -> None:
+        self.fixed, self.free_tasks, self._apart = fixed, free_tasks, apart
         low, high = problem.knob_ranges
         free = low < high
         self._free, self._low, self._width = free, low[free], (high - low)[free]
@@ -51,7 +54,7 @@ class RelaxedControls:
             free = problem.control.knobs.get(name)
             if free is not None and free.constant:
                 step[:, columns] = 0
-            if free is not None and free.shared:
+            if free is not None and free.shared and not self._apart:
                 column[:, columns] = columns.start
         places = (step * size + column)[:, self._free]
         numbers: Ints = np.unique(places, return_inverse=True)[1]
@@ -96,8 +99,8 @@ class RelaxedControls:
         knobs[:, self._free] = self._low + self._width * x[end:][self._place]
         return Controls(shares, knobs)
 
-    def slopes(self, gradient: Gradient) -> Floats:
-        """Return the gradient by the vector."""
+    def slopes(self, x: Floats, gradient: Gradient) -> Floats:
+        """Return the gradient by the vector x, at which it is `gradient` by the controls."""
         knobs = self._collected(self._width * gradient.by_knobs[:, self._free])
         shares = gradient.by_shares
         if self._rows == 1:

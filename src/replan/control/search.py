@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from replan.control.starts import accepted, reference_controls, start_protocols
 from replan.core.projection import project
 from replan.curves import evaluate
 from replan.errors import ArgumentError, IntegrationError
-from replan.models.integrator import RTOL
 from replan.problem import Problem
 from replan.problem.discrete import allows, nearest
 from replan.progress import Meter
@@ -25,9 +24,29 @@ from replan.protocol import Protocol
 from replan.registry import Registry
 from replan.strategies import interleaved
 
+if TYPE_CHECKING:
+    from replan.control.relaxed_descent import RelaxedDescent
+
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
 _TYPICAL = 0.25  # the quantile of worse starts that stands for what is reached without a search
-_ROUNDING = 1e-17  # losses are differences of numbers near 1: smaller gains are rounding errors
+_ROUNDING = 1e-15  # of the untrained loss: losses are differences of numbers like that
+TOLERANCE = 1e-3  # a gain of a thousandth of the loss is of no use to anybody
+_SAME_VALUE = 2.0  # times the threshold: values that differ by less count as the same
+
+
+class Effort(NamedTuple):
+    """When a search has started often enough.
+
+    again: how often the best value is to be found. patience: starts in a row without a better one.
+    basins: how many different optima of one stage the next goes on from.
+    """
+
+    again: int
+    patience: int
+    basins: int
+
+
+EFFORTS = {"normal": Effort(6, 12, 3), "high": Effort(15, 60, 8)}
 
 
 class Solver(ABC):
@@ -117,20 +136,23 @@ class Search:
         initial: Protocol | Sequence[Protocol] | None,
         max_gradients: int,
         meter: Meter,
+        effort: Effort = EFFORTS["normal"],
     ) -> None:
         if not problem.control.tasks and not problem.control.knobs:
             raise ArgumentError("problem", "one with tasks or knobs to control", "one with neither")
-        self.problem, self._meter = problem, meter
+        self.problem, self._meter, self.effort = problem, meter, effort
         self.free_tasks = bool(problem.control.tasks) and problem.model.tasks > 1
         self.free_knobs = any(knob.free for knob in problem.control.knobs.values())
         self.one_task = self.free_tasks and problem.control.tasks != "constant"
         self.initial = self._accepted(initial)
         self.fine = self.coarse = DiscretisedObjective(problem, problem.steps)
         self.counts = self.fine.counts
+        self.rough = self.fine
         # Tasks that are not free may change at every step, which a coarse grid would blur.
-        if self.free_tasks and problem.steps > _COARSE:
-            steps = fewer_steps(problem, _COARSE)
+        if self.free_tasks:
+            steps = fewer_steps(problem, _COARSE) if problem.steps > _COARSE else problem.steps
             self.coarse = DiscretisedObjective(problem, steps, 1e-5, self.counts)
+            self.rough = self.coarse.refined(problem.steps)
         self.counts.max_gradients = max_gradients
         self.values: list[float] = []
         self.starts: list[Start] = []
@@ -220,10 +242,15 @@ class Search:
 
         patience: the larger, the fewer switches.
         """
-        controls = self.project(controls)
         if not self.one_task:
-            return controls
-        return controls.with_tasks(nearest(controls.shares, self.problem.step_limits, patience))
+            return self.project(controls)
+        tasks = nearest(controls.shares, self.problem.step_limits, patience)
+        knobs = controls.knobs.copy()
+        for name, columns in self.problem.model.layout.columns.items():
+            free = self.problem.control.knobs.get(name)
+            if free is not None and free.shared:  # as the task of the step has it
+                knobs[:, columns] = np.take_along_axis(knobs[:, columns], tasks[:, None], axis=1)
+        return self.project(Controls(controls.shares, knobs).with_tasks(tasks))
 
     def project(self, controls: Controls) -> Controls:
         """Return controls with constant and shared parts as such, and means within their limits."""
@@ -246,6 +273,12 @@ class Search:
         finally:  # an interrupt, or the limit on gradients, loses nothing
             self.submit_rounded(descent.controls)
 
+    def relax(self, descent: RelaxedDescent, max_steps: int) -> None:
+        """Take a relaxed descent on the problem's steps to its end, and keep it if it is best."""
+        self.descend(descent, max_steps)
+        if self.relaxed is None or descent.value <= self.relaxed.value:
+            self.relaxed = Candidate(descent.controls, descent.value, descent.residual)
+
     def submit_rounded(self, controls: Controls) -> None:
         """Submit controls on any grid, rounded to the problem's steps and limits."""
         protocol = as_protocol(self.problem, controls)
@@ -258,19 +291,34 @@ class Search:
 
     # When to stop
 
-    def threshold(self, tolerance: float) -> float:
-        """Return the gain at which a search may stop: `tolerance` × what the controls can change.
+    def threshold(self, tolerance: float, reached: float = np.inf) -> float:
+        """Return the gain at which a search may stop; `reached`: a better value than the plan's.
 
-        That is how far the best plan lies below a typical start (a quarter of all worse starts are
-        better), and at most below where training begins: a constant added to the loss changes
-        nothing. Gains below the integrator's accuracy do not count.
+        That is `tolerance` × the best plan's own value, or × what the controls can change where
+        that is less: how far the plan lies below a typical start (a quarter of all worse starts are
+        better), and at most below where training begins. Rounding errors do not count.
         """
-        best = self.best.value
+        best = min(self.best.value, reached)
         trained = abs(self.fine.untrained - best)
         worse = self._references[self._references > best] - best
-        typical = min(np.quantile(worse, _TYPICAL) if worse.size else np.inf, trained or np.inf)
-        floor = max(RTOL * trained, 1e-15 * abs(best), _ROUNDING)
-        return max(tolerance * float(typical), floor) if np.isfinite(typical) else floor
+        typical = np.quantile(worse, _TYPICAL) if worse.size else np.inf
+        floor = _ROUNDING * max(abs(self.fine.untrained), abs(best))
+        return max(tolerance * float(min(abs(best), typical, trained or np.inf)), floor)
+
+    @property
+    def gap(self) -> float:
+        """How far the plan, with one task per step, lies from the relaxed one."""
+        return abs(self.best.value - self.relaxed.value) if self.relaxed and self.one_task else 0.0
+
+    def same_value(self, tolerance: float) -> float:
+        """Return the difference below which values count as the same."""
+        return _SAME_VALUE * self.threshold(max(tolerance, TOLERANCE))
+
+    def wants_more(self, values: list[float]) -> bool:
+        """Whether the best of the values, in the order found, is not known well enough yet."""
+        same = np.array(values) <= min(values) + self.same_value(TOLERANCE)
+        since = len(values) - int(np.argmax(same))
+        return int(same.sum()) < self.effort.again and since <= self.effort.patience
 
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.
@@ -280,4 +328,5 @@ class Search:
         if not self.fine.resolve(self.best.controls, self.threshold(tolerance) / 2):
             return False
         self._best = self.best._replace(value=self.fine.value(self.best.controls))
+        self.relaxed = None
         return True

@@ -21,6 +21,8 @@ from replan.strategies import STRATEGIES, Strategy, UnfitError
 if TYPE_CHECKING:
     from replan.control.search import Search
 
+_STAYS = 8  # of a random protocol, at most
+
 
 def accepted(problem: Problem, protocol: Protocol) -> Protocol:
     """Return a protocol to start from; refuse one with knobs that the problem does not allow."""
@@ -55,7 +57,7 @@ def start_protocols(
     if search.free_tasks:
         rng = np.random.default_rng(random_seed)
         for _ in range(random_starts):
-            yield _random_protocol(problem, search.coarse.steps, rng), False
+            yield random_protocol(search, rng), False
         return
     for name, (low, high) in free.items():
         if not problem.model.layout.knobs[name].rate:  # rates are scanned by strategies
@@ -69,19 +71,48 @@ def _free_knobs(problem: Problem) -> dict[str, tuple[float, float]]:
     return {name: (knob.low, knob.high) for name, knob in knobs.items() if knob.free}
 
 
-def _random_protocol(problem: Problem, steps: int, rng: np.random.Generator) -> Protocol:
-    """Return random shares, rates as the problem has them, and other free knobs at random."""
-    tasks = problem.model.tasks
-    draws = rng.dirichlet(np.ones(tasks), 1 if problem.control.tasks == "constant" else steps)
+def random_protocol(search: Search, rng: np.random.Generator) -> Protocol:
+    """Return a protocol with random shares and knobs, at every step or in a few stays.
+
+    Rates are the problem's in half of the cases: large ones often diverge.
+    """
+    problem, steps, tasks = search.problem, search.coarse.steps, search.problem.model.tasks
+    count = steps if rng.random() < 0.5 else int(rng.integers(1, min(_STAYS, steps) + 1))
+    stay = np.sort(np.append(rng.integers(count, size=steps - count), np.arange(count)))
     shares = problem.availability.renormalise(
-        np.broadcast_to(draws, (steps, tasks)), np.linspace(0.0, problem.duration, steps + 1)
+        rng.dirichlet(np.full(tasks, 1.0 if count == steps else 0.5), count)[stay],
+        np.linspace(0.0, problem.duration, steps + 1),
     )
     knobs: dict[str, Any] = dict(problem.settings)
+    rates = rng.random() < 0.5
     for name, (low, high) in _free_knobs(problem).items():
-        if not problem.model.layout.knobs[name].rate:
-            count = 1 if problem.control.knobs[name].constant else steps
-            knobs[name] = np.broadcast_to(rng.uniform(low, high, count), steps)
-    return Protocol(shares, problem.duration, **knobs)
+        if rates or not problem.model.layout.knobs[name].rate:
+            knobs[name] = low + (high - low) * rng.random(count)[stay] ** 2
+    return Protocol(shares / shares.sum(axis=1, keepdims=True), problem.duration, **knobs)
+
+
+def perturbed(problem: Problem, controls: Controls, rng: np.random.Generator) -> Controls:
+    """Return controls with other shares in some of the steps, and other free knobs in others."""
+    shares, knobs = controls.shares.copy(), controls.knobs.copy()
+    steps, tasks = shares.shape
+    for _ in range(int(rng.integers(1, 4))):
+        first, last = _span(steps, rng)
+        if rng.random() < 0.5:
+            shares[first:last] = rng.dirichlet(np.full(tasks, 0.3))
+        else:
+            shares[first:] = np.roll(shares[first:], int(rng.integers(-3, 4)), axis=0)
+    low, high = problem.knob_ranges
+    first, last = _span(steps, rng)
+    towards, part = low + (high - low) * rng.random(low.size) ** 2, rng.random() ** 2
+    knobs[first:last] += part * (towards - knobs[first:last])
+    return Controls(shares, knobs)
+
+
+def _span(steps: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Return the first step and the one after the last of a part, up to a third, of all steps."""
+    length = int(max(steps / 3, 1.0) ** rng.random())
+    first = int(rng.integers(0, steps - length + 1))
+    return first, first + length
 
 
 def _made(search: Search, strategy: Strategy, **settings: Any) -> Iterator[tuple[Protocol, bool]]:
