@@ -100,7 +100,7 @@ def test_gradients_against_finite_differences(name):
     assert gradient.value == objective.value(space.split(x))
     assert gradient.surrogate.value <= gradient.value * (1 + 1e-12)
     assert (smoothing is None) == problem.smooth == (gradient.surrogate.value == gradient.value)
-    slopes = space.slopes(gradient)
+    slopes = space.slopes(x, gradient)
     for _ in range(4):
         direction = rng.normal(size=size)
         ahead, behind = (
@@ -213,7 +213,7 @@ def test_the_residual_is_the_best_gain_of_the_linear_model(name, steps):
     fixed = Controls(rng.dirichlet(np.ones(tasks), steps), np.ones((steps, size)))
     space = RelaxedControls(problem, fixed, free_tasks=True)
     x = np.asarray(project(space.join(fixed), space.domain))
-    slopes = space.slopes(DiscretisedObjective(problem, steps).gradient(space.split(x)))
+    slopes = space.slopes(x, DiscretisedObjective(problem, steps).gradient(space.split(x)))
     residual = space.residual(x, slopes)
     others = [np.asarray(project(rng.normal(size=x.size), space.domain)) for _ in range(30)]
     best = slopes @ x - min(slopes @ y for y in others)
@@ -232,7 +232,7 @@ def test_the_residual_bounds_the_gain_of_the_largest_loss_itself(steps):
         controls = Controls(shares, relaxed.knobs)
         space = RelaxedControls(problem, controls, free_tasks=True)
         x, gradient = space.join(controls), objective.gradient(controls)
-        residual = space.residual(x, space.slopes(gradient)) + gradient.surrogate.slack
+        residual = space.residual(x, space.slopes(x, gradient)) + gradient.surrogate.slack
         final = problem.model.losses(gradient.states[-1])
         for _ in range(100):
             y, h = np.asarray(project(2 * rng.normal(size=x.size), space.domain)), 1e-5

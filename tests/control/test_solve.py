@@ -31,7 +31,8 @@ from replan.control import Solver
 from replan.control.discretised import Controls, Counts, DiscretisedObjective
 from replan.control.flips import FlipDescent
 from replan.control.grids import on_grid
-from replan.control.relax import RelaxedDescent
+from replan.control.relaxed_controls import RelaxedControls
+from replan.control.relaxed_descent import RelaxedDescent
 from replan.problem.discrete import nearest
 
 REFERENCES = ["two_tasks_k2", "two_tasks_k4"]
@@ -63,7 +64,7 @@ def test_every_random_start_alone_gets_there(name, seed):
     objective = DiscretisedObjective(problem, problem.steps, counts=Counts(max_gradients=200))
     rng = np.random.default_rng(seed)
     start = Controls(rng.dirichlet(np.ones(2), size=250), np.ones((250, 6)))
-    relaxed = RelaxedDescent(objective, start, free_tasks=True)
+    relaxed = RelaxedDescent(objective, RelaxedControls(problem, start, free_tasks=True), start)
     for _ in range(60):
         if relaxed.value > best["relaxed"] * (1 + 1e-4):
             relaxed.step()
@@ -293,7 +294,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr("replan.control.multistart.free_cores", lambda: 2)
-    monkeypatch.setattr("replan.control.relax.RelaxedDescent.step", fail)
+    monkeypatch.setattr("replan.control.relaxed_descent.RelaxedDescent.step", fail)
     with pytest.raises(ZeroDivisionError):
         solve(THREADED["reference"]())
 

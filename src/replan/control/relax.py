@@ -92,8 +92,7 @@ class Relax(Solver):
                 middle = self._relax_on_middle_grid(search, basin)
                 relaxed.append(self._relax_on_fine_grid(search, middle))
                 self._polish(search, relaxed[-1].controls)
-        if self.starts is None:
-            self._polish_elsewhere(search, rng)
+        self._polish_elsewhere(search, rng)
         best = min(relaxed, key=lambda x: x.value)
         if search.one_task and any(knob.shared for knob in search.problem.control.knobs.values()):
             search.relaxed, best = None, _relaxed(search, best.controls, tied=True)
@@ -128,7 +127,7 @@ class Relax(Solver):
             batch = [
                 on_grid(search.problem, random_protocol(search, rng), search.coarse.steps)
                 if i % 2
-                else perturbed(search.problem, best.controls, rng)
+                else perturbed(search, best.controls, rng)
                 for i in range(_BATCH)
             ]
             starts = [search.project(controls) for controls in batch]
@@ -237,7 +236,7 @@ class Relax(Solver):
         while search.gap > search.threshold(TOLERANCE) and search.wants_more(values):
             few = search.problem.step_limits.on_stays
             start = search.best.controls if few or len(values) % 2 else relaxed
-            controls = search.round(perturbed(search.problem, start, rng))
+            controls = search.round(perturbed(search, start, rng))
             if few:
                 controls = self._move_switches(search, controls)
             values.append(self._improve(search, controls, search.threshold(TOLERANCE)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replan.control.discretised import Controls
+from replan.control.grids import on_grid
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.knobs import knob_label
 from replan.problem import Problem
@@ -79,29 +80,31 @@ def random_protocol(search: Search, rng: np.random.Generator) -> Protocol:
     problem, steps, tasks = search.problem, search.coarse.steps, search.problem.model.tasks
     count = steps if rng.random() < 0.5 else int(rng.integers(1, min(_STAYS, steps) + 1))
     stay = np.sort(np.append(rng.integers(count, size=steps - count), np.arange(count)))
-    shares = problem.availability.renormalise(
-        rng.dirichlet(np.full(tasks, 1.0 if count == steps else 0.5), count)[stay],
-        np.linspace(0.0, problem.duration, steps + 1),
-    )
+    shares = on_grid(problem, search.first_protocol, steps).shares
+    if search.free_tasks:
+        drawn = rng.dirichlet(np.full(tasks, 1.0 if count == steps else 0.5), count)[stay]
+        edges = np.linspace(0.0, problem.duration, steps + 1)
+        shares = problem.availability.renormalise(drawn, edges)
+        shares /= shares.sum(axis=1, keepdims=True)
     knobs: dict[str, Any] = dict(problem.settings)
     rates = rng.random() < 0.5
     for name, (low, high) in _free_knobs(problem).items():
         if rates or not problem.model.layout.knobs[name].rate:
             knobs[name] = low + (high - low) * rng.random(count)[stay] ** 2
-    return Protocol(shares / shares.sum(axis=1, keepdims=True), problem.duration, **knobs)
+    return Protocol(shares, problem.duration, **knobs)
 
 
-def perturbed(problem: Problem, controls: Controls, rng: np.random.Generator) -> Controls:
+def perturbed(search: Search, controls: Controls, rng: np.random.Generator) -> Controls:
     """Return controls with other shares in some of the steps, and other free knobs in others."""
     shares, knobs = controls.shares.copy(), controls.knobs.copy()
     steps, tasks = shares.shape
-    for _ in range(int(rng.integers(1, 4))):
+    for _ in range(int(rng.integers(1, 4)) * search.free_tasks):
         first, last = _span(steps, rng)
         if rng.random() < 0.5:
             shares[first:last] = rng.dirichlet(np.full(tasks, 0.3))
         else:
             shares[first:] = np.roll(shares[first:], int(rng.integers(-3, 4)), axis=0)
-    low, high = problem.knob_ranges
+    low, high = search.problem.knob_ranges
     first, last = _span(steps, rng)
     towards, part = low + (high - low) * rng.random(low.size) ** 2, rng.random() ** 2
     knobs[first:last] += part * (towards - knobs[first:last])
