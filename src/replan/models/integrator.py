@@ -17,22 +17,27 @@ Status = Literal["ok", "diverged", "inaccurate"]
 RTOL = 1e-9
 MAX_STEPS = 2**21
 ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
+_ROUNDING = 1e-15
 _SOUND = 1e-6  # errors of a piece that cannot make a later one diverge, whatever the accuracy
 _ORDER = 4
 _RICHARDSON = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
+_KEPT = 2**18  # numbers in the states of all steps that are looked at together
 
 
 class Integration(NamedTuple):
     """A roll-out to a required accuracy.
 
-    states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, L). errors: the
-    estimated discretisation error of each loss, NaN where it is not known. substeps: (pieces,)
-    steps taken on each piece. status: "ok", "diverged" or "inaccurate". advice: what to try then.
+    states: (pieces + 1, n), fewer rows where it diverged. losses: (pieces + 1, L). integrals:
+    (pieces, L) of the losses over each piece. errors, integral_errors: bounds on discretisation
+    errors of the two. substeps: (pieces,) steps taken on each piece. status: "ok", "diverged" or
+    "inaccurate". advice: what to try then.
     """
 
     states: Floats
     losses: Floats
+    integrals: Floats
     errors: Floats
+    integral_errors: Floats
     substeps: Ints
     status: Status
     advice: str
@@ -46,37 +51,50 @@ def integrate(
     rtol: float = RTOL,
     max_steps: int = MAX_STEPS,
 ) -> Integration:
-    """Roll out with ever smaller steps until the losses and states are accurate to `rtol`.
+    """Roll out with ever smaller steps until losses, their integrals and states have `rtol`.
 
     The error is estimated by comparing step with half step; it says how many times smaller the
-    steps must be. After the first pair of runs, give up where the next would need more than
-    `max_steps` steps in all. If half the steps give the very same states, the model ignores
-    substeps, and the error is not known.
+    steps must be. Reported is the whole difference, a bound for order 1 already, where the estimate
+    takes order 4 for granted. After the first pair of runs, give up where the next would need more
+    than `max_steps` steps in all. The number of steps to begin with does not depend on `schedule`.
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
     max_steps = check.integer("max_steps", max_steps, at_least=1)
     lengths, whole = schedule.lengths, schedule.lengths.size + 1
-    first = np.ceil(100 * lengths / lengths.sum() - 1e-9).astype(np.int64)
-    schedule = schedule._replace(substeps=np.maximum(schedule.substeps, first))
+    pairs = np.ceil(50 * lengths / lengths.sum() - 1e-9).astype(np.int64)
+    schedule = schedule._replace(substeps=2 * np.maximum(pairs, 1))
     while True:
-        coarse, coarse_losses = _finite_roll_out(model, start, schedule)
-        fine = schedule._replace(substeps=2 * schedule.substeps)
-        states, losses = _finite_roll_out(model, start, fine)
-        errors = np.full_like(losses, np.inf)
-        if len(states) == len(coarse) == whole:
-            errors = np.abs(losses - coarse_losses) / _RICHARDSON
-            state_errors = np.abs(states - coarse) / _RICHARDSON
-            excess = max(
-                np.max(errors / (rtol * np.abs(losses) + ATOL)),
-                np.max(state_errors / (rtol * np.maximum(1.0, np.abs(states)))),
+        coarse, fine = (_roll_out(model, start, schedule, parts) for parts in (1, 2))
+        states, losses, integrals, rule_errors = fine
+        substeps = 2 * schedule.substeps
+        errors, integral_errors = np.full_like(losses, np.inf), np.full_like(integrals, np.inf)
+        if len(states) == len(coarse.states) == whole:
+            errors = np.abs(losses - coarse.losses)
+            integral_errors = np.abs(integrals - coarse.integrals)
+            state_errors = np.abs(states - coarse.states)
+            allowed = _RICHARDSON * (rtol * np.abs(integrals).sum(axis=0) + ATOL * lengths.sum())
+            along, rule = (
+                np.max(each.sum(axis=0) / allowed) for each in (integral_errors, rule_errors)
             )
-            if np.array_equal(states, coarse) and np.any(states != states[0]):
-                errors = np.full_like(losses, np.nan)
-            if excess <= 1.0:
-                return Integration(states, losses, errors, fine.substeps, "ok", "")
-            factors = _refinement(_local_errors(model, states, schedule), excess)
+            excess = max(
+                np.max(errors / (rtol * np.abs(losses) + ATOL)) / _RICHARDSON,
+                np.max(state_errors / (rtol * np.maximum(1.0, np.abs(states)))) / _RICHARDSON,
+            )
+            errors += _ROUNDING * np.maximum(1.0, np.abs(losses))
+            integral_errors += _ROUNDING * np.maximum(lengths[:, None], np.abs(integrals))
+            if max(excess, along) <= 1.0:
+                run = states, losses, integrals, errors, integral_errors
+                return Integration(*run, substeps, "ok", "")
+            factors = np.ones_like(substeps)
+            if along > 1.0:  # by the rule, or by the states: one of the two is more than half
+                excess = max(excess, 2 * (along - rule))
+                if 2 * rule > 1.0:
+                    factors = _refinement(np.max(rule_errors / allowed, axis=1), 2 * rule)
+            if excess > 1.0:
+                local = _local_errors(model, states, schedule)
+                factors = np.maximum(factors, _refinement(local, excess))
         else:  # steps are too long where numbers are no longer finite, or before, where errors grew
-            local = _local_errors(model, states[: len(coarse)], schedule)
+            local = _local_errors(model, states[: len(coarse.states)], schedule)
             sizes = np.maximum(1.0, np.abs(states[1 : local.size + 1]).max(axis=1, initial=0.0))
             good = np.pad(local <= min(rtol, _SOUND) * sizes, (0, lengths.size - local.size))
             factors = np.where(good, 1, 2)
@@ -87,11 +105,12 @@ def integrate(
     status: Status = "inaccurate" if done == lengths.size else "diverged"
     advice = f"the trajectory diverged after time {lengths[:done].sum():g} of {lengths.sum():g}"
     if status == "inaccurate":
-        advice = f"accuracy {rtol:g} was not reached with {fine.substeps.sum()} steps"
+        advice = f"accuracy {rtol:g} was not reached with {substeps.sum()} steps"
     advice += f": try {f'a smaller `{rate}` or ' if rate else ''}a shorter `duration`"
     if status == "inaccurate" or max_steps < MAX_STEPS:
         advice += ", or a larger `max_steps`"
-    return Integration(states, losses, errors, fine.substeps, status, advice)
+    run = states, losses, integrals, errors, integral_errors
+    return Integration(*run, substeps, status, advice)
 
 
 def _local_errors(model: Model, states: Floats, schedule: Schedule) -> Floats:
@@ -106,12 +125,56 @@ def _local_errors(model: Model, states: Floats, schedule: Schedule) -> Floats:
     return np.abs(moved - states[1:]).max(axis=1)
 
 
+def _factor(excess: float | Floats) -> Floats:
+    """Return by what factor steps must become shorter; where far off, errors mislead."""
+    return np.clip(1.1 * excess ** (1 / _ORDER), 2.0, 8.0)
+
+
 def _refinement(local: Floats, excess: float) -> Ints:
     """Return by what factor (pieces,) the substeps of each piece must grow, given local errors."""
-    times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
-    parts = local / max(local.max(), 1e-300)
-    factors = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
+    parts = (local + 1e-300) / (local.max() + 1e-300)
+    factors = np.ceil(_factor(excess) * parts ** (1 / _ORDER)).astype(np.int64)
     return np.maximum(np.where(parts >= 0.01, np.maximum(factors, 2), factors), 1)
+
+
+class _RollOut(NamedTuple):
+    """See `Integration`; rule_errors: (pieces, L) what twice the steps change in the integrals."""
+
+    states: Floats
+    losses: Floats
+    integrals: Floats
+    rule_errors: Floats
+
+
+def _roll_out(model: Model, start: Floats, schedule: Schedule, parts: int) -> _RollOut:
+    """Roll out with each of the schedule's substeps, an even number, cut into 1 or 2 parts.
+
+    The integrals are those of Simpson's rule on pairs of steps.
+    """
+    edges = np.append(0, np.cumsum(schedule.substeps // 2))  # of pieces, in pairs of substeps
+    owners = np.repeat(np.arange(edges.size - 1), schedule.substeps // 2)
+    lengths = schedule.lengths / (parts * schedule.substeps)
+    together, size = max(1, _KEPT // (2 * parts * start.size)), len(model.loss_names)
+    states, losses, integrals = [], [], np.zeros((2, edges.size - 1, size))
+    for first in range(0, owners.size, together):
+        own = owners[first : first + together]
+        rows = np.repeat(own, 2 * parts)
+        steps = Schedule.single_steps(schedule.shares[rows], schedule.knobs[rows], lengths[rows])
+        x, y = _finite_roll_out(model, start, steps)
+        done = (len(x) - 1) // (2 * parts)
+        ends = edges[(edges <= first + done) & ((edges > first) | (first == 0))] - first
+        states.append(x[2 * parts * ends])
+        losses.append(y[2 * parts * ends])
+        own, y = own[:done], y[: 2 * parts * done + 1]
+        pairs = [(z[:-1:2] + 4 * z[1::2] + z[2::2]) / 3 for z in (y, y[::parts])]
+        each = np.stack([pairs[0].reshape(done, parts, size).sum(axis=1), parts * pairs[1]])
+        starts = np.flatnonzero(np.diff(own, prepend=-1))
+        integrals[:, own[starts]] += np.add.reduceat(each * lengths[own, None], starts, axis=1)
+        if done < len(rows) // (2 * parts):
+            break
+        start = x[-1]
+    total, coarser = integrals[:, : sum(map(len, states)) - 1]
+    return _RollOut(np.concatenate(states), np.concatenate(losses), total, np.abs(total - coarser))
 
 
 def _finite_roll_out(model: Model, start: Floats, schedule: Schedule) -> tuple[Floats, Floats]:
