@@ -454,11 +454,12 @@ def _integrated(
 ) -> list[Integration]:
     """Integrate every member."""
     schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
-    members = problem.members
+    along, members = problem.objective.weights_along(steps.edges), problem.members
+    weights = np.stack([np.ones_like(along), along])
 
     def integrated(m: int) -> Integration:
         model, state = members[m].model, members[m].state
-        return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
+        return integrate(model, state, schedule, weights, rtol=rtol, max_steps=max_steps)
 
     first = integrated(0)  # before the others, which run in threads: JAX compiles
     return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]

@@ -21,6 +21,7 @@ _ROUNDING = 1e-15
 _SOUND = 1e-6  # errors of a piece that cannot make a later one diverge, whatever the accuracy
 _ORDER = 4
 _RICHARDSON = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
+_ALL = np.ones((1, 1, 1))
 _KEPT = 2**18  # numbers in the states of all steps that are looked at together
 
 
@@ -47,6 +48,7 @@ def integrate(
     model: Model,
     start: Floats,
     schedule: Schedule,
+    weights: Floats = _ALL,
     *,
     rtol: float = RTOL,
     max_steps: int = MAX_STEPS,
@@ -72,9 +74,11 @@ def integrate(
             errors = np.abs(losses - coarse.losses)
             integral_errors = np.abs(integrals - coarse.integrals)
             state_errors = np.abs(states - coarse.states)
-            allowed = _RICHARDSON * (rtol * np.abs(integrals).sum(axis=0) + ATOL * lengths.sum())
+            sums = np.sum(weights * np.abs(integrals), axis=1, keepdims=True)
+            rounding = np.sum(weights * lengths[:, None], axis=1, keepdims=True)
+            shares = weights / (_RICHARDSON * (rtol * sums + ATOL * rounding) + 1e-300)
             along, rule = (
-                np.max(each.sum(axis=0) / allowed) for each in (integral_errors, rule_errors)
+                np.max(np.sum(shares * each, axis=1)) for each in (integral_errors, rule_errors)
             )
             excess = max(
                 np.max(errors / (rtol * np.abs(losses) + ATOL)) / _RICHARDSON,
@@ -89,7 +93,7 @@ def integrate(
             if along > 1.0:  # by the rule, or by the states: one of the two is more than half
                 excess = max(excess, 2 * (along - rule))
                 if 2 * rule > 1.0:
-                    factors = _refinement(np.max(rule_errors / allowed, axis=1), 2 * rule)
+                    factors = _refinement(np.max(shares * rule_errors, axis=(0, 2)), 2 * rule)
             if excess > 1.0:
                 local = _local_errors(model, states, schedule)
                 factors = np.maximum(factors, _refinement(local, excess))
@@ -159,17 +163,19 @@ def _roll_out(model: Model, start: Floats, schedule: Schedule, parts: int) -> _R
     for first in range(0, owners.size, together):
         own = owners[first : first + together]
         rows = np.repeat(own, 2 * parts)
-        steps = Schedule.single_steps(schedule.shares[rows], schedule.knobs[rows], lengths[rows])
+        controls = schedule.shares.take(rows, axis=0), schedule.knobs.take(rows, axis=0)
+        steps = Schedule.single_steps(*controls, lengths.take(rows))
         x, y = _finite_roll_out(model, start, steps)
         done = (len(x) - 1) // (2 * parts)
         ends = edges[(edges <= first + done) & ((edges > first) | (first == 0))] - first
         states.append(x[2 * parts * ends])
         losses.append(y[2 * parts * ends])
         own, y = own[:done], y[: 2 * parts * done + 1]
-        pairs = [(z[:-1:2] + 4 * z[1::2] + z[2::2]) / 3 for z in (y, y[::parts])]
-        each = np.stack([pairs[0].reshape(done, parts, size).sum(axis=1), parts * pairs[1]])
         starts = np.flatnonzero(np.diff(own, prepend=-1))
-        integrals[:, own[starts]] += np.add.reduceat(each * lengths[own, None], starts, axis=1)
+        for i in range(parts):  # all losses, then every second one
+            z = y[:: i + 1]
+            sums = np.add.reduceat(z[:-1:2] + 4 * z[1::2] + z[2::2], starts * parts // (i + 1))
+            integrals[i, own[starts]] += sums * lengths[own[starts], None] * (i + 1) / 3
         if done < len(rows) // (2 * parts):
             break
         start = x[-1]
