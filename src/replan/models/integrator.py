@@ -21,7 +21,6 @@ _ROUNDING = 1e-15
 _SOUND = 1e-6  # errors of a piece that cannot make a later one diverge, whatever the accuracy
 _ORDER = 4
 _RICHARDSON = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
-_ALL = np.ones((1, 1, 1))
 _KEPT = 2**18  # numbers in the states of all steps that are looked at together
 
 
@@ -48,17 +47,19 @@ def integrate(
     model: Model,
     start: Floats,
     schedule: Schedule,
-    weights: Floats = _ALL,
+    weights: Floats = np.ones((1, 1, 1)),  # noqa: B008
     *,
     rtol: float = RTOL,
     max_steps: int = MAX_STEPS,
 ) -> Integration:
-    """Roll out with ever smaller steps until losses, their integrals and states have `rtol`.
+    """Roll out with ever smaller steps until states, losses and their averages have `rtol`.
+
+    weights: (k, pieces, L) of the losses in k averages, by default one over the whole time.
 
     The error is estimated by comparing step with half step; it says how many times smaller the
-    steps must be. Reported is the whole difference, a bound for order 1 already, where the estimate
-    takes order 4 for granted. After the first pair of runs, give up where the next would need more
-    than `max_steps` steps in all. The number of steps to begin with does not depend on `schedule`.
+    steps must be. Reported is all of the difference: the estimate relies on order 4, a bound must
+    not. After the first pair of runs, give up where the next would need more than `max_steps` steps
+    in all. The schedule's own substeps do not matter.
     """
     rtol = check.number("rtol", rtol, at_least=1e-13, at_most=1e-2)
     max_steps = check.integer("max_steps", max_steps, at_least=1)
@@ -74,26 +75,24 @@ def integrate(
             errors = np.abs(losses - coarse.losses)
             integral_errors = np.abs(integrals - coarse.integrals)
             state_errors = np.abs(states - coarse.states)
-            sums = np.sum(weights * np.abs(integrals), axis=1, keepdims=True)
-            rounding = np.sum(weights * lengths[:, None], axis=1, keepdims=True)
-            shares = weights / (_RICHARDSON * (rtol * sums + ATOL * rounding) + 1e-300)
-            along, rule = (
-                np.max(np.sum(shares * each, axis=1)) for each in (integral_errors, rule_errors)
-            )
             excess = max(
                 np.max(errors / (rtol * np.abs(losses) + ATOL)) / _RICHARDSON,
                 np.max(state_errors / (rtol * np.maximum(1.0, np.abs(states)))) / _RICHARDSON,
             )
+            allowed = np.abs(integrals) * rtol + lengths[:, None] * ATOL
+            parts = weights / np.maximum(np.sum(weights * allowed, axis=1, keepdims=True), 1e-300)
+            along = np.max(np.sum(parts * integral_errors, axis=1)) / _RICHARDSON
+            rule = np.max(parts * rule_errors, axis=(0, 2)) / _RICHARDSON
             errors += _ROUNDING * np.maximum(1.0, np.abs(losses))
             integral_errors += _ROUNDING * np.maximum(lengths[:, None], np.abs(integrals))
             if max(excess, along) <= 1.0:
                 run = states, losses, integrals, errors, integral_errors
                 return Integration(*run, substeps, "ok", "")
             factors = np.ones_like(substeps)
-            if along > 1.0:  # by the rule, or by the states: one of the two is more than half
-                excess = max(excess, 2 * (along - rule))
-                if 2 * rule > 1.0:
-                    factors = _refinement(np.max(shares * rule_errors, axis=(0, 2)), 2 * rule)
+            if along > 1.0:  # by Simpson's rule or by the states: one of the two is more than half
+                excess = max(excess, 2 * (along - rule.sum()))
+                if 2 * rule.sum() > 1.0:
+                    factors = _refinement(rule, 2 * rule.sum())
             if excess > 1.0:
                 local = _local_errors(model, states, schedule)
                 factors = np.maximum(factors, _refinement(local, excess))
@@ -129,15 +128,11 @@ def _local_errors(model: Model, states: Floats, schedule: Schedule) -> Floats:
     return np.abs(moved - states[1:]).max(axis=1)
 
 
-def _factor(excess: float | Floats) -> Floats:
-    """Return by what factor steps must become shorter; where far off, errors mislead."""
-    return np.clip(1.1 * excess ** (1 / _ORDER), 2.0, 8.0)
-
-
 def _refinement(local: Floats, excess: float) -> Ints:
     """Return by what factor (pieces,) the substeps of each piece must grow, given local errors."""
+    times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
     parts = (local + 1e-300) / (local.max() + 1e-300)
-    factors = np.ceil(_factor(excess) * parts ** (1 / _ORDER)).astype(np.int64)
+    factors = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
     return np.maximum(np.where(parts >= 0.01, np.maximum(factors, 2), factors), 1)
 
 
