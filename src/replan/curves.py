@@ -422,13 +422,19 @@ def evaluate(
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("throw", throw)
     protocol = problem.accept(protocol)
-    steps = protocol.split(problem.edges)
-    runs = _integrated(problem, steps, rtol, max_steps)
-    trajectories = [
-        _trajectory(member, protocol, steps.edges, run, rtol)
-        for member, run in zip(problem.members, runs, strict=True)
-    ]
-    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
+    steps, members = protocol.split(problem.edges), problem.members
+    schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
+    along = problem.objective.weights_along(steps.edges)
+    weights = np.stack([np.ones_like(along), along])
+
+    def trained(m: int) -> Trajectory:
+        model, state = members[m].model, members[m].state
+        run = integrate(model, state, schedule, weights, rtol=rtol, max_steps=max_steps)
+        return _trajectory(members[m], protocol, steps.edges, run, rtol)
+
+    first = trained(0)  # before the others, which run in threads: JAX compiles
+    trajectories = [first, *in_threads(lambda m: trained(m + 1), len(members) - 1)]
+    whole = _joined(problem, trajectories) if problem.is_ensemble else first
     if throw and whole.status != "ok":
         raise IntegrationError(whole.advice)
     return whole
@@ -439,30 +445,8 @@ def rough_loss(problem: Problem, protocol: Protocol) -> float:
 
     Infinity where it cannot be computed with a moderate number of steps.
     """
-    objective, steps = problem.objective, protocol.split(problem.edges)
-    runs = _integrated(problem, steps, _ROUGH_RTOL, _ROUGH_STEPS)
-    if any(run.status != "ok" for run in runs):
-        return np.inf
-    weights = objective.weights_along(steps.edges) / steps.duration
-    along = np.array([np.sum(weights * run.integrals) for run in runs])
-    final = np.stack([run.losses[-1] for run in runs])
-    return float(problem.risk.of(objective.value(final, along)))
-
-
-def _integrated(
-    problem: Problem, steps: Protocol, rtol: float, max_steps: int
-) -> list[Integration]:
-    """Integrate every member."""
-    schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
-    along, members = problem.objective.weights_along(steps.edges), problem.members
-    weights = np.stack([np.ones_like(along), along])
-
-    def integrated(m: int) -> Integration:
-        model, state = members[m].model, members[m].state
-        return integrate(model, state, schedule, weights, rtol=rtol, max_steps=max_steps)
-
-    first = integrated(0)  # before the others, which run in threads: JAX compiles
-    return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]
+    run = evaluate(problem, protocol, rtol=_ROUGH_RTOL, max_steps=_ROUGH_STEPS, throw=False)
+    return run.loss if run.status == "ok" else np.inf
 
 
 def _trajectory(
@@ -477,11 +461,9 @@ def _trajectory(
         along, along_errors = run.integrals / edges[-1], run.integral_errors / edges[-1]
         average_losses, average_errors = along.sum(axis=0), along_errors.sum(axis=0)
         goal_loss += float(np.sum(objective.goal_along(edges) * along))
-    if run.status == "ok":  # penalties are convex
-        error = objective.goal_error(errors) + float(
-            np.sum(objective.weights_along(edges) * along_errors)
-            + errors @ objective.penalties(losses + errors)[1]
-        )
+    if run.status == "ok":  # the objective is convex in the losses
+        error = float(errors @ objective.slopes(losses + errors))
+        error += float(np.sum(objective.weights_along(edges) * along_errors))
     return Trajectory(
         problem,
         protocol,
@@ -513,10 +495,9 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
     status: Status = members[bad[0]].status if bad else "ok"
     error = np.nan
     if not bad:
-        values, errors = (
-            np.array([getattr(member, name) for member in members]) for name in ("loss", "error")
-        )
-        error = float(problem.risk.mixture(values + errors) @ errors)  # convex
+        errors = np.array([member.error for member in members])
+        values = np.array([member.loss for member in members])
+        error = float(problem.risk.mixture(values + errors) @ errors)  # the risk is convex
     names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,

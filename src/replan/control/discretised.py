@@ -108,15 +108,9 @@ class DiscretisedObjective:
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
         self._values: dict[tuple[bytes, bytes, int], float] = {}
-        self._along = self._weights_along()
         self._first = self._outcome_at(problem.state)
         self.untrained = float(problem.risk.of(self._first.values))
         self._choose_substeps(accuracy)
-
-    def _weights_along(self) -> Floats:
-        """Return the weights (steps, L) of the losses within steps in the objective."""
-        edges = np.linspace(0.0, self.problem.duration, self.steps + 1)
-        return self.problem.objective.weights_along(edges) / self.steps
 
     @property
     def pieces(self) -> int:
@@ -126,7 +120,9 @@ class DiscretisedObjective:
     @property
     def loss_weights(self) -> Floats:
         """The weights (pieces + 1, L) of the losses along a roll-out, by Simpson's rule."""
-        each = np.repeat(self._along / (6 * self.substeps), self.substeps, axis=0)
+        edges = np.linspace(0.0, self.problem.duration, self.steps + 1)
+        along = self.problem.objective.weights_along(edges) / (6 * self.steps * self.substeps)
+        each = np.repeat(along, self.substeps, axis=0)
         weights = np.zeros((2 * len(each) + 1, each.shape[1]))
         weights[:-1:2] += each
         weights[1::2] = 4 * each
@@ -170,7 +166,7 @@ class DiscretisedObjective:
         finer = copy(self)
         finer.steps, finer.lengths = steps, np.full(steps, self.problem.duration / steps)
         finer.substeps = -(-self.steps * self.substeps // steps)
-        finer._values, finer._along = {}, finer._weights_along()
+        finer._values = {}
         return finer
 
     # Roll-outs
@@ -240,7 +236,7 @@ class DiscretisedObjective:
     def _outcome_at(self, state: Floats) -> Outcome:
         """Return the outcome of a training that begins and ends at a state."""
         losses = self.members.losses_each(state)
-        return self._combined(losses, losses @ self._along.sum(axis=0))
+        return self._combined(losses, losses @ self.loss_weights.sum(axis=0))
 
     def _combined(self, final: Floats, along: Floats) -> Outcome:
         """Return the outcome from final losses (M, L) and averages along the way (M,)."""

@@ -16,8 +16,7 @@ Status = Literal["ok", "diverged", "inaccurate"]
 
 RTOL = 1e-9
 MAX_STEPS = 2**21
-ATOL = 1e-14  # losses are differences of numbers near 1, good to about 1e-15
-_ROUNDING = 1e-15
+ATOL, _ROUNDING = 1e-14, 1e-15  # losses are differences of numbers near 1
 _SOUND = 1e-6  # errors of a piece that cannot make a later one diverge, whatever the accuracy
 _ORDER = 4
 _RICHARDSON = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
@@ -88,14 +87,11 @@ def integrate(
             if max(excess, along) <= 1.0:
                 run = states, losses, integrals, errors, integral_errors
                 return Integration(*run, substeps, "ok", "")
-            factors = np.ones_like(substeps)
-            if along > 1.0:  # by Simpson's rule or by the states: one of the two is more than half
-                excess = max(excess, 2 * (along - rule.sum()))
-                if 2 * rule.sum() > 1.0:
-                    factors = _refinement(rule, 2 * rule.sum())
-            if excess > 1.0:
-                local = _local_errors(model, states, schedule)
-                factors = np.maximum(factors, _refinement(local, excess))
+            # Averages are wrong by Simpson's rule or by the states: one of them is more than half.
+            by_rule = 2 * rule.sum() if along > 1.0 else 0.0
+            by_states = max(excess, 2 * along - by_rule if along > 1.0 else 0.0)
+            local = _local_errors(model, states, schedule)
+            factors = np.maximum(_refinement(rule, by_rule), _refinement(local, by_states))
         else:  # steps are too long where numbers are no longer finite, or before, where errors grew
             local = _local_errors(model, states[: len(coarse.states)], schedule)
             sizes = np.maximum(1.0, np.abs(states[1 : local.size + 1]).max(axis=1, initial=0.0))
@@ -130,6 +126,8 @@ def _local_errors(model: Model, states: Floats, schedule: Schedule) -> Floats:
 
 def _refinement(local: Floats, excess: float) -> Ints:
     """Return by what factor (pieces,) the substeps of each piece must grow, given local errors."""
+    if excess <= 1.0:
+        return np.ones(local.size, np.int64)
     times = np.clip(1.1 * excess ** (1 / _ORDER), 2, 8)  # where far off, errors mislead
     parts = (local + 1e-300) / (local.max() + 1e-300)
     factors = np.ceil(times * parts ** (1 / _ORDER)).astype(np.int64)
