@@ -160,15 +160,17 @@ def _roll_out(model: Model, start: Floats, schedule: Schedule, parts: int) -> _R
         steps = Schedule.single_steps(*controls, lengths.take(rows))
         x, y = _finite_roll_out(model, start, steps)
         done = (len(x) - 1) // (2 * parts)
-        ends = edges[(edges <= first + done) & ((edges > first) | (first == 0))] - first
-        states.append(x[2 * parts * ends])
-        losses.append(y[2 * parts * ends])
-        own, y = own[:done], y[: 2 * parts * done + 1]
-        starts = np.flatnonzero(np.diff(own, prepend=-1))
+        a = own[0]
+        b = own[done - 1] + 1 if done else a  # it reached pieces a, …, b − 1
+        ends = edges[a + (first > 0) : b + 1] - first
+        ends = 2 * parts * ends[ends <= done]
+        states.append(x[ends])
+        losses.append(y[ends])
+        y, starts = y[: 2 * parts * done + 1], parts * np.maximum(edges[a:b] - first, 0)
         for i in range(parts):  # all losses, then every second one
             z = y[:: i + 1]
-            sums = np.add.reduceat(z[:-1:2] + 4 * z[1::2] + z[2::2], starts * parts // (i + 1))
-            integrals[i, own[starts]] += sums * lengths[own[starts], None] * (i + 1) / 3
+            sums = np.add.reduceat(z[:-1:2] + 4 * z[1::2] + z[2::2], starts // (i + 1))
+            integrals[i, a:b] += sums * lengths[a:b, None] * ((i + 1) / 3)
         if done < len(rows) // (2 * parts):
             break
         start = x[-1]
@@ -196,6 +198,7 @@ def _finite_roll_out(model: Model, start: Floats, schedule: Schedule) -> tuple[F
             f"a function that returns shape ({len(states)}, {count}) for states {states.shape}",
             f"shape {np.shape(losses)}",
         )
-    bad = np.flatnonzero(~np.isfinite(losses).all(axis=1))
-    end = bad[0] if bad.size else len(states)
+    if np.all(np.isfinite(losses)):
+        return states, losses
+    end = int(np.argmin(np.isfinite(losses).all(axis=1)))
     return states[:end], losses[:end]
