@@ -160,8 +160,7 @@ def _roll_out(model: Model, start: Floats, schedule: Schedule, parts: int) -> _R
         steps = Schedule.single_steps(*controls, lengths.take(rows))
         x, y = _finite_roll_out(model, start, steps)
         done = (len(x) - 1) // (2 * parts)
-        a = own[0]
-        b = own[done - 1] + 1 if done else a  # it reached pieces a, …, b − 1
+        a, b = own[0], own[done - 1] + 1 if done else own[0]  # it reached pieces a, …, b − 1
         ends = edges[a + (first > 0) : b + 1] - first
         ends = 2 * parts * ends[ends <= done]
         states.append(x[ends])
@@ -198,7 +197,6 @@ def _finite_roll_out(model: Model, start: Floats, schedule: Schedule) -> tuple[F
             f"a function that returns shape ({len(states)}, {count}) for states {states.shape}",
             f"shape {np.shape(losses)}",
         )
-    if np.all(np.isfinite(losses)):
-        return states, losses
-    end = int(np.argmin(np.isfinite(losses).all(axis=1)))
+    finite = np.isfinite(losses).all(axis=1)
+    end = len(states) if finite.all() else int(np.argmin(finite))
     return states[:end], losses[:end]
