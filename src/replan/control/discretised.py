@@ -89,8 +89,8 @@ class DiscretisedObjective:
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
     gradient is exact (discretise, then optimise). The number of RK4 steps is chosen so that, at the
     largest knobs, errors stay below `accuracy` × the largest change of the objective under equal
-    shares or one task. Where average losses count, every two RK4 steps are a pair for Simpson's
-    rule, and smaller steps make averages more accurate, too.
+    shares or one task. Where losses along the way count (`averages`), every two RK4 steps are a
+    pair for Simpson's rule, and smaller steps make averages more accurate, too.
 
     members: the model as a stack of members. counts: the work done; objectives of one search share
     it. untrained: the objective if the losses stayed as they are at the start. substeps: RK4 steps
