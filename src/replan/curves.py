@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 from replan import check, files
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
-from replan.core.simpson import averages, simpson_weights
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
 from replan.models.stacked import in_threads
@@ -209,14 +208,14 @@ class Trajectory(Result):
     """The exact learning curves of one protocol on one problem.
 
     times: (m,) the edges of the protocol's and the problem's steps. states: (m, …) of the model.
-    losses: (m, L). errors: (m, L) estimated discretisation errors of the losses. substeps:
-    (m − 1,) integration steps between the times. average_losses: (L,) over the time covered.
-    goal_loss: the losses combined by the problem's goal. error: estimated discretisation error of
-    `loss`; NaN where it is unknown: the model's `roll_out` ignores substeps. status: "ok",
-    "diverged" or "inaccurate"; `advice` says when and what to try. A diverged trajectory ends
-    before it diverges. members: the trajectories of an ensemble's members; the other fields are
-    then their weighted means, and `states` are those of all members. `plot` draws the losses under
-    the colour bar of the protocol, and every knob that varies.
+    losses: (m, L). errors: (m, L) bounds on the discretisation errors of the losses. substeps:
+    (m − 1,) integration steps between the times. average_losses, average_errors: (L,) over the time
+    covered. goal_loss: the losses combined by the problem's goal. error: a bound on the
+    discretisation error of `loss`, averages included. status: "ok", "diverged" or "inaccurate";
+    `advice` says when and what to try. A diverged trajectory ends before it diverges. members: the
+    trajectories of an ensemble's members; the other fields are then their weighted means, and
+    `states` are those of all members. `plot` draws the losses under the colour bar of the protocol,
+    and every knob that varies.
 
     Examples:
         >>> model = replan.TeacherStudent.similar(0.3)
@@ -237,6 +236,7 @@ class Trajectory(Result):
     errors: Floats
     substeps: Ints
     average_losses: Floats
+    average_errors: Floats
     goal_loss: float
     error: float
     rtol: float
@@ -422,15 +422,19 @@ def evaluate(
     check.instance("problem", problem, Problem, "a Problem")
     check.boolean("throw", throw)
     protocol = problem.accept(protocol)
-    steps = protocol.split(problem.edges)
-    # Averages need the middles of the steps; to know their errors as well, the quarters.
-    parts = 4 if problem.objective.averages_count else 2
-    runs = _integrated(problem, steps, parts, rtol, max_steps)
-    trajectories = [
-        _trajectory(member, protocol, steps.edges, run, parts, rtol)
-        for member, run in zip(problem.members, runs, strict=True)
-    ]
-    whole = _joined(problem, trajectories) if problem.is_ensemble else trajectories[0]
+    steps, members = protocol.split(problem.edges), problem.members
+    schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
+    along = problem.objective.weights_along(steps.edges)
+    weights = np.stack([np.ones_like(along), along])
+
+    def trained(m: int) -> Trajectory:
+        model, state = members[m].model, members[m].state
+        run = integrate(model, state, schedule, weights, rtol=rtol, max_steps=max_steps)
+        return _trajectory(members[m], protocol, steps.edges, run, rtol)
+
+    first = trained(0)  # before the others, which run in threads: JAX compiles
+    trajectories = [first, *in_threads(lambda m: trained(m + 1), len(members) - 1)]
+    whole = _joined(problem, trajectories) if problem.is_ensemble else first
     if throw and whole.status != "ok":
         raise IntegrationError(whole.advice)
     return whole
@@ -441,63 +445,35 @@ def rough_loss(problem: Problem, protocol: Protocol) -> float:
 
     Infinity where it cannot be computed with a moderate number of steps.
     """
-    objective, steps = problem.objective, protocol.split(problem.edges)
-    parts = 2 if objective.averages_count else 1
-    runs = _integrated(problem, steps, parts, _ROUGH_RTOL, _ROUGH_STEPS)
-    if any(run.status != "ok" for run in runs):
-        return np.inf
-    along = np.zeros(len(runs))
-    if objective.averages_count:
-        weights = simpson_weights(steps.lengths, objective.weights_along(steps.edges))
-        along[:] = [np.sum(weights * run.losses) for run in runs]
-    final = np.stack([run.losses[-1] for run in runs])
-    return float(problem.risk.of(objective.value(final, along)))
-
-
-def _integrated(
-    problem: Problem, steps: Protocol, parts: int, rtol: float, max_steps: int
-) -> list[Integration]:
-    """Integrate every member, with each step cut into parts."""
-    schedule = Schedule.single_steps(steps.shares, problem.knob_rows(steps), steps.lengths)
-    schedule = schedule.subdivide(parts)
-    members = problem.members
-
-    def integrated(m: int) -> Integration:
-        model, state = members[m].model, members[m].state
-        return integrate(model, state, schedule, rtol=rtol, max_steps=max_steps)
-
-    first = integrated(0)  # before the others, which run in threads: JAX compiles
-    return [first, *in_threads(lambda m: integrated(m + 1), len(members) - 1)]
+    run = evaluate(problem, protocol, rtol=_ROUGH_RTOL, max_steps=_ROUGH_STEPS, throw=False)
+    return run.loss if run.status == "ok" else np.inf
 
 
 def _trajectory(
-    problem: Problem, protocol: Protocol, edges: Floats, run: Integration, parts: int, rtol: float
+    problem: Problem, protocol: Protocol, edges: Floats, run: Integration, rtol: float
 ) -> Trajectory:
-    """Return the trajectory of one member; its run has `parts` pieces per step between edges."""
-    last = (len(run.states) - 1) // parts + 1
-    whole = parts * (last - 1)
-    edges, losses, objective = edges[:last], run.losses[: whole + 1], problem.objective
-    lengths = np.diff(edges)
-    average_losses, average_errors = averages(losses, lengths, np.ones((last - 1, 1)))
-    if objective.throughout:
-        goals = averages(losses, lengths, objective.goal_along(edges))
-        goal_loss, goal_error = (float(terms.sum()) for terms in goals)
-    else:
-        goal_loss = float(objective.at_end(losses[-1]))
-        goal_error = objective.goal_error(run.errors[whole])
+    """Return the trajectory of one member, with as many steps between edges as it completed."""
+    objective, edges = problem.objective, edges[: len(run.states)]
+    losses, errors = run.losses[-1], run.errors[-1]
+    average_losses, average_errors, goal_loss = losses, errors, float(objective.at_end(losses))
     error = np.nan
-    if run.status == "ok":
-        error = goal_error + float(run.errors[whole] @ objective.penalties(losses[-1])[1])
-        error += float(average_errors @ objective.running) if objective.running.any() else 0.0
+    if edges.size > 1:  # else it diverged in its first step
+        along, along_errors = run.integrals / edges[-1], run.integral_errors / edges[-1]
+        average_losses, average_errors = along.sum(axis=0), along_errors.sum(axis=0)
+        goal_loss += float(np.sum(objective.goal_along(edges) * along))
+    if run.status == "ok":  # the objective is convex in the losses
+        error = float(errors @ objective.slopes(losses + errors))
+        error += float(np.sum(objective.weights_along(edges) * along_errors))
     return Trajectory(
         problem,
         protocol,
         times=edges,
-        states=run.states[: whole + 1 : parts],
-        losses=losses[::parts],
-        errors=run.errors[: whole + 1 : parts],
-        substeps=run.substeps[:whole].reshape(-1, parts).sum(axis=1),
+        states=run.states,
+        losses=run.losses,
+        errors=run.errors,
+        substeps=run.substeps[: edges.size - 1],
         average_losses=average_losses,
+        average_errors=average_errors,
         goal_loss=goal_loss,
         error=error,
         rtol=rtol,
@@ -519,8 +495,9 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
     status: Status = members[bad[0]].status if bad else "ok"
     error = np.nan
     if not bad:
-        mixture = problem.risk.mixture(np.array([member.loss for member in members]))
-        error = float(mixture @ [member.error for member in members])
+        errors = np.array([member.error for member in members])
+        values = np.array([member.loss for member in members])
+        error = float(problem.risk.mixture(values + errors) @ errors)  # the risk is convex
     names = ", ".join([problem.names[m] for m in bad[:_NAMED]] + ["…"] * (len(bad) > _NAMED))
     return Trajectory(
         problem,
@@ -531,6 +508,7 @@ def _joined(problem: Problem, members: Sequence[Trajectory]) -> Trajectory:
         errors=mean("errors", count),
         substeps=np.max([member.substeps[: count - 1] for member in members], axis=0),
         average_losses=mean("average_losses"),
+        average_errors=mean("average_errors"),
         goal_loss=float(weights @ [member.goal_loss for member in members]),
         error=error,
         rtol=first.rtol,

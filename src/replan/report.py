@@ -202,8 +202,7 @@ def trajectory(run: Trajectory) -> Parts:
     """Return the loss, the final losses and the protocol."""
     if run.status != "ok":
         return [f"Trajectory: {run.status}; {run.advice}"]
-    error = "unknown" if np.isnan(run.error) else f"{run.error:.1g}"
-    first = f"{objective_name(run)} {run.loss:.6g} ± {error} ({_losses_text(run)})"
+    first = f"{objective_name(run)} {run.loss:.6g} ± {run.error:.1g} ({_losses_text(run)})"
     phases = protocol(run.protocol, run.problem.model.task_names)
     return [first, *_members_text(run), *_transfer_text(run.transfer), *phases]
 

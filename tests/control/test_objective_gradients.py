@@ -1,5 +1,7 @@
 """The objective: its value, its gradient by everything that can be controlled, and what is left."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -57,9 +59,11 @@ VARIANTS = {
     "every knob": (lambda: two(EVERY_KNOB), 8, 64),
     "running costs": (lambda: two(running=[0.3, 0.7]), 8, 32),
     "running costs alone": (lambda: two(weights=[0, 0], running=[1.0, 0.0]), 8, 32),
+    "running costs, long steps": (lambda: two(running=[0.3, 0.7]), 2, 8),
     "target": (lambda: two(targets=[1e-3, None]), 8, 32),
     "targets, running costs": (lambda: two(targets=[0.03, 0.02], running=[0.1, 0]), 8, 32),
     "seen": (lambda: three("seen"), 20, 120),
+    "seen, long steps": (lambda: three("seen"), 4, 24),
     "seen, arrivals within steps": (lambda: three("seen"), 32, 192),
     "seen, everything": (lambda: three("seen", **PARTS), 20, 120),
     "seen, late arrival": (lambda: three("seen", arrivals=[0.0, 0.0, 27.0]), 20, 120),
@@ -131,13 +135,36 @@ def test_the_members_of_an_ensemble_are_as_if_alone(risk, objective):
 
 
 def test_the_value_is_that_of_the_learning_curves():
-    for problem in (three("worst", **PARTS), three("seen", **PARTS), three("final", **PARTS)):
+    for steps, goal in product((4, 20), ("worst", "seen", "final")):
+        problem = three(goal, **PARTS).changed(steps=steps)
         run = evaluate(problem, interleaved(problem))
-        objective = DiscretisedObjective(problem, 20)
-        assert objective.value(on_grid(problem, run.protocol, 20)) == pytest.approx(run.loss, 1e-4)
+        controls = on_grid(problem, run.protocol, steps)
+        value = DiscretisedObjective(problem, steps).value(controls)
+        assert value == pytest.approx(run.loss, rel=1e-6)
         factors = problem.objective.weights / problem.objective.weights.max()
         if problem.objective.goal == "worst":
             assert run.parts["worst"] == np.max(run.final_losses * factors)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: two(weights=[0, 0], running=[0.3, 0.7]),
+        lambda: three("seen").changed(steps=4),
+        lambda: both("worst", running=[0.1, 0.2]),
+        lambda: auto([0.2, 0.1, 0.3]),
+    ],
+    ids=["running costs", "seen", "ensemble", "own model"],
+)
+def test_averages_have_order_four_on_any_steps(make):
+    problem = make().changed(steps=4)
+    run = evaluate(problem, interleaved(problem), rtol=1e-12)
+    objective, errors = DiscretisedObjective(problem, 4), []
+    counts = np.array([4, 6, 8, 12, 16])
+    for objective.substeps in counts.tolist():
+        value = objective.value(on_grid(problem, run.protocol, 4))
+        errors.append(abs(value - run.loss))
+    assert np.polyfit(np.log(counts), np.log(errors), 1)[0] == pytest.approx(-4, abs=0.5)
 
 
 def test_a_learned_task_asks_for_no_smaller_steps():

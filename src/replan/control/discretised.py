@@ -18,7 +18,6 @@ from replan.control.smoothing import (
     first_smoothing,
     surrogate_of,
 )
-from replan.core.simpson import simpson_weights
 from replan.errors import ArgumentError
 from replan.models import DifferentiableModel, Schedule
 from replan.models.stacked import as_stacked
@@ -90,11 +89,12 @@ class DiscretisedObjective:
     The fixed integrator makes the objective a smooth function of finitely many numbers, whose
     gradient is exact (discretise, then optimise). The number of RK4 steps is chosen so that, at the
     largest knobs, errors stay below `accuracy` × the largest change of the objective under equal
-    shares or one task. Where average losses count, every step is two pieces, for Simpson's rule.
+    shares or one task. Where losses along the way count (`averages`), every two RK4 steps are a
+    pair for Simpson's rule, and smaller steps make averages more accurate, too.
 
     members: the model as a stack of members. counts: the work done; objectives of one search share
-    it. untrained: the objective if the losses stayed as they are at the start. loss_weights:
-    (2 × steps + 1, L) of the losses at the edges and middles of steps.
+    it. untrained: the objective if the losses stayed as they are at the start. substeps: RK4 steps
+    in a step, or in half of one where averages count.
     """
 
     def __init__(
@@ -104,19 +104,30 @@ class DiscretisedObjective:
         self.model, self.members = problem.model, as_stacked(problem.model, problem.state.size)
         self.problem, self.steps = problem, steps
         self.lengths = np.full(steps, problem.duration / steps)
-        self.pieces = 2 if problem.objective.averages_count else 1
+        self.averages = problem.objective.averages_count
         self.counts = Counts() if counts is None else counts
         self.substeps = 1
         self._values: dict[tuple[bytes, bytes, int], float] = {}
-        self.loss_weights = self._quadrature()
         self._first = self._outcome_at(problem.state)
         self.untrained = float(problem.risk.of(self._first.values))
         self._choose_substeps(accuracy)
 
-    def _quadrature(self) -> Floats:
-        """Return the weights (2 × steps + 1, L) of the losses at the edges and middles of steps."""
+    @property
+    def pieces(self) -> int:
+        """The number of pieces of a step: single RK4 steps where averages count."""
+        return 2 * self.substeps if self.averages else 1
+
+    @property
+    def loss_weights(self) -> Floats:
+        """The weights (pieces + 1, L) of the losses along a roll-out, by Simpson's rule."""
         edges = np.linspace(0.0, self.problem.duration, self.steps + 1)
-        return simpson_weights(self.lengths, self.problem.objective.weights_along(edges))
+        along = self.problem.objective.weights_along(edges) / (6 * self.steps * self.substeps)
+        each = np.repeat(along, self.substeps, axis=0)
+        weights = np.zeros((2 * len(each) + 1, each.shape[1]))
+        weights[:-1:2] += each
+        weights[1::2] = 4 * each
+        weights[2::2] += each
+        return weights
 
     def _choose_substeps(self, accuracy: float) -> None:
         tasks, (_, highest) = self.problem.model.tasks, self.problem.knob_ranges
@@ -155,7 +166,7 @@ class DiscretisedObjective:
         finer = copy(self)
         finer.steps, finer.lengths = steps, np.full(steps, self.problem.duration / steps)
         finer.substeps = -(-self.steps * self.substeps // steps)
-        finer._values, finer.loss_weights = {}, finer._quadrature()
+        finer._values = {}
         return finer
 
     # Roll-outs
@@ -163,9 +174,9 @@ class DiscretisedObjective:
     def _schedule(self, controls: Controls, first: int, last: int) -> Schedule:
         """Return the pieces of the steps `first`, …, `last` − 1."""
         lengths = self.lengths[first:last]
-        substeps = np.full(len(lengths), self.substeps)
+        substeps = np.full(len(lengths), 1 if self.averages else self.substeps)
         whole = Schedule(controls.shares[first:last], controls.knobs[first:last], lengths, substeps)
-        return whole if self.pieces == 1 else whole.subdivide(self.pieces)
+        return whole.subdivide(self.pieces) if self.averages else whole
 
     def roll_out(
         self,
@@ -214,10 +225,10 @@ class DiscretisedObjective:
         if len(states) <= self.steps * self.pieces:
             return np.inf, self._first
         with np.errstate(invalid="ignore"):
-            losses = self.members.losses_each(states[-1:] if self.pieces == 1 else states)
+            losses = self.members.losses_each(states if self.averages else states[-1:])
             along = np.zeros(len(losses))
-            if self.pieces > 1:
-                along[:] = [np.sum(self.loss_weights * rows) for rows in losses]
+            if self.averages:
+                along[:] = np.tensordot(losses, self.loss_weights)
             outcome = self._combined(losses[:, -1], along)
             value = float(self.problem.risk.of(outcome.values))
         return value if np.isfinite(value) else np.inf, outcome
@@ -225,8 +236,7 @@ class DiscretisedObjective:
     def _outcome_at(self, state: Floats) -> Outcome:
         """Return the outcome of a training that begins and ends at a state."""
         losses = self.members.losses_each(state)
-        weights = self.loss_weights.sum(axis=0)
-        return self._combined(losses, np.array([weights @ row for row in losses]))
+        return self._combined(losses, losses @ self.loss_weights.sum(axis=0))
 
     def _combined(self, final: Floats, along: Floats) -> Outcome:
         """Return the outcome from final losses (M, L) and averages along the way (M,)."""
@@ -262,7 +272,7 @@ class DiscretisedObjective:
         cotangents = self._cotangents(states, outcome, mixture)
         vjp = self.members.roll_out_vjp_each(states, cotangents, schedule, tape)
         by_shares, by_knobs = vjp[1:]
-        if self.pieces > 1:
+        if self.averages:
             by_shares, by_knobs = (
                 rows.reshape(len(rows), self.steps, self.pieces, -1).sum(axis=2) for rows in vjp[1:]
             )
@@ -284,8 +294,8 @@ class DiscretisedObjective:
         slopes = np.stack([objective.slopes(final, weights) for final, weights in pairs])
         cotangents = np.zeros_like(states)
         cotangents[-1] = self.members.losses_vjp_each(states[-1], slopes)
-        if self.pieces > 1:
-            along = np.broadcast_to(self.loss_weights, (count, *self.loss_weights.shape))
+        if self.averages:
+            along = np.broadcast_to(self.loss_weights, (count, len(states), slopes.shape[1]))
             cotangents += self.members.losses_vjp_each(states, along)
         return cotangents
 

@@ -273,7 +273,7 @@ class FlipDescent(Descent):
 
         An exchange gains by the order of two steps alone, which the Hamiltonians do not see.
         """
-        smooth = self._objective.problem.smooth and self._objective.pieces == 1
+        smooth = self._objective.problem.smooth and not self._objective.averages
         near = [m for m in moves if m.gain < np.inf and m.steps[1] - m.steps[0] <= _SPAN]
         if not smooth or self._limits.on_stays or not near:
             return moves

@@ -150,6 +150,7 @@ class Sweep(Descent):
         changes = np.full((steps, tasks), np.inf)
         knobs = controls.knobs.copy()
         knobs[:, columns] = value
+        weights = objective.loss_weights
         for t in range(tasks):
             alone = Controls(np.eye(tasks)[np.full(steps, t)], knobs)
             for i in range(steps):
@@ -158,10 +159,10 @@ class Sweep(Descent):
                 if len(states) <= pieces:
                     continue
                 changes[i, t] = adjoint @ (states[-1] - state)
-                if pieces > 1:  # running costs at the middle of the step
-                    losses = objective.members.losses_each(states[1])
-                    middle = gradient.surrogate.mixture.average(losses)
-                    changes[i, t] += middle @ objective.loss_weights[2 * i + 1]
+                if objective.averages:  # losses within the step
+                    losses = objective.members.losses_each(states[1:-1])
+                    within = gradient.surrogate.mixture.average(losses)
+                    changes[i, t] += np.sum(within * weights[i * pieces + 1 : (i + 1) * pieces])
         return changes
 
 

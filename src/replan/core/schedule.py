@@ -45,10 +45,8 @@ class Schedule(NamedTuple):
 
     def subdivide(self, parts: int) -> Schedule:
         """Return every piece cut into equal parts, each with the substeps of the whole."""
-        rows = np.repeat(np.arange(len(self.lengths)), parts)
-        return Schedule(
-            self.shares[rows], self.knobs[rows], self.lengths[rows] / parts, self.substeps[rows]
-        )
+        columns: Any = (np.repeat(column, parts, axis=0) for column in self)
+        return Schedule(*columns)._replace(lengths=np.repeat(self.lengths / parts, parts))
 
 
 class Gradients(NamedTuple):

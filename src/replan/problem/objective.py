@@ -187,12 +187,6 @@ class BoundObjective:
         slopes = np.where(near, above / _MARGIN, 1.0)
         return scale * np.sum(height * lengths, axis=-1), scale * slopes
 
-    def goal_error(self, errors: Floats) -> float:
-        """Return the error of `at_end` from those of the final losses (L,)."""
-        if self.goal == "worst":
-            return float(np.max(self.weights * errors, initial=0.0, where=self.weights > 0))
-        return 0.0 if self.throughout else float(errors @ self.weights)
-
     def curve(self, times: Floats, losses: Floats) -> Floats:
         """Return the goal (n,) of losses (n, L) at times (n,), as if training ended there."""
         if not self.throughout:
