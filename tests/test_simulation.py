@@ -2,17 +2,16 @@
 
 import json
 import math
-import os
 import signal
-import threading
-import time
 
 import numpy as np
 import pytest
 
 import replan
 from replan import ArgumentError, Problem, Protocol, TeacherStudent, simulate, strategies
+from replan.core.threads import stopped
 from replan.protocol import Samples
+from swept import wait
 
 # A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
 FALSE_ALARM = 1e-4
@@ -225,7 +224,7 @@ def test_results_do_not_depend_on_cores_and_repeat(monkeypatch):
     problem = make()
     runs = []
     for seed, cores in ((3, 1), (3, 2), (4, 2)):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("replan.simulation.free_cores", lambda cores=cores: cores)
         runs.append(ends(problem, "reduced", 300, 5, seed=seed).states)
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
@@ -352,32 +351,21 @@ def test_the_papers_statement_for_its_figure_2():
 
 
 def test_ctrl_c_keeps_finished_runs(monkeypatch):
+    """Ctrl-C comes in the third of four runs, which waits until it has been passed on."""
     problem = make(duration=1.0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    heard = threading.Event()
-
-    def interrupt(*_):
-        heard.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
+    monkeypatch.setattr("replan.simulation.free_cores", lambda: 1)
 
     def stop_in_the_third_run(progress):
-        if progress.done == 250:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert heard.wait(600)
-            time.sleep(2)  # until the main thread has passed it on
+        if progress.done == 300:
+            signal.raise_signal(signal.SIGINT)
+            wait(stopped)
 
-    try:
-        runs = simulate(
-            problem, strategies.interleaved(problem), dimension=100, runs=4,
-            times=[0.5, 1.0], progress=stop_in_the_third_run,
-        )  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert np.isfinite(runs.losses[:2]).all()
-    assert 3 in runs.failures  # and the third, unless the signal came late
-    assert set(runs.failures.values()) == {"stopped"}
+    runs = simulate(
+        problem, strategies.interleaved(problem), dimension=100, runs=4,
+        times=[0.5, 1.0], progress=stop_in_the_third_run,
+    )  # fmt: skip
+    assert np.isfinite(runs.losses[:3]).all()
+    assert runs.failures == {3: "stopped"}
     assert np.isfinite(runs.curves.mean).all()
 
 

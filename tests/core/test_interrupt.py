@@ -1,7 +1,10 @@
 """Ctrl-C takes effect while compiled code runs."""
 
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,3 +82,13 @@ def test_compiled_loops_look_at_their_flag(activation):
     with pytest.raises(KeyboardInterrupt):
         threading.Timer(0.1, press).start()
         model.roll_out(x, schedule)
+
+
+@pytest.mark.parametrize("target", ["sweep", "simulate", "solve", "members", "compiled"])
+def test_an_interrupt_at_any_instruction_ends_the_work(target):
+    """No hang and no other error: tests/interrupted.py raises it at each instruction in turn."""
+    program = Path(__file__).parents[1] / "interrupted.py"
+    command = [sys.executable, str(program), target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
