@@ -105,6 +105,7 @@ def disturbed(folder, size, trigger, random):
     failing = least if trigger == "an error in a case" else None
     to_parent = trigger in ("SIGINT", "SIGTERM", "SIGKILL")  # else the sweep goes on to its end
     with started(folder, size, failing, held=to_parent) as process:
+        wait(lambda: Path(folder).exists() or process.poll() is not None)  # imports are over
         moment = time.perf_counter() + random.uniform(0, 2.0)
         wait(
             lambda: (
