@@ -9,6 +9,7 @@ import pytest
 
 import replan
 from replan import ArgumentError, Problem, Protocol, TeacherStudent, simulate, strategies
+from replan.core import library
 from replan.core.threads import stopped
 from replan.protocol import Samples
 from swept import wait
@@ -313,6 +314,7 @@ def test_a_diverging_run_says_when_and_the_others_stay():
     ("settings", "name"),
     [
         ({"dimension": 3}, "dimension"),
+        ({"dimension": -1}, "dimension"),
         ({"runs": 0}, "runs"),
         ({"engine": "fast"}, "engine"),
         ({"order": "sorted"}, "order"),
@@ -404,3 +406,27 @@ def test_a_task_that_has_departed_is_not_sampled_to_catch_up():
     ]
     assert 0 in drawn[0][8:]
     assert 0 not in drawn[1][8:]
+
+
+def test_recording_is_part_of_the_compiled_loop(monkeypatch):
+    """101 recordings take as many calls as none, and what they see is the chain's own state."""
+    calls = []
+    compiled = library.ADVANCE_REDUCED
+    monkeypatch.setattr(library, "ADVANCE_REDUCED", lambda *a: calls.append(1) or compiled(*a))
+    problem = make()
+    protocol = strategies.interleaved(problem)
+    often = simulate(problem, protocol, dimension=500, runs=1)
+    assert len(calls) == 1
+    once = ends(problem, "reduced", 500, 1)
+    assert len(calls) == 2
+    assert np.array_equal(often.states[:, -1], once.states[:, -1])
+    np.testing.assert_allclose(often.ends[0].state(), often.states[0, -1], rtol=1e-12)
+    Q, V = unpacked(often).Q, unpacked(often).V
+    assert np.array_equal(Q, np.swapaxes(Q, -1, -2)) and np.ptp(V, axis=1).min() > 0
+
+
+def test_one_run_has_no_standard_error():
+    problem = make()
+    run = simulate(problem, strategies.interleaved(problem), dimension=50, runs=1)
+    assert run.to_dict()["standard_error"] == [None, None]
+    assert "nan" not in str(run) + str(run.curves)

@@ -95,7 +95,10 @@ class Simulation(Result):
         return self.losses - self.theory_losses
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything a reader of the result needs, as JSON types; null where it diverged."""
+        """Return everything a reader of the result needs, as JSON types; null where it diverged.
+
+        One run has no standard error: null.
+        """
         return {
             "times": self.times.tolist(),
             "curves": files.nullable(self.losses),
@@ -176,10 +179,7 @@ def simulate(
         raise ArgumentError("problem", "a single problem", count)
     model = require_simulable(problem.model)
     engine = model.choose_engine(engine)
-    dimension = check.integer("dimension", dimension)
-    if dimension < model.least_dimension:
-        least = f"at least {model.least_dimension}, to have room for all units"
-        raise ArgumentError("dimension", least, f"{dimension}")
+    dimension = check.integer("dimension", dimension, at_least=model.least_dimension)
     runs, seed = check.integer("runs", runs, at_least=1), check.integer("seed", seed)
     availability = problem.availability
     protocol = problem.accept(protocol).split(availability.changes)
