@@ -267,9 +267,9 @@ class _Sweep:
             if masked:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for pipe, (process, i) in pool.items():
-                pipe.close()
                 if stopped() or i is not None:
                     process.kill()
+                pipe.close()
             for process, _ in pool.values():
                 process.join(_LEAVE)
                 process.kill()
@@ -297,19 +297,17 @@ def _work(function: Callable[..., Any], pipe: Any) -> None:
         os._exit(1)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    pipe.send(None)
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # the parent has closed the pipe
+        pipe.send(None)
+        while True:
             entry, path = pipe.recv()
-        except EOFError:
-            return
-        result, failure = _attempt(function, entry)
-        if not failure:
-            try:
-                _keep(path, entry, result)
-            except OSError as error:
-                failure = _line(error)
-        pipe.send((result, failure))
+            result, failure = _attempt(function, entry)
+            if not failure:
+                try:
+                    _keep(path, entry, result)
+                except OSError as error:
+                    failure = _line(error)
+            pipe.send((result, failure))
 
 
 def _keep(path: Path | None, entry: dict[str, Any], result: Any) -> None:
