@@ -17,10 +17,10 @@ from pathlib import Path
 import replan
 from replan import progress, simulation, sweeps
 from replan.control import multistart
-from replan.core import interrupt, threads
+from replan.core import threads
 from swept import square
 
-MODULES = (sweeps, simulation, multistart, interrupt, threads, progress, threading, queue, _base,
+MODULES = (sweeps, simulation, multistart, threads, progress, threading, queue, _base,
            thread, concurrent.futures)  # fmt: skip
 LIMIT = 60  # seconds without an end, until all stacks are printed
 
@@ -48,7 +48,7 @@ def solved():
 
 
 def looped():
-    pace = interrupt.Pace()
+    pace = threads.Pace()
     pace.seconds = 1.0
     return pace.run(lambda stop: 7, 1)
 

@@ -95,10 +95,7 @@ class Simulation(Result):
         return self.losses - self.theory_losses
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything a reader of the result needs, as JSON types; null where it diverged.
-
-        One run has no standard error: null.
-        """
+        """Return everything a reader of the result needs, as JSON types; null where unknown."""
         return {
             "times": self.times.tolist(),
             "curves": files.nullable(self.losses),

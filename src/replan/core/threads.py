@@ -1,9 +1,10 @@
 """Work in threads, which Ctrl-C can always stop.
 
-Ctrl-C raises a KeyboardInterrupt in Python's main thread between any two instructions, so also
-when it has just taken a lock, which then stays locked for ever. Conditions, queues and pools take
-locks; the thread that waits here uses none of them. Its one lock is a bell: locked from the
-beginning, released by those who ring, and never what another thread waits for.
+Ctrl-C raises a KeyboardInterrupt in Python's main thread between any two instructions, so never
+inside a compiled call, but also when it has just taken a lock, which then stays locked for ever.
+Conditions, queues and pools take locks; the thread that waits here uses none of them. Its one lock
+is a bell: locked from the beginning, released by those who ring, and never what another thread
+waits for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 _POLL = 0.1  # seconds: a signal just before a wait without a limit would not end it
 _PATIENCE = 10.0  # seconds until a thread that does not stop is left alone
+_LONG = 0.05  # seconds that Ctrl-C may have to wait for a compiled call
 
 _R = TypeVar("_R")
 _Job = Callable[[], object]
@@ -47,11 +49,6 @@ def free_cores() -> int:
     if _this.cores is not None:
         return _this.cores
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def stop_flag() -> ctypes.c_int64 | None:
-    """Return the flag that is set when this thread's work is to stop; None in other threads."""
-    return _this.stop
 
 
 def stopped() -> bool:
@@ -146,3 +143,30 @@ def _live(jobs: list[_Job]) -> None:
         jobs.pop()()
         _idle.append((jobs, bell))
         bell.acquire()
+
+
+class Pace:
+    """Runs compiled loops so that Ctrl-C takes effect at once: long ones in another thread.
+
+    Ctrl-C sets a flag that loops look at in every step. seconds: how long a step took in the last
+    call; before the first one, more than most take.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 1e-4
+
+    def run(self, function: Callable[..., int], steps: int, *arguments: Any) -> int:
+        """Return function(*arguments), which makes a number of steps."""
+        begin = time.perf_counter()
+        if _this.stop is not None:
+            result = function(*arguments, stop=_this.stop)
+            if stopped():
+                raise KeyboardInterrupt
+        elif self.seconds * steps < _LONG or threading.get_ident() != threading.main_thread().ident:
+            result = function(*arguments)
+        else:
+            results: list[int] = []
+            in_background(lambda: results.append(self.run(function, steps, *arguments)))
+            return results[0]
+        self.seconds = (time.perf_counter() - begin) / max(steps, 1)
+        return result

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from replan import TeacherStudent
-from replan.core import interrupt
-from replan.core.interrupt import Pace
+from replan.core import threads as core_threads
+from replan.core.threads import Pace
 from replan.models import Schedule
 
 
@@ -25,7 +25,7 @@ def in_main_thread():
 
 def test_calls_that_may_take_long_leave_the_main_thread_free(monkeypatch):
     now, threads = 0.0, []
-    monkeypatch.setattr(interrupt.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(core_threads.time, "perf_counter", lambda: now)
 
     def loop(seconds, stop=None):
         nonlocal now
