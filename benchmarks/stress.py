@@ -45,13 +45,17 @@ def disturb_all(runs: int, sizes: list[int], triggers: list[str]) -> list[dict]:
             "bytes of a result": size,
             "runs": len(rows),
             "cases": stressed.SIZES[size],
-            "kept by then": " ".join(str(row["kept"]) for row in rows),
+            "kept by then": span([row["kept"] for row in rows]),
             "s until it ended": longest(trigger, [row["ended"] for row in rows]),
             "s until no process was left": longest(trigger, [row["left"] for row in rows]),
         }
         for (trigger, size), rows in found.items()
         if rows
     ]
+
+
+def span(counts: list[int]) -> str:
+    return f"{min(counts)} to {max(counts)}"
 
 
 def longest(trigger: str, seconds: list[float]) -> float | str:
@@ -73,4 +77,4 @@ if __name__ == "__main__":
             process.kill()
             process.wait()
     title = f"{runs} sweeps, {AT_ONCE} at a time, beside {count} processes that never rest"
-    save("-".join(["stress", *sys.argv[2:]]), {title: rows})
+    save("stress", {title: rows})
