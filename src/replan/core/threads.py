@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import multiprocessing
 import os
 import threading
 import time
@@ -44,7 +43,9 @@ if hasattr(os, "register_at_fork"):
 
 def free_cores() -> int:
     """Return how many cores are for this thread alone: in a worker process, beside others, one."""
-    if multiprocessing.parent_process() is not None:
+    from multiprocessing import parent_process  # slow to import
+
+    if parent_process() is not None:
         return 1
     if _this.cores is not None:
         return _this.cores
