@@ -2,17 +2,17 @@
 
 import json
 import math
-import os
 import signal
-import threading
-import time
 
 import numpy as np
 import pytest
 
 import replan
 from replan import ArgumentError, Problem, Protocol, TeacherStudent, simulate, strategies
+from replan.core import library
+from replan.core.threads import stopped
 from replan.protocol import Samples
+from swept import wait
 
 # A true match fails less than once in 10⁴: a two-sided bound for the largest of `count` normals.
 FALSE_ALARM = 1e-4
@@ -225,7 +225,7 @@ def test_results_do_not_depend_on_cores_and_repeat(monkeypatch):
     problem = make()
     runs = []
     for seed, cores in ((3, 1), (3, 2), (4, 2)):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("replan.simulation.free_cores", lambda cores=cores: cores)
         runs.append(ends(problem, "reduced", 300, 5, seed=seed).states)
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
@@ -314,6 +314,7 @@ def test_a_diverging_run_says_when_and_the_others_stay():
     ("settings", "name"),
     [
         ({"dimension": 3}, "dimension"),
+        ({"dimension": -1}, "dimension"),
         ({"runs": 0}, "runs"),
         ({"engine": "fast"}, "engine"),
         ({"order": "sorted"}, "order"),
@@ -352,32 +353,21 @@ def test_the_papers_statement_for_its_figure_2():
 
 
 def test_ctrl_c_keeps_finished_runs(monkeypatch):
+    """Ctrl-C comes in the third of four runs, which waits until it has been passed on."""
     problem = make(duration=1.0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    heard = threading.Event()
-
-    def interrupt(*_):
-        heard.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
+    monkeypatch.setattr("replan.simulation.free_cores", lambda: 1)
 
     def stop_in_the_third_run(progress):
-        if progress.done == 250:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert heard.wait(600)
-            time.sleep(2)  # until the main thread has passed it on
+        if progress.done == 300:
+            signal.raise_signal(signal.SIGINT)
+            wait(stopped)
 
-    try:
-        runs = simulate(
-            problem, strategies.interleaved(problem), dimension=100, runs=4,
-            times=[0.5, 1.0], progress=stop_in_the_third_run,
-        )  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert np.isfinite(runs.losses[:2]).all()
-    assert 3 in runs.failures  # and the third, unless the signal came late
-    assert set(runs.failures.values()) == {"stopped"}
+    runs = simulate(
+        problem, strategies.interleaved(problem), dimension=100, runs=4,
+        times=[0.5, 1.0], progress=stop_in_the_third_run,
+    )  # fmt: skip
+    assert np.isfinite(runs.losses[:3]).all()
+    assert runs.failures == {3: "stopped"}
     assert np.isfinite(runs.curves.mean).all()
 
 
@@ -416,3 +406,27 @@ def test_a_task_that_has_departed_is_not_sampled_to_catch_up():
     ]
     assert 0 in drawn[0][8:]
     assert 0 not in drawn[1][8:]
+
+
+def test_recording_is_part_of_the_compiled_loop(monkeypatch):
+    """101 recordings take as many calls as none, and what they see is the chain's own state."""
+    calls = []
+    compiled = library.ADVANCE_REDUCED
+    monkeypatch.setattr(library, "ADVANCE_REDUCED", lambda *a: calls.append(1) or compiled(*a))
+    problem = make()
+    protocol = strategies.interleaved(problem)
+    often = simulate(problem, protocol, dimension=500, runs=1)
+    assert len(calls) == 1
+    once = ends(problem, "reduced", 500, 1)
+    assert len(calls) == 2
+    assert np.array_equal(often.states[:, -1], once.states[:, -1])
+    np.testing.assert_allclose(often.ends[0].state(), often.states[0, -1], rtol=1e-12)
+    Q, V = unpacked(often).Q, unpacked(often).V
+    assert np.array_equal(Q, np.swapaxes(Q, -1, -2)) and np.ptp(V, axis=1).min() > 0
+
+
+def test_one_run_has_no_standard_error():
+    problem = make()
+    run = simulate(problem, strategies.interleaved(problem), dimension=50, runs=1)
+    assert run.to_dict()["standard_error"] == [None, None]
+    assert "nan" not in str(run) + str(run.curves)

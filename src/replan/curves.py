@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from replan import check, files
 from replan.check import Floats, Ints
 from replan.core.schedule import Schedule
+from replan.core.threads import in_threads
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.integrator import MAX_STEPS, RTOL, Integration, Status, integrate
-from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.protocol import Protocol
 from replan.results import Result

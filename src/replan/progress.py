@@ -81,11 +81,12 @@ def _bar(what: str, total: int | None) -> Any:
         return None
     import tqdm
 
+    # Ctrl-C may leave a bar's lock locked, so that no other must share it, nor a thread watch it.
+    own = {"_lock": threading.RLock(), "monitor_interval": 0}
     settings: dict[str, Any] = {"desc": what, "total": total, "unit_scale": True, "leave": False}
-    if not in_notebook:
-        return tqdm.tqdm(**settings)
-    if find_spec("ipywidgets") is None:
-        return tqdm.tqdm(**settings, file=sys.stdout)  # as text in the cell
-    from tqdm.notebook import tqdm as widget
-
-    return widget(**settings)
+    kind: Any = tqdm.tqdm
+    if in_notebook and find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm as kind
+    elif in_notebook:
+        settings["file"] = sys.stdout  # as text in the cell
+    return type("Bar", (kind,), own)(**settings, miniters=1)

@@ -305,13 +305,19 @@ def _parts_text(run: Trajectory) -> list[str]:
 def curves(curves: Curves) -> Parts:
     """Return a table of the mean final losses with their standard errors."""
     rows = [
-        [name, f"{mean:.5g}", f"{error:.1g}"]
+        [name, f"{mean:.5g}", error]
         for name, mean, error in zip(
-            curves.names, curves.mean[-1], curves.standard_error[-1], strict=True
+            curves.names, curves.mean[-1], _standard_errors(curves), strict=True
         )
     ]
     title = f"{_runs_text(curves)}, {len(curves.times)} times up to {curves.times[-1]:g}"
     return [title, Table(["", "final loss", "± s.e."], rows, "l"), *_unfinished(curves)]
+
+
+def _standard_errors(curves: Curves) -> list[str]:
+    """Return the standard errors of the mean final losses; one run says nothing of the spread."""
+    known = len(curves.finished) > 1
+    return [f"{error:.1g}" if known else "unknown" for error in curves.standard_error[-1]]
 
 
 def _runs_text(curves: Curves) -> str:
@@ -338,9 +344,9 @@ def simulation(simulation: Simulation) -> Parts:
     finished = len(curves.finished)
     gaps = np.abs(curves.finished - theory)
     worst = gaps.max(axis=(0, 1)) if finished else np.full(gaps.shape[2], np.nan)
-    columns = (curves.names, curves.mean[-1], curves.standard_error[-1], theory[-1], worst)
+    columns = (curves.names, curves.mean[-1], _standard_errors(curves), theory[-1], worst)
     rows = [
-        [name, f"{mean:.5g}", f"{error:.1g}", f"{ode:.5g}", f"{gap:.3g}"]
+        [name, f"{mean:.5g}", error, f"{ode:.5g}", f"{gap:.3g}"]
         for name, mean, error, ode, gap in zip(*columns, strict=True)
     ]
     header = ["", "final loss", "± s.e.", "theory", "largest deviation at any time"]

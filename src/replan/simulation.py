@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from replan import check, files
 from replan.check import Floats, Ints
+from replan.core.threads import free_cores, in_background, stopped, take_turns
 from replan.curves import Curves, Trajectory, Transfer, evaluate, transfer
 from replan.errors import ArgumentError, IntegrationError
 from replan.models.capabilities import Chain, require_simulable
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 
 _POINTS = 101  # times at which runs are recorded
 _AT_ONCE = 1_000_000  # numbers changed, sample by sample, between two checks for Ctrl-C
-_FEW = 10_000  # samples, which take little memory
 _FASTER = 40  # times less work to change a number in a long vector than in a state
 
 
@@ -99,7 +95,7 @@ class Simulation(Result):
         return self.losses - self.theory_losses
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything a reader of the result needs, as JSON types; null where it diverged."""
+        """Return everything a reader of the result needs, as JSON types; null where unknown."""
         return {
             "times": self.times.tolist(),
             "curves": files.nullable(self.losses),
@@ -180,10 +176,7 @@ def simulate(
         raise ArgumentError("problem", "a single problem", count)
     model = require_simulable(problem.model)
     engine = model.choose_engine(engine)
-    dimension = check.integer("dimension", dimension)
-    if dimension < model.least_dimension:
-        least = f"at least {model.least_dimension}, to have room for all units"
-        raise ArgumentError("dimension", least, f"{dimension}")
+    dimension = check.integer("dimension", dimension, at_least=model.least_dimension)
     runs, seed = check.integer("runs", runs, at_least=1), check.integer("seed", seed)
     availability = problem.availability
     protocol = problem.accept(protocol).split(availability.changes)
@@ -206,73 +199,47 @@ def simulate(
     chunk = max(1, _AT_ONCE // size)
     available = None if availability.always else availability.on(protocol.edges)
     knob_rows, layout = problem.knob_rows(protocol), problem.model.layout
-    stop = threading.Event()
+    streams = np.random.SeedSequence([seed, phase]).spawn(runs)
+    states = np.full((runs, len(recorded), problem.state.size), np.nan)
+    ends: list[Chain | None] = [None] * runs
+    failures = dict.fromkeys(range(runs), "stopped")
 
-    def run(start: Chain, stream: np.random.SeedSequence) -> _Result:
-        noise, choice = (np.random.default_rng(s) for s in stream.spawn(2))
-        chain = start.resume(noise)
+    def run(i: int) -> None:
+        noise, choice = (np.random.default_rng(stream) for stream in streams[i].spawn(2))
+        chain = starts[i].resume(noise)
         sampler = Samples(protocol, dimension, order, choice, available)
-        states = np.full((len(recorded), problem.state.size), np.nan)
-        done = taken = 0
-        for i, look in enumerate(recorded.tolist()):
-            while done < look:
-                if stop.is_set():
-                    return _Result(states, None, "stopped")
-                if done == taken:  # take the samples of several recordings, if they are few
-                    few = int(recorded[recorded <= done + _FEW].max(initial=done)) - done
-                    drawn, steps = sampler.take(few or min(look - done, chunk))
-                    knobs = layout.of_task(knob_rows[steps], drawn)
-                    first, taken = done, done + len(drawn)
-                part = slice(done - first, done - first + min(look - done, chunk))
-                count = chain.advance(drawn[part], knobs[part])
-                meter.advance(count)
-                done += count
-                if count < len(drawn[part]):
-                    failure = f"diverged at sample {done + 1}: try a smaller `lr`"
-                    return _Result(states, None, failure)
-            states[i] = chain.state()
-        return _Result(states, chain, "")
+        if recorded[0] == 0:
+            states[i, 0] = chain.state()
+        done = 0
+        while done < samples and not stopped():
+            drawn, steps = sampler.take(min(samples - done, chunk))
+            due = slice(*np.searchsorted(recorded, [done, done + len(drawn)], side="right"))
+            knobs = layout.of_task(knob_rows[steps], drawn)
+            count = chain.record(drawn, knobs, recorded[due] - done, states[i, due])
+            meter.advance(count)
+            done += count
+            if count < len(drawn):
+                failures[i] = f"diverged at sample {done + 1}: try a smaller `lr`"
+                return
+        if done == samples:
+            ends[i] = chain
+            del failures[i]
 
     with Meter(progress, "samples", samples * runs) as meter:
-        results = _run_all(run, starts, np.random.SeedSequence([seed, phase]).spawn(runs), stop)
+        try:
+            in_background(take_turns(run, runs), min(free_cores(), runs))
+        except KeyboardInterrupt:
+            if not any(ends):
+                raise
     return Simulation(
         problem,
         protocol,
         times=np.minimum(recorded / dimension, protocol.duration),
-        states=np.array([result.states for result in results]),
-        ends=[result.end for result in results],
-        failures={i: result.failure for i, result in enumerate(results) if result.failure},
+        states=states,
+        ends=ends,
+        failures=failures,
         settings={**settings, "seed": seed, "order": order, "phase": phase},
     )
-
-
-class _Result(NamedTuple):
-    states: Floats
-    end: Chain | None
-    failure: str
-
-
-def _run_all(
-    run: Callable[[Chain, np.random.SeedSequence], _Result],
-    starts: Sequence[Chain],
-    streams: Sequence[np.random.SeedSequence],
-    stop: threading.Event,
-) -> list[_Result]:
-    """Run every chain in a thread; after Ctrl-C, return the finished runs if there are any."""
-    futures = []
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(starts))) as pool:
-        try:
-            futures = [pool.submit(run, *pair) for pair in zip(starts, streams, strict=True)]
-            return [future.result() for future in futures]
-        except KeyboardInterrupt:
-            stop.set()
-            results = [future.result() for future in futures]
-            if len(results) < len(starts) or not any(result.end for result in results):
-                raise
-            return results
-        except BaseException:
-            stop.set()
-            raise
 
 
 def _check_continuable(after: Simulation, problem: Problem, settings: dict[str, Any]) -> None:

@@ -28,9 +28,9 @@ from numpy.typing import ArrayLike
 
 from replan import check
 from replan.check import Floats, Ints, Task
+from replan.core.threads import in_threads
 from replan.curves import evaluate, rough_loss
 from replan.errors import ArgumentError, IntegrationError
-from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol

@@ -1,8 +1,6 @@
 """sweep(function, cases): a parallel map that keeps what is finished and can always be stopped.
 
-Ctrl-C interrupts Python's main thread between any two instructions, even while it holds a lock.
-Where there are workers, the calling thread therefore takes none: another thread manages them and
-draws the bar, and the caller polls it.
+Where there are workers, a background thread manages them and draws the bar; see core/threads.py.
 """
 
 from __future__ import annotations
@@ -13,28 +11,28 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
-import time
 import traceback
-from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
-from multiprocessing import resource_tracker
+from functools import partial
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from replan import check, files
+from replan.core.threads import in_background, stopped
 from replan.errors import ArgumentError
 from replan.progress import Meter
 
 VERSION = files.version()
-_POLL = 0.05  # seconds between two looks at what another thread does
-_LONGEST = 3000  # characters of a failure: `_finish` says why
+_POLL = 0.05  # seconds between two looks at whether to stop
+_LEAVE = 5.0  # seconds for a process to end by itself
+_LONGEST = 3000  # characters of a failure
 
 
 class SweepError(RuntimeError):
@@ -105,14 +103,19 @@ def sweep(
         raise ArgumentError("function", expected, repr(function))
     about = {"function": name, "replan": VERSION, "key": key}
     entries = json.loads(_json("cases", [about | {"case": case} for case in cases]))
-    with Meter(progress, "cases", len(entries)) as meter:
-        run = _Sweep(function, entries, None if cache is None else Path(cache), meter)
-        if here:
-            run.compute_here()
-        elif executor is not None:
-            run.in_thread(run.use, *_unpack(executor))
-        elif run.todo:
-            run.in_thread(run.use_processes, min(workers, len(run.todo)))
+    run = _Sweep(function, entries, None if cache is None else Path(cache))
+    work: Callable[[], None] = partial(run.use_processes, min(workers, len(run.todo)))
+    if here:
+        work = run.compute_here
+    elif executor is not None:
+        work = partial(run.use, *_unpack(executor))
+
+    def compute() -> None:
+        with Meter(progress, "cases", len(entries)) as run.meter:
+            run.meter.advance(len(run.results))
+            work()
+
+    compute() if here or not run.todo else in_background(compute)
     results = [run.results.get(i) for i in range(len(entries))]
     if run.failures:
         raise SweepError([entry["case"] for entry in entries], results, run.failures)
@@ -120,23 +123,20 @@ def sweep(
 
 
 class _Sweep:
-    """The state of a sweep: the calling thread sets `stopped`, the one that computes the rest.
+    """The state of a sweep.
 
-    entries: what each file says besides the result. paths: the files; none without a cache.
+    entries: what each file says besides the result. paths: the files, None without a cache.
     """
 
+    meter: Meter
+
     def __init__(
-        self,
-        function: Callable[..., Any],
-        entries: list[dict[str, Any]],
-        cache: Path | None,
-        meter: Meter,
+        self, function: Callable[..., Any], entries: list[dict[str, Any]], cache: Path | None
     ) -> None:
-        self.function, self.entries, self.meter = function, entries, meter
+        self.function, self.entries = function, entries
         self.results: dict[int, Any] = {}
         self.failures: dict[int, str] = {}
-        self.stopped = False
-        self.paths: list[Path] = []
+        self.paths: list[Path | None] = [None] * len(entries)
         if cache is not None:
             cache.mkdir(parents=True, exist_ok=True)
             texts = [json.dumps(entry, sort_keys=True) for entry in entries]
@@ -144,9 +144,9 @@ class _Sweep:
             self.paths = [cache / f"{name}.json" for name in names]
         for i, path in enumerate(self.paths):
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                self.results[i] = files.read_json(path)["result"]  # else missing or broken
+                if path is not None:
+                    self.results[i] = files.read_json(path)["result"]  # else missing or broken
         self.todo = deque(i for i in range(len(entries)) if i not in self.results)
-        meter.advance(len(self.results))
 
     def compute_here(self) -> None:
         """Compute the cases in the calling thread.
@@ -161,9 +161,10 @@ class _Sweep:
             raise KeyboardInterrupt
 
         default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if heeds := default and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupt)
+        heeds = default and threading.current_thread() is threading.main_thread()
         try:
+            if heeds:
+                signal.signal(signal.SIGINT, interrupt)
             while self.todo:
                 i = self.todo.popleft()
                 result, failure = _attempt(self.function, self.entries[i])
@@ -174,90 +175,24 @@ class _Sweep:
             if heeds:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run `work` in another thread; Ctrl-C stops it. The calling thread takes no lock."""
-        errors: list[BaseException | None] = []
-
-        def manage() -> None:
-            try:
-                work(*arguments)
-            except BaseException as error:
-                errors.append(error)
-            errors.append(None)
-
-        def wait() -> None:
-            while not errors:
-                time.sleep(_POLL)
-
-        start_new_thread(manage, ())
-        try:
-            wait()
-        finally:
-            self.stopped = True
-            wait()
-        if errors[0] is not None:
-            raise errors[0]
-
     def use(self, executor: Executor, client: Any) -> None:
-        """Compute the cases on an executor, whose workers may not see this disk."""
+        """Compute the cases on an executor, whose workers may not see this disk.
 
-        def submit(i: int) -> Future[Any]:
-            return executor.submit(_attempt, self.function, self.entries[i])
-
-        self._fail(self.todo, self._drive(submit, len(self.entries), client=client))
-
-    def use_processes(self, workers: int) -> None:
-        """Compute the cases in processes, which write the files themselves.
-
-        When a process dies, its pool breaks, and another pool computes the remaining cases.
-        """
-        # Ctrl-C in a terminal reaches all processes but is for the caller alone: workers inherit
-        # the signal mask of this thread, which the tracker would lift if it were started later.
-        resource_tracker.ensure_running()
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        spawn = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory(prefix="replan-") as folder:
-            paths = self.paths or [Path(folder) / f"{i}.json" for i in range(len(self.entries))]
-
-            def submit(i: int) -> Future[Any]:
-                return pool.submit(_finish, self.function, self.entries[i], paths[i])
-
-            while self.todo and not self.stopped:
-                before = len(self.results)
-                with ProcessPoolExecutor(workers, spawn, initializer=_begin_worker) as pool:
-                    broken = self._drive(submit, workers + 1, paths)
-                    if self.stopped:
-                        for process in list((pool._processes or {}).values()):
-                            process.kill()
-                if len(self.results) == before:  # the next pool would break, too
-                    self._fail(self.todo, broken)
-                    break
-
-    def _drive(
-        self,
-        submit: Callable[[int], Future[Any]],
-        window: int,
-        paths: list[Path] | None = None,
-        client: Any = None,
-    ) -> str:
-        """Compute cases until none is left or the executor breaks; return why it broke, or "".
-
-        window: how many cases may be under way, all of which fail when it breaks. paths: where
-        workers write the results. client: of a Dask cluster.
+        client: of a Dask cluster.
         """
         done: SimpleQueue[Future[Any]] = SimpleQueue()
         running: dict[Future[Any], int] = {}
         broken = ""
-        while (running or (self.todo and not broken)) and not self.stopped:
+        while (running or (self.todo and not broken)) and not stopped():
             if client is not None and client.status != "running":
                 broken = "the connection to the Dask scheduler was lost"
                 self._fail(running.values(), broken)
                 break
-            more = bool(self.todo) and not broken and len(running) < window
+            more = bool(self.todo) and not broken
             if more:
+                i = self.todo[0]
                 try:
-                    future = submit(self.todo[0])
+                    future = executor.submit(_attempt, self.function, self.entries[i])
                 except Exception as error:
                     broken = _line(error)
                     continue
@@ -269,24 +204,81 @@ class _Sweep:
                 continue
             i = running.pop(future)
             try:
-                result, failure = future.result()
-                self._take(i, result, failure, paths)
-            except BrokenExecutor as error:
-                broken = f"{_line(error)} Too little memory, or a script without its guard?"
-                self._fail([i], broken)
+                self._take(i, *future.result())
             except BaseException as error:  # of the executor, such as a cancelled future
                 self._fail([i], _line(error))
         for future in running:
             future.cancel()
-        return broken
+        self._fail(self.todo, broken)
 
-    def _take(self, i: int, result: Any, failure: str, paths: list[Path] | None = None) -> None:
+    def use_processes(self, workers: int) -> None:
+        """Compute the cases in processes, which write the files themselves.
+
+        Each has its own pipe, whose end is that of the process, even in the middle of a result. A
+        process that dies at work is replaced; one that dies before would do so again.
+        """
+        spawn = multiprocessing.get_context("spawn")
+        pool: dict[Any, tuple[Any, int | None]] = {}  # processes and their cases, by pipe
+
+        def start() -> None:
+            pipe, other = spawn.Pipe()
+            process = spawn.Process(target=_work, args=(self.function, other))
+            process.start()
+            other.close()
+            pool[pipe] = process, None
+
+        def hear(pipe: Any) -> None:
+            process, i = pool[pipe]
+            try:
+                answer = pipe.recv()
+            except (EOFError, OSError):
+                del pool[pipe]
+                process.join(_LEAVE)
+                if i is not None:
+                    self._fail([i], f"{died} (exit code {process.exitcode})")
+                    if self.todo:
+                        start()
+                return
+            if i is not None:
+                result, failure = answer
+                self._take(i, result, failure, kept=True)
+            i = self.todo.popleft() if self.todo else None
+            pool[pipe] = process, i
+            if i is not None:
+                with suppress(OSError):  # dead, as its pipe will tell
+                    pipe.send((self.entries[i], self.paths[i]))
+
+        died = "a process died: too little memory, or a script without its guard?"
+        # Ctrl-C in a terminal reaches all processes but is for the caller alone: workers inherit
+        # the signal mask of this thread, which the tracker would lift if it were started later.
+        resource_tracker.ensure_running()
+        masked = hasattr(signal, "pthread_sigmask")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masked else set()
+        try:
+            for _ in range(workers):
+                start()
+            while not stopped() and (self.todo or any(i is not None for _, i in pool.values())):
+                if not pool:
+                    self._fail(self.todo, died)
+                    break
+                for pipe in connection.wait(list(pool), _POLL):
+                    hear(pipe)
+        finally:
+            if masked:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            for pipe, (process, i) in pool.items():
+                if stopped() or i is not None:
+                    process.kill()
+                pipe.close()
+            for process, _ in pool.values():
+                process.join(_LEAVE)
+                process.kill()
+
+    def _take(self, i: int, result: Any, failure: str, kept: bool = False) -> None:
         if failure:
             return self._fail([i], failure)
-        if paths is not None:
-            result = files.read_json(paths[i])["result"]
-        elif self.paths:
-            files.write_json(self.paths[i], self.entries[i] | {"result": result})
+        if not kept:
+            _keep(self.paths[i], self.entries[i], result)
         self.results[i] = result
         return self.meter.advance()
 
@@ -296,8 +288,8 @@ class _Sweep:
             self.meter.advance(len(self.results) + len(self.failures) - self.meter.done)
 
 
-def _begin_worker() -> None:
-    """Prepare a worker process: it ignores Ctrl-C, and ends when its parent does."""
+def _work(function: Callable[..., Any], pipe: Any) -> None:
+    """Compute cases in a worker process and write their files; end when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def leave_with_parent() -> None:
@@ -305,19 +297,22 @@ def _begin_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):  # the parent has closed the pipe
+        pipe.send(None)
+        while True:
+            entry, path = pipe.recv()
+            result, failure = _attempt(function, entry)
+            if not failure:
+                try:
+                    _keep(path, entry, result)
+                except OSError as error:
+                    failure = _line(error)
+            pipe.send((result, failure))
 
 
-def _finish(function: Callable[..., Any], entry: dict[str, Any], path: Path) -> tuple[None, str]:
-    """Compute a case in a worker process and write its file; return None and why it failed.
-
-    Results do not go through the pipe of the pool: a worker that is killed in the middle of a long
-    message leaves a half, for whose end ProcessPoolExecutor (and loky) wait for ever. A message of
-    up to PIPE_BUF bytes, mostly 4096, is sent whole or not at all.
-    """
-    result, failure = _attempt(function, entry)
-    if not failure:
+def _keep(path: Path | None, entry: dict[str, Any], result: Any) -> None:
+    if path is not None:
         files.write_json(path, entry | {"result": result})
-    return None, failure
 
 
 def _attempt(function: Callable[..., Any], entry: dict[str, Any]) -> tuple[Any, str]:

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from replan import strategies
+
 
 def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
     def value(line):
@@ -46,3 +48,14 @@ def test_a_protocol_to_begin_from_and_other_problems(run, tmp_path):
 )
 def test_mistakes_name_the_option(refused, options, name):
     refused(f"solve problem.toml {options}", name)
+
+
+def test_a_search_that_was_stopped_keeps_its_plan_and_says_so(run, tmp_path, monkeypatch):
+    def interrupting(problem):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(strategies.STRATEGIES, "last", strategies.Strategy(interrupting))
+    code, out, err = run("solve problem.toml --json plan.json")
+    assert (code, err.strip()) == (130, "replan: stopped")
+    assert out.startswith("loss ")
+    assert json.loads((tmp_path / "plan.json").read_text())["status"] == "stopped"

@@ -9,7 +9,7 @@ from compiled_averaging import Averaging
 from instances import flat_rate, instance, random_model, rate_vjp, symmetric
 
 from problems.models import averaging_model
-from replan import TeacherStudent
+from replan import ArgumentError, Problem, TeacherStudent
 from replan.models import AutoModel, Schedule, compiled_model
 from replan.models.gallery.erf_moments import i2, i3, i4, slopes
 from replan.models.stacked import StackedModel, as_stacked
@@ -232,6 +232,12 @@ def test_gradients_of_compiled_models_match_autodiff():
     np.testing.assert_allclose(model.losses(states), auto.losses(states), rtol=1e-12)
     mine, other = (one.losses_vjp(states, weights) for one in (model, auto))
     np.testing.assert_allclose(mine, other, rtol=1e-12)
+
+
+def test_a_start_of_another_length_is_named_start():
+    with pytest.raises(ArgumentError) as caught:
+        Problem(Averaging(3), np.ones(2), 1.0)
+    assert caught.value.name == "start"
 
 
 @pytest.mark.parametrize("kept", [0, 3, 10**6])

@@ -93,6 +93,8 @@ def test_pretraining_learns_the_task_for_as_long_as_one_likes():
         model.pretrain(duration=1e6, max_steps=1000)
     with pytest.raises(replan.IntegrationError, match="diverged"):
         model.pretrain(lr=1e7, duration=10.0)
+    with pytest.raises(replan.IntegrationError, match="diverged"):  # long before the most steps
+        model.pretrain(lr=1e6, duration=2.0)
     rough = model.pretrain(duration=300.0, seed=1, rtol=1e-4)
     fine = model.pretrain(duration=300.0, seed=1)
     assert 0 < np.abs(rough.Q - fine.Q).max() < 1e-3

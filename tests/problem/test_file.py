@@ -201,6 +201,7 @@ def test_mistakes_name_the_key_and_the_file(tmp_path, name, text):
     assert caught.value.name == name
     assert caught.value.source.endswith("problem.toml")
     assert "\n" not in str(caught.value)
+    assert "`high`" not in str(caught.value)  # in files it is `max`
 
 
 def test_what_is_no_toml_is_said_in_a_line(tmp_path):

@@ -196,6 +196,8 @@ def test_bad_arguments_are_refused_by_name(name, settings):
     [
         ("model", lambda: Problem("model", START, 1.0)),
         ("start", lambda: Problem(MODEL, None, 1.0)),
+        ("duration", lambda: Problem(MODEL, START)),
+        ("duraton", lambda: Problem(MODEL, START, duraton=1.0)),
         ("Q", lambda: Problem(MODEL, Overlaps([[1.0]], [[0, 0]], [[1.0], [1.0]]), 1.0)),
         ("goal", lambda: Objective("last")),
         ("tasks", lambda: Control("often")),

@@ -43,7 +43,8 @@ def command(
 ) -> None:
     """Train by SGD at finite N, beside the theory.
 
-    The protocol comes from a strategy or a file. Ctrl-C keeps the finished runs.
+    The protocol comes from a strategy or a file. Ctrl-C keeps the finished runs; the exit code is
+    130.
 
     \b
     Examples:
@@ -55,5 +56,7 @@ def command(
     result = replan.simulate(problem, chosen, **options, progress=True)
     paths = {"json": json, "csv": csv, "plot": plot}
     show(result, sections, paths, strategy=strategy, set=settings, protocol=protocol)
+    if "stopped" in result.failures.values():
+        raise KeyboardInterrupt
     if len(result.failures) == options["runs"]:
         raise replan.IntegrationError("every run diverged: try a smaller `lr`")

@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Find the best protocol for a problem, and say how good it is.
 
-    Ctrl-C ends the search and keeps the best plan so far.
+    Ctrl-C ends the search and keeps the best plan so far; the exit code is 130.
 
     \b
     Examples:
@@ -85,3 +85,5 @@ def command(
     )
     options: dict[str, Any] = {"method": method, "max_gradients": max_gradients}
     show(plan, sections, paths, protocol=initial, **options, **settings)
+    if plan.status == "stopped":
+        raise KeyboardInterrupt

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
-from threading import Event
 from typing import TypeVar
 
 from replan.control.discretised import DiscretisedObjective, LimitError
 from replan.control.search import Descent, Search
-from replan.core.threads import free_cores
-
-_REPORT_EVERY = 0.1  # seconds
+from replan.core.threads import free_cores, in_background, stopped, take_turns
 
 D = TypeVar("D", bound=Descent)
 S = TypeVar("S")
@@ -35,17 +31,14 @@ def descend_from(
     count = int(min(remaining, len(starts)))
     objectives = [search.coarse.with_own_counts(remaining // count) for _ in range(count)]
     descents: dict[int, D] = {}
-    stop = Event()
 
-    def descend(i: int, after_step: Callable[[], object]) -> None:
+    def descend(i: int) -> None:
         with suppress(LimitError):
-            if not stop.is_set():
-                descents[i] = begin(objectives[i], starts[i])
+            descents[i] = begin(objectives[i], starts[i])
             for _ in range(max_steps):
-                if stop.is_set() or descents[i].terminate():
+                if stopped() or descents[i].terminate():
                     return
                 descents[i].step()
-                after_step()
 
     def report() -> None:
         done = search.counts.gradients + sum(each.counts.gradients for each in objectives)
@@ -55,23 +48,10 @@ def descend_from(
     # The members of an ensemble use all cores by themselves.
     threads = 1 if len(search.problem.members) > 1 else min(free_cores(), count)
     try:
-        if threads == 1:
-            for i in range(count):
-                descend(i, report)
-            return list(descents.values())
-        with ThreadPoolExecutor(threads) as pool:
-            pending = {pool.submit(descend, i, lambda: None) for i in range(count)}
-            try:
-                while pending:
-                    done, pending = wait(pending, _REPORT_EVERY, FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-                    report()
-            finally:
-                stop.set()
+        in_background(take_turns(descend, count), threads, meanwhile=report)
         return [descents[i] for i in sorted(descents)]
     except KeyboardInterrupt:  # loses nothing
-        for descent in descents.values():
+        for descent in list(descents.values()):
             search.submit_rounded(descent.controls)
         raise
     finally:

@@ -198,10 +198,11 @@ DRAW = Function(
 )
 ADVANCE_REDUCED = Function(
     "replan_advance_reduced",
-    "size samples, size K, size r, size P, size columns, int activation, float dimension, "
-    "float noise, floats! along[K,r], floats! rest[K,K], floats! heads[T,K], ints tasks[samples], "
-    "floats rates[samples], floats head_rates[samples], floats frame[P,r], "
-    "floats teacher_heads[T,P], floats draws[samples,columns], floats! work[room]",
+    "size samples, size K, size r, size P, size T, size columns, size m, size n, int activation, "
+    "float dimension, float noise, floats! along[K,r], floats! rest[K,K], floats! heads[T,K], "
+    "ints tasks[samples], floats rates[samples], floats head_rates[samples], floats frame[P,r], "
+    "floats teacher_heads[T,P], floats draws[samples,columns], ints marks[m], floats! states[m,n], "
+    "floats! work[room]",
 )
 TRAIN = Function(
     "replan_train",

@@ -150,29 +150,60 @@ static void copy_students(const reduced *c, double *along, double *rest, int bac
 }
 
 /* The compiler makes one for K = 2 and one for the other numbers of hidden units. */
-#define ADVANCE(g, slope) (K == 2 ? advance(g, slope, 2, &c) : advance(g, slope, K, &c))
+#define ADVANCE(g, slope) (K == 2 ? advance(g, slope, 2, c) : advance(g, slope, K, c))
+
+static int64_t advance_any(int64_t activation, int64_t K, const reduced *c)
+{
+    return activation == ERF    ? ADVANCE(erf_value, erf_slope)
+           : activation == RELU ? ADVANCE(relu_value, relu_slope)
+                                : ADVANCE(linear_value, linear_slope);
+}
+
+/* Write the overlaps: Q (K, K), M (K, P) and the heads (T, K). */
+static void measure(const reduced *c, int64_t T, double *out)
+{
+    const int64_t K = c->K, r = c->r, P = c->P;
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t i = 0; i < K + P; i++) {
+            const double *with = i < K ? c->students + i : c->frame + (i - K) * r;
+            double sum = 0.0;
+            for (int64_t j = 0; j < (i < K ? r + K : r); j++)
+                sum += c->students[j * K + k] * with[i < K ? j * K : j];
+            *(i < K ? out + k * K + i : out + K * K + k * P + i - K) = sum;
+        }
+    for (int64_t i = 0; i < T * K; i++) out[K * (K + P) + i] = c->heads[i];
+}
 
 /* Make one SGD step of the reduced chain for every sample, in place; return the number before a
    divergence. draws: see replan_draw; tasks, rates, head_rates: (samples) of each sample;
-   teacher_heads: (T, P). work: (r + K + 1) K + 3 K + 1 numbers. */
-EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P,
-                                      int64_t columns, int64_t activation, double dimension,
-                                      double noise, double *along, double *rest, double *heads,
-                                      const int64_t *tasks, const double *rates,
+   teacher_heads: (T, P). states: (m, n) after each of the numbers `marks` (m) of samples, which
+   rise. work: (r + K + 1) K + 3 K + 1 numbers. */
+EXPORT int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P, int64_t T,
+                                      int64_t columns, int64_t m, int64_t n, int64_t activation,
+                                      double dimension, double noise, double *along, double *rest,
+                                      double *heads, const int64_t *tasks, const double *rates,
                                       const double *head_rates, const double *frame,
                                       const double *teacher_heads, const double *draws,
-                                      double *work)
+                                      const int64_t *marks, double *states, double *work)
 {
     double *fields = work + (r + K + 1) * K;
-    const reduced c = {
+    reduced c = {
         .samples = samples, .K = K, .r = r, .P = P, .columns = columns, .dimension = dimension,
-        .noise = noise, .students = work, .heads = heads, .tasks = tasks, .rates = rates,
-        .head_rates = head_rates, .frame = frame, .teacher_heads = teacher_heads, .draws = draws,
-        .fields = fields, .push = fields + K, .norms = fields + 2 * K};
+        .noise = noise, .students = work, .heads = heads, .frame = frame,
+        .teacher_heads = teacher_heads, .fields = fields, .push = fields + K,
+        .norms = fields + 2 * K};
     copy_students(&c, along, rest, 0);
-    const int64_t done = activation == ERF    ? ADVANCE(erf_value, erf_slope)
-                         : activation == RELU ? ADVANCE(relu_value, relu_slope)
-                                              : ADVANCE(linear_value, linear_slope);
+    int64_t done = 0;
+    for (int64_t i = 0, end = 0; i <= m && done == end; i++) {
+        end = i < m ? marks[i] : samples;
+        c.samples = end - done;
+        c.tasks = tasks + done;
+        c.rates = rates + done;
+        c.head_rates = head_rates + done;
+        c.draws = draws + done * columns;
+        done += advance_any(activation, K, &c);
+        if (i < m && done == end) measure(&c, T, states + i * n);
+    }
     copy_students(&c, along, rest, 1);
     return done;
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from replan.check import Bools, Floats, Ints
 from replan.core import library
-from replan.core.interrupt import Pace
+from replan.core.threads import Pace
 from replan.errors import ArgumentError
 
 _PACE = Pace()  # counts table entries

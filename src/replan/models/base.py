@@ -160,7 +160,7 @@ class DifferentiableModel(Model):
 def first_state(model: Model, start: Any) -> Floats:
     """Return a user's start as a state (n,); refuse it unless it and its losses are finite."""
     state = check.array("start", model.pack(start), ("n",))
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), renamed({"states": "start"}):
         losses = model.losses(state)
     if np.shape(losses) != (len(model.loss_names),):
         raise ArgumentError(

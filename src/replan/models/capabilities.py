@@ -41,6 +41,20 @@ class Chain(ABC):
         than n samples are done where the run diverges.
         """
 
+    def record(self, tasks: Ints, knobs: Floats, marks: Ints, states: Floats) -> int:
+        """Train as `advance` does, and fill in the states (m, …) after `marks` (m,) samples.
+
+        Marks rise from 1 to n. After a divergence, states stay as they are.
+        """
+        done = 0
+        for i, mark in enumerate([*marks.tolist(), len(tasks)]):
+            done += self.advance(tasks[done:mark], knobs[done:mark])
+            if done < mark:
+                break
+            if i < len(marks):
+                states[i] = self.state()
+        return done
+
     @abstractmethod
     def state(self) -> Floats:
         """Return the state (n,) now."""

@@ -13,9 +13,9 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.core import library
-from replan.core.interrupt import Pace
 from replan.core.kernels import Kernels, table
 from replan.core.schedule import Gradients, Schedule
+from replan.core.threads import Pace
 from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel
 

@@ -18,6 +18,7 @@ RTOL = 1e-9
 MAX_STEPS = 2**21
 ATOL, _ROUNDING = 1e-14, 1e-15  # losses are differences of numbers near 1
 _SOUND = 1e-6  # errors of a piece that cannot make a later one diverge, whatever the accuracy
+_STIFF = 8  # times the steps with which a piece diverges: what it needs at least to be accurate
 _ORDER = 4
 _RICHARDSON = 2**_ORDER - 1  # step and half step differ by d: the finer one's error is d / 15
 _KEPT = 2**18  # numbers in the states of all steps that are looked at together
@@ -97,6 +98,9 @@ def integrate(
             sizes = np.maximum(1.0, np.abs(states[1 : local.size + 1]).max(axis=1, initial=0.0))
             good = np.pad(local <= min(rtol, _SOUND) * sizes, (0, lengths.size - local.size))
             factors = np.where(good, 1, 2)
+            needed = 2 * schedule.substeps @ np.where(good, 1, _STIFF)
+            if len(states) < whole and needed > max_steps:
+                break
         schedule = schedule._replace(substeps=schedule.substeps * factors)
         if 2 * schedule.substeps.sum() > max_steps:
             break

@@ -6,21 +6,16 @@ members, one after another.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import pairwise
-from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from replan.check import Floats
 from replan.core.schedule import Gradients, Schedule
+from replan.core.threads import in_threads as in_threads
 from replan.models.base import Model
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 _SHORT = 500  # integrator steps of all members and tasks that are not worth a thread
 _KEPT = 2**24  # numbers that the members' tapes may hold together
@@ -153,44 +148,6 @@ class StackedModel(Model):
 def as_stacked(model: Model, size: int) -> StackedModel:
     """Wrap a single model with states of a size as an ensemble of one; return an ensemble as is."""
     return model if isinstance(model, StackedModel) else StackedModel([model], [size], np.ones(1))
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Return the threads that members share."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from replan.core.threads import cores
-
-    return ThreadPoolExecutor(cores(), "members")
-
-
-def in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
-    """Return function(i) for i below `count`, on all free cores, this thread among them."""
-    from replan.core.threads import free_cores
-
-    helpers = min(free_cores(), count) - 1 if count > 1 else 0
-    if helpers < 1:
-        return [function(i) for i in range(count)]
-    results: list[Any] = [None] * count
-    numbers, stop = itertools.count(), Event()
-
-    def work() -> None:
-        for i in numbers:
-            if i >= count or stop.is_set():
-                return
-            results[i] = function(i)
-
-    futures = [_pool().submit(work) for _ in range(helpers)]
-    try:
-        work()
-    except BaseException:
-        stop.set()  # no thread begins another i; this one does not wait for those under way
-        raise
-    for future in futures:
-        if not future.cancel():  # else it never began
-            future.result()
-    return results
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

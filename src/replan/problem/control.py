@@ -33,7 +33,7 @@ class Range:
         for name in ("low", "high"):
             object.__setattr__(self, name, check.number(name, getattr(self, name)))
         if self.low > self.high:
-            raise ArgumentError("low", "at most `high`", f"{self.low:g} and {self.high:g}")
+            raise ArgumentError("low", f"at most the largest value, {self.high:g}", f"{self.low:g}")
         for name in ("constant", "shared"):
             check.boolean(name, getattr(self, name))
 

@@ -67,7 +67,7 @@ class Problem:
         self,
         model: Model,
         start: Any,
-        duration: float,
+        duration: float | None = None,
         *,
         steps: int = 250,
         objective: Objective | None = None,
@@ -95,9 +95,9 @@ class Problem:
             "duration": duration, "steps": steps, "objective": spec, "control": self.control,
             "limits": self.limits, "arrivals": arrivals, "departures": departures, **knobs,
         }  # fmt: skip
+        self.knobs = self._knob_values(knobs)
         self.duration = check.number("duration", duration, above=0)
         self.steps = check.integer("steps", steps, at_least=1, at_most=1_000_000)
-        self.knobs = self._knob_values(knobs)
         self._own_knobs = {"lr", *knobs, *self.control.knobs}
         self.availability = availability_of(arrivals, departures, model.tasks, self.edges)
         self.objective = spec.bind(model, self.availability)
@@ -117,10 +117,11 @@ class Problem:
         known = self.model.layout.knobs
         for name in given:
             if name not in known:
+                near = check.hint(name, [*known, *(x for x in self.arguments if x not in given)])
                 raise ArgumentError(
                     name,
                     f"an argument of Problem or a knob of the model ({', '.join(known)})",
-                    f"neither{check.hint(name, known)}",
+                    f"neither{near}",
                 )
         for name, free in self.control.knobs.items():
             knob = known[check.one_of("control", name, known)]

@@ -36,22 +36,24 @@ class Reduced(Chain):
 
     def advance(self, tasks: Ints, knobs: Floats) -> int:
         """Train on samples of `tasks` (n,) with knobs (n, 3); return how many were done."""
+        return self.record(tasks, knobs, np.empty(0, np.int64), np.empty((0, 0)))
+
+    def record(self, tasks: Ints, knobs: Floats, marks: Ints, states: Floats) -> int:
+        """Train as `advance` does and fill in the states; see `Chain.record`."""
         model, (K, r) = self.model, self.along.shape
         tasks, rates, head_rates = _samples(model, tasks, knobs)
         chain, known = (self.along, self.rest, self.heads), (self.frame, model.teacher_heads)
-        activation, work = (
-            library.ACTIVATIONS.index(model.activation),
-            np.empty(K * (r + K + 4) + 1),
-        )
-        block = max(1, _DRAWS // (r + K + 2))
+        activation = library.ACTIVATIONS.index(model.activation)
+        work, block = np.empty(K * (r + K + 4) + 1), max(1, _DRAWS // (r + K + 2))
         room = np.empty((min(block, len(tasks)), r + K + 2))
         for first in range(0, len(tasks), block):
             part = slice(first, first + block)
+            due = slice(*np.searchsorted(marks, [first, first + block], side="right"))
             draws = room[: len(tasks) - first]
             draw(self.rng, self.dimension - K - r, model.noise, draws)
             done = library.ADVANCE_REDUCED(
                 activation, self.dimension, model.noise, *chain, tasks[part], rates[part],
-                head_rates[part], *known, draws, work,
+                head_rates[part], *known, draws, marks[due] - first, states[due], work,
             )  # fmt: skip
             if done < len(draws):
                 return first + done

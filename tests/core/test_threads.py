@@ -1,14 +1,17 @@
 """Ctrl-C takes effect while compiled code runs."""
 
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from replan import TeacherStudent
-from replan.core import interrupt
-from replan.core.interrupt import Pace
+from replan.core import threads as core_threads
+from replan.core.threads import Pace
 from replan.models import Schedule
 
 
@@ -22,7 +25,7 @@ def in_main_thread():
 
 def test_calls_that_may_take_long_leave_the_main_thread_free(monkeypatch):
     now, threads = 0.0, []
-    monkeypatch.setattr(interrupt.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(core_threads.time, "perf_counter", lambda: now)
 
     def loop(seconds, stop=None):
         nonlocal now
@@ -79,3 +82,13 @@ def test_compiled_loops_look_at_their_flag(activation):
     with pytest.raises(KeyboardInterrupt):
         threading.Timer(0.1, press).start()
         model.roll_out(x, schedule)
+
+
+@pytest.mark.parametrize("target", ["sweep", "simulate", "solve", "members", "compiled"])
+def test_an_interrupt_at_any_instruction_ends_the_work(target):
+    """No hang and no other error: tests/interrupted.py raises it at each instruction in turn."""
+    program = Path(__file__).parents[1] / "interrupted.py"
+    command = [sys.executable, str(program), target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
