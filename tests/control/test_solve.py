@@ -100,7 +100,7 @@ def test_what_is_solved_already_returns_at_once():
     S = model.teacher_overlaps
     plan = solve(Problem(model, Overlaps(S, S, np.eye(2)), duration=5.0))
     assert plan.loss < 1e-14
-    assert plan.statistics["gradients"] < 10  # one for each start and stage, no step
+    assert plan.statistics["gradients"] < 20  # one for each start and stage, no step
 
 
 def test_a_single_task_needs_no_choice():
@@ -212,11 +212,11 @@ def test_initial_protocols_without_random_starts_are_alone():
     problem = ten_units()
     initial = strategies.sequential(problem)
     plan = solve(problem, Relax(starts=0), initial=initial)
-    assert plan.statistics["starts"] == 1
+    assert plan.certificate.starts == 1
     assert plan.loss <= evaluate(problem, initial).loss
     others = [strategies.no_replay(problem), ten_units_plan().relaxed]
     plan = solve(problem, Relax(starts=0), initial=others)
-    assert plan.statistics["starts"] == 2
+    assert plan.certificate.starts == 2
     best = ten_units_plan().certificate.relaxed_value
     assert plan.certificate.relaxed_value <= best * (1 + 1e-9)
 
@@ -252,7 +252,7 @@ THREADED = {
 
 
 def same(plan):
-    work = [plan.statistics[name] for name in ("starts", "gradients", "roll_outs")]
+    work = [plan.statistics[name] for name in ("gradients", "roll_outs")]
     return plan.certificate, plan.status, work, plan.trajectory.losses.tobytes()
 
 
@@ -461,6 +461,6 @@ def test_settings_of_solvers_are_checked(make, settings):
 
 
 def test_advice_fits_the_solver(monkeypatch):
-    monkeypatch.setattr(Relax, "_relax_from_plan", lambda self, search: "stalled")
+    monkeypatch.setattr(RelaxedDescent, "residual", 1.0)
     assert "`starts`" in solve(ten_units(), Relax(0)).advice
     assert "`sweeps`" in solve(ten_units(), ForwardBackward(sweeps=3)).advice

@@ -34,7 +34,7 @@ SOLVERS = {
     "relax": Relax(starts=1),
     "tight": Relax(starts=1, tolerance=1e-6),
     "flips": Flips(starts=0),
-    "more flips": Flips(starts=2),
+    "more flips": Flips(starts=5),
     "forward-backward": ForwardBackward(sweeps=30),
     "printed": ForwardBackward(damping=1.0, sweeps=30),
     "exhaustive": Exhaustive(),

@@ -131,15 +131,24 @@ class DiscretisedObjective:
 
     def _choose_substeps(self, accuracy: float) -> None:
         tasks, (_, highest) = self.problem.model.tasks, self.problem.knob_ranges
-        probes = [
-            Controls(np.tile(row, (self.steps, 1)), np.tile(highest, (self.steps, 1)))
-            for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
-        ]
+        layout, problem = self.model.layout, self.problem
+        given, fastest = (
+            [
+                Controls(np.tile(row, (self.steps, 1)), np.tile(knobs, (self.steps, 1)))
+                for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
+            ]
+            for knobs in (layout.rows(problem.knobs, 1)[0], highest)
+        )
         # Not each relative to its own change: a task that has been learned changes nothing.
-        changes = np.abs([self.value(controls) - self.untrained for controls in probes])
+        changes = np.abs([self.value(controls) - self.untrained for controls in (*given, *fastest)])
         error = accuracy * np.max(changes, initial=0.0, where=np.isfinite(changes))
-        for controls in probes:
+        for controls in given:
             self.resolve(controls, error)
+        for controls in fastest:
+            before = self.substeps
+            self.resolve(controls, error)
+            if self.substeps == _MOST_SUBSTEPS:  # too fast for any plan, which is resolved later
+                self.substeps = before
 
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
@@ -198,7 +207,37 @@ class DiscretisedObjective:
         schedule = Schedule(shares, controls.knobs[steps], self.lengths[steps], substeps)
         return self.model.roll_out_each(starts, schedule)
 
+    def begin_along(self, states: Floats) -> Floats:
+        """Return the members' average losses (M, m) before the first step from states (m, n)."""
+        return self.members.losses_each(states) @ self.loss_weights[0]
+
+    def advance(
+        self, controls: Controls, step: int, tasks: Ints, states: Floats, along: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return states (m, n) and average losses so far (M, m), one step on tasks (m,) later."""
+        if not self.averages:
+            return self.step_each(controls, np.full(len(tasks), step), tasks, states), along
+        shares = np.eye(controls.shares.shape[1])[tasks]
+        knobs = np.tile(controls.knobs[step], (len(tasks), 1))
+        lengths = np.full(len(tasks), self.lengths[step] / self.pieces)
+        schedule = Schedule.single_steps(shares, knobs, lengths)
+        edge = step * self.pieces + 1
+        for weights in self.loss_weights[edge : edge + self.pieces]:
+            states = self.model.roll_out_each(states, schedule)
+            along = along + self.members.losses_each(states) @ weights
+        return states, along
+
     # Values
+
+    def values_at(self, states: Floats, along: Floats) -> Floats:
+        """Return the objective (m,) after trainings that end at states (m, n); see `advance`."""
+        self.counts.roll_outs += 1
+        final = np.moveaxis(self.members.losses_each(states), 1, 0)
+        values = [
+            self.problem.risk.of(self._combined(losses, averages).values)
+            for losses, averages in zip(final, along.T, strict=True)
+        ]
+        return np.nan_to_num(np.array(values, np.float64), nan=np.inf)
 
     def value(self, controls: Controls) -> float:
         """Return the objective, infinity where the training diverges."""

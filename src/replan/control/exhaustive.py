@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby, product
-from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from replan.check import Floats
+from replan.check import Floats, Ints
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.plan import Status
 from replan.control.search import Descent, Search, Solver
 from replan.errors import ArgumentError
 from replan.problem.discrete import allows
+from replan.problem.step_limits import StepLimits
 
-_MOST = 2**22  # protocols, about an hour of work
-_PREFIX = 4  # steps that the protocols tried in one step of the descent have in common
+_MOST = 2**24  # steps of all protocols together, those with a common beginning counted once
+_TOGETHER = 2**14  # protocols that are continued together
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,11 @@ class Exhaustive(Solver):
         """Try every protocol."""
         check_only_tasks(self, search)
         search.seed()
-        enumeration = Enumeration(search.fine, search.best.controls)
-        search.descend(enumeration, len(enumeration.prefixes))
-        search.scope = "global"
+        work = steps_of_all(search.problem.step_limits)
+        if work > _MOST:
+            few = f"few enough that all protocols have at most {_MOST} steps"
+            raise ArgumentError("steps", few, f"{work:.3g} steps")
+        try_all(search)
         return "converged"
 
 
@@ -54,49 +56,107 @@ def check_only_tasks(solver: Solver, search: Search) -> None:
         )
 
 
-class Enumeration(Descent):
-    """A search of all task sequences; those with a common prefix share its work.
+def steps_of_all(limits: StepLimits) -> int:
+    """Return how many steps all protocols have, those with a common beginning counted once.
 
-    prefixes: those still to be tried.
+    Limits on shares and replay are not looked at.
     """
+    total, ends = 0, Counter({(-1, 0, limits.dwell): 1})  # by task, switches, length of the stay
+    for row in limits.available:
+        longer: Counter[tuple[int, int, int]] = Counter()
+        for (last, switches, stay), count in ends.items():
+            for task in np.flatnonzero(row).tolist():
+                changed = last not in (-1, task)
+                if not changed or (switches < limits.switches and stay >= limits.dwell):
+                    length = 1 if changed else min(stay + 1, limits.dwell)
+                    longer[task, switches + changed, length] += count
+        ends = longer
+        total += ends.total()
+    return total
+
+
+def try_all(search: Search) -> None:
+    """Try every protocol, which makes the best plan the best of all."""
+    search.descend(Enumeration(search.fine, search.best.controls), _MOST)
+    search.scope = "global"
+
+
+class _Paths(NamedTuple):
+    """The beginnings of m protocols.
+
+    tasks: (m, steps so far). states: (m, n) at their ends. along: (M, m) the members' average
+    losses so far. switches, stays: (m,) counts of switches, lengths of the last stays.
+    """
+
+    tasks: Ints
+    states: Floats
+    along: Floats
+    switches: Ints
+    stays: Ints
+
+
+class Enumeration(Descent):
+    """A search of all task sequences; those with a common beginning share its work."""
 
     def __init__(self, objective: DiscretisedObjective, start: Controls) -> None:
         self._objective, self._limits = objective, objective.problem.step_limits
-        self._choices = [np.flatnonzero(row).tolist() for row in self._limits.available]
-        counts = [len(tasks) for tasks in self._choices]
-        if prod(counts) > _MOST:
-            powers = [f"{count}^{len(list(group))}" for count, group in groupby(counts)]
-            raise ArgumentError(
-                "steps", f"few enough for {_MOST} protocols", f"{' × '.join(powers)} protocols"
-            )
         self.controls, self.value = start, objective.value(start)
-        self.prefixes = list(product(*self._choices[:_PREFIX]))
-        self._constant = [
-            start.with_tasks(np.full(objective.steps, task))
-            for task in range(start.shares.shape[1])
-        ]
+        states = objective.problem.state[None]
+        tasks, zeros = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
+        stays = zeros + self._limits.dwell
+        self._open = [_Paths(tasks, states, objective.begin_along(states), zeros, stays)]
 
     def terminate(self) -> bool:
         """Whether all protocols were tried."""
-        return not self.prefixes
+        return not self._open
 
     def step(self) -> None:
-        """Try all protocols with the next prefix."""
-        choices = [[task] for task in self.prefixes.pop()] + self._choices[_PREFIX:]
-        self._search(choices, [], [self._objective.problem.state[None]])
+        """Continue some protocols by a step, or compare them at their ends."""
+        paths = self._open.pop()
+        if paths.tasks.shape[1] == self._objective.steps:
+            return self._compare(paths)
+        longer = self._continued(paths)
+        for first in range(0, len(longer.tasks), _TOGETHER):
+            some = slice(first, first + _TOGETHER)
+            self._open.append(
+                _Paths(
+                    longer.tasks[some],
+                    longer.states[some],
+                    longer.along[:, some],
+                    longer.switches[some],
+                    longer.stays[some],
+                )
+            )
+        return None
 
-    def _search(self, choices: list[list[int]], sequence: list[int], path: list[Floats]) -> None:
-        """Try all protocols that go on from a sequence, with the states on its path."""
-        step, state = len(sequence), path[-1][-1]
-        if step == self._objective.steps:
-            value = self._objective.value_of(np.concatenate(path))
-            if value < self.value and allows(self._limits, np.array(sequence)):
-                self.controls = self.controls.with_tasks(np.array(sequence))
-                self.value = value
-            return
-        for task in choices[step]:
-            states = np.full((self._objective.pieces, state.size), np.nan)  # where it diverges
-            if np.all(np.isfinite(state)):
-                reached = self._objective.roll_out(self._constant[task], step, step + 1, state)[1:]
-                states[: len(reached)] = reached
-            self._search(choices, [*sequence, task], [*path, states])
+    def _continued(self, paths: _Paths) -> _Paths:
+        """Return all protocols that go on from the paths by one step."""
+        step, limits = paths.tasks.shape[1], self._limits
+        last = paths.tasks[:, -1] if step else np.full(1, -1)
+        may_change = (paths.switches < limits.switches) & (paths.stays >= limits.dwell)
+        choices = np.flatnonzero(limits.available[step])
+        allowed = may_change[:, None] | (last[:, None] == choices) | (last[:, None] < 0)
+        parents, which = np.nonzero(allowed)
+        tasks, last = choices[which], last[parents]
+        changed = (tasks != last) & (last >= 0)
+        states, along = self._objective.advance(
+            self.controls, step, tasks, paths.states[parents], paths.along[:, parents]
+        )
+        return _Paths(
+            np.column_stack([paths.tasks[parents], tasks]),
+            states,
+            along,
+            paths.switches[parents] + changed,
+            np.where(changed, 1, paths.stays[parents] + 1),
+        )
+
+    def _compare(self, paths: _Paths) -> None:
+        """Keep the best of whole protocols that is within the limits."""
+        values = self._objective.values_at(paths.states, paths.along)
+        for i in np.argsort(values):
+            if values[i] >= self.value:
+                return
+            if allows(self._limits, paths.tasks[i]):
+                self.controls = self.controls.with_tasks(paths.tasks[i])
+                self.value = float(values[i])
+                return

@@ -11,6 +11,7 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective
+from replan.control.exhaustive import steps_of_all, try_all
 from replan.control.flips import FlipDescent
 from replan.control.grids import fewer_steps, on_grid, refined
 from replan.control.multistart import descend_from
@@ -52,8 +53,8 @@ class Relax(Solver):
     """Solve the relaxed problem, in which tasks are mixed within steps; round it; polish it.
 
     - `starts`: random starts besides the three best strategies. By default as many as it takes to
-      find the best value again and again; `effort`, of `solve`, says how often. With 0 and
-      protocols given to `solve`, these alone.
+      find the best value again and again; `effort`, of `solve`, says how often. With 0, nothing
+      is left to chance, and where protocols are given to `solve` it starts from these alone.
     - `seed`: of the random starts.
     - `tolerance`: how much may be left to gain to first order, as a fraction of the plan's own
       value, or of what the controls can change where that is less. A tighter tolerance goes on from
@@ -86,20 +87,25 @@ class Relax(Solver):
         if not (search.free_tasks or search.free_knobs):
             return "converged"  # nothing to choose
         rng = np.random.default_rng(self.seed)
+        only_tasks = search.one_task and not search.free_knobs
+        if only_tasks and steps_of_all(search.problem.step_limits) <= search.effort.all:
+            try_all(search)
         relaxed: list[RelaxedDescent] = []
         for basin in self._relax_on_coarse_grid(search, rng):
             if not relaxed or search.gap > search.threshold(TOLERANCE):
                 middle = self._relax_on_middle_grid(search, basin)
                 relaxed.append(self._relax_on_fine_grid(search, middle))
-                self._polish(search, relaxed[-1].controls)
-        self._polish_elsewhere(search, rng)
+                if search.scope == "local":
+                    self._polish(search, relaxed[-1].controls)
+        if search.scope == "local" and self.starts != 0:
+            self._polish_elsewhere(search, rng)
         best = min(relaxed, key=lambda x: x.value)
         if search.one_task and any(knob.shared for knob in search.problem.control.knobs.values()):
             search.relaxed, best = None, _relaxed(search, best.controls, tied=True)
         for tolerance in self._tolerances:
             best = self._tighten(search, best, tolerance)
         met = best.residual <= search.threshold(self.tolerance)
-        return "converged" if met else "stalled"
+        return "converged" if met or search.scope == "global" else "stalled"
 
     @property
     def _tolerances(self) -> list[float]:
@@ -232,11 +238,17 @@ class Relax(Solver):
         """Change the plan at random and improve it again, until it is found again and again."""
         assert search.relaxed is not None
         relaxed = _fill_knobs(search.problem, search.relaxed.controls)
+        few = search.problem.step_limits.on_stays
+        begins = [start.candidate.controls for start in search.starts]
+        if search.coarse.steps < search.problem.steps:
+            begins = []  # with many steps, mixtures lead there
         values = [search.best.value]
         while search.gap > search.threshold(TOLERANCE) and search.wants_more(values):
-            few = search.problem.step_limits.on_stays
-            start = search.best.controls if few or len(values) % 2 else relaxed
-            controls = search.round(perturbed(search, start, rng))
+            if begins:
+                controls = begins.pop()
+            else:
+                near = search.best.controls if few or len(values) % 2 else relaxed
+                controls = search.round(perturbed(search, near, rng))
             if few:
                 controls = self._move_switches(search, controls)
             values.append(self._improve(search, controls, search.threshold(TOLERANCE)))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad ones
 _TYPICAL = 0.25  # the quantile of worse starts that stands for what is reached without a search
-_ROUNDING = 1e-15  # of the untrained loss: losses are differences of numbers like that
+_ROUNDING = 1e-15  # of each step's slope: losses are differences of numbers near 1
 TOLERANCE = 1e-3  # a gain of a thousandth of the loss is of no use to anybody
 _SAME_VALUE = 2.0  # times the threshold: values that differ by less count as the same
 
@@ -38,15 +38,17 @@ class Effort(NamedTuple):
     """When a search has started often enough.
 
     again: how often the best value is to be found. patience: starts in a row without a better one.
-    basins: how many different optima of one stage the next goes on from.
+    basins: how many different optima of one stage the next goes on from. all: steps of all
+    protocols together, up to which every one of them is tried.
     """
 
     again: int
     patience: int
     basins: int
+    all: int
 
 
-EFFORTS = {"normal": Effort(6, 12, 3), "high": Effort(15, 60, 8)}
+EFFORTS = {"normal": Effort(6, 12, 3, 20_000), "high": Effort(15, 60, 8, 2_000_000)}
 
 
 class Solver(ABC):
@@ -302,7 +304,7 @@ class Search:
         trained = abs(self.fine.untrained - best)
         worse = self._references[self._references > best] - best
         typical = np.quantile(worse, _TYPICAL) if worse.size else np.inf
-        floor = _ROUNDING * max(abs(self.fine.untrained), abs(best))
+        floor = _ROUNDING * self.problem.steps * max(1.0, abs(self.fine.untrained))
         return max(tolerance * float(min(abs(best), typical, trained or np.inf)), floor)
 
     @property
