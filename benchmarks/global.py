@@ -12,11 +12,11 @@ enough for averages over time, whatever a plan says of itself.
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import time
 import zlib
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,12 +24,14 @@ import numpy as np
 
 import replan
 from replan import Control, Flips, Limits, Objective, Overlaps, Problem, Protocol, Range, Relax
+from replan.problem.discrete import allows
 
 COUNT = 340
 FLOOR = 1e-13  # losses are differences of numbers near 1: smaller gaps are rounding errors
-RTOL = 1e-10
+RTOLS = (1e-10, 1e-7, 1e-5)  # of values, the first that can be reached
 PER_STEP = 16  # parts of a step with which averages over time are integrated
-SLICE = 6.0  # seconds for which `search` stays with a problem
+SLICE = 3.0  # seconds of the processor for which `search` stays with a problem
+LONGEST = 30.0  # seconds of one of its searches
 RATES = {"erf": (0.3, 3.0), "relu": (0.1, 1.0), "linear": (0.05, 0.5)}  # those of problems
 
 # Random problems. A category gives the arguments of `random_problem`; those of `Problem` may depend
@@ -97,6 +99,7 @@ CATEGORIES: dict[str, dict] = {
     "rate alone": {"control": lambda d: rate(tasks=False), "tasks": (1, 3)},
     "heads": {"control": lambda d: Control(head_lr=(0.0, 5.0))},
     "features and heads": {"duration": (60, 60), "steps": (20, 20), "tasks": (1, 3), "lr": (1, 1),
+                           "hidden": (2, 3), "noise": 0.0,
                            "control": lambda d: Control(**FEATURES_AND_HEADS)},
     "switches": {"limits": switches},
     "five switches": {"limits": lambda d: Limits(max_switches=5), "tasks": (2, 4)},
@@ -134,7 +137,7 @@ def problems(seed: int = 0, count: int = COUNT, only: str = ""):
 
 def random_problem(
     rng, activation="erf", tasks=(2, 3), hidden=(2, 4), start="", duration=(5, 40), steps=(20, 100),
-    lr=None, members=1, risk="mean", committee=False, **arguments,
+    lr=None, noise=None, members=1, risk="mean", committee=False, **arguments,
 ) -> Problem | None:  # fmt: skip
     """Return a problem, None where it makes no sense."""
     T, K, steps = (int(rng.integers(low, high + 1)) for low, high in (tasks, hidden, steps))
@@ -147,7 +150,8 @@ def random_problem(
         problems = [
             Problem(model, begin, duration, steps=steps, lr=lr, **given)
             for model, begin in (
-                _model_and_start(rng, activation, T, K, start, committee) for _ in range(members)
+                _model_and_start(rng, activation, T, K, start, noise, committee)
+                for _ in range(members)
             )
         ]
         problem = Problem.ensemble(problems, risk=risk) if members > 1 else problems[0]
@@ -157,9 +161,10 @@ def random_problem(
     return problem if value > 1e-7 else None
 
 
-def _model_and_start(rng, activation: str, T: int, K: int, start: str, committee: bool):
+def _model_and_start(rng, activation: str, T: int, K: int, start: str, noise, committee: bool):
     seed, similarity = int(rng.integers(2**31)), rng.uniform(0.0, 0.9)
-    settings = {"hidden": K, "activation": activation, "noise": float(rng.choice([0.0, 0.0, 0.1]))}
+    noise = float(rng.choice([0.0, 0.0, 0.1]) if noise is None else noise)
+    settings = {"hidden": K, "activation": activation, "noise": noise}
     model = replan.TeacherStudent.stream(T, similarity, teachers="random", seed=seed, **settings)
     if committee:
         mixed = replan.TeacherStudent.stream(2 * T, similarity, teachers="random", seed=seed)
@@ -195,14 +200,11 @@ def _dead(model, begin: Overlaps, rng) -> Overlaps:
 
 
 def recorded(problem: Problem, protocol: Protocol) -> dict:
-    """Return a protocol in short: the tasks as "2*13 1" (13 steps of task 2, …), free knobs."""
-    short: dict = {}
+    """Return a protocol in short: tasks as "2*13 1" (13 steps of task 2, …), and free knobs."""
+    short: dict = {"shares": protocol.shares[0].tolist()}  # mixtures are constant
     if protocol.is_discrete:
-        stays = ((task + 1, len(list(steps))) for task, steps in itertools.groupby(protocol.sequence))
-        short["tasks"] = " ".join(f"{t}*{n}" if n > 1 else f"{t}" for t, n in stays)
-    else:
-        rows = protocol.shares
-        short["shares"] = (rows[:1] if np.ptp(rows, axis=0).max() == 0 else rows).tolist()
+        stays = [(task + 1, len(list(group))) for task, group in groupby(protocol.sequence)]
+        short = {"tasks": " ".join(f"{task}*{n}" if n > 1 else f"{task}" for task, n in stays)}
     for name in problem.control.knobs:
         values = np.vectorize(lambda x: float(f"{x:.9g}"))(protocol.knobs[name])
         short[name] = values.tolist() if np.ptp(values) > 0 else float(values.flat[0])
@@ -212,218 +214,196 @@ def recorded(problem: Problem, protocol: Protocol) -> dict:
 def protocol_of(problem: Problem, short: dict) -> Protocol:
     knobs = {name: short[name] for name in problem.control.knobs}
     if "shares" in short:
-        shares = np.broadcast_to(short["shares"], (problem.steps, problem.model.tasks))
-        return Protocol(shares, problem.duration, **knobs)
-    stays = (stay.split("*") for stay in short["tasks"].split())
+        return Protocol(np.tile(short["shares"], (problem.steps, 1)), problem.duration, **knobs)
+    stays = [stay.split("*") for stay in short["tasks"].split()]
     sequence = [int(task) - 1 for task, *n in stays for _ in range(int(n[0]) if n else 1)]
     return Protocol.from_sequence(sequence, problem.model.tasks, problem.duration, **knobs)
 
 
 def true_value(problem: Problem, short: dict) -> float:
+    """Return the objective of a recorded protocol, infinity where it breaks a limit."""
     protocol = protocol_of(problem, short)
+    for name, free in problem.control.knobs.items():
+        if not np.all((protocol.knobs[name] >= free.low) & (protocol.knobs[name] <= free.high)):
+            return np.inf
+    if problem.control.tasks is True and not allows(problem.step_limits, protocol.sequence):
+        return np.inf
     if problem.objective.averages_count:
         protocol = protocol.refine(PER_STEP)
-    for rtol in (RTOL, 1e-7, 1e-5):
-        run = replan.evaluate(problem, protocol, rtol=rtol, throw=False)
-        if run.status == "ok":
-            return run.loss
-    return np.inf
+    runs = (replan.evaluate(problem, protocol, rtol=rtol, throw=False) for rtol in RTOLS)
+    return next((run.loss for run in runs if run.status == "ok"), np.inf)
 
 
-def load(path: str) -> dict:
-    if Path(path).exists():
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    return {"problems": {}}
+def load(path: str) -> dict[str, dict]:
+    return json.loads(Path(path).read_text(encoding="utf-8")) if Path(path).exists() else {}
 
 
-def write(path: str, content: dict) -> None:
-    rows = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in content["problems"].items()]
-    head = "".join(f"{json.dumps(k)}: {json.dumps(content[k])},\n" for k in content if k != "problems")
-    text = f'{{\n{head}"problems": {{\n' + ",\n".join(rows) + "\n}}\n"
-    Path(f"{path}.new").write_text(text, encoding="utf-8")
+def write(path: str, rows: dict[str, dict]) -> None:
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    Path(f"{path}.new").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     os.replace(f"{path}.new", path)
+
+
+def merge(best: dict[str, dict], rows: dict[str, dict], source: str) -> None:
+    """Take over better protocols."""
+    for name, row in rows.items():
+        known = best.setdefault(name, {"value": np.inf, "tries": 0})
+        if row["value"] is not None and row["value"] < known["value"]:
+            known |= {"value": row["value"], "by": row.get("by", source)}
+            known["protocol"] = row["protocol"]
 
 
 # run
 
 
 def run(options) -> None:
-    content = load(options.out) | {"seed": options.seed, "replan": replan.__version__}
+    rows = load(options.out)
     extra = {"effort": options.effort} if options.effort else {}
     solver = Relax(tolerance=options.tolerance) if options.tolerance else None
     for name, problem in problems(options.seed, options.count, options.only):
-        if name in content["problems"]:
+        if name in rows:
             continue
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin = time.process_time()
         try:
             plan = replan.solve(problem, solver, **extra)
-        except Exception as error:  # is counted, and does not end the benchmark
-            row = {"value": None, "status": f"{type(error).__name__}: {error}"}
+        except Exception as error:  # counted; the benchmark continues
+            rows[name] = {"value": None, "status": f"{type(error).__name__}: {error}"}
         else:
-            row = {
-                "value": 0.0,
-                "claimed": plan.loss,
+            cpu, short = time.process_time() - begin, recorded(problem, plan.protocol)
+            work = {key: plan.statistics[key] for key in ("gradients", "roll_outs", "seconds")}
+            rows[name] = {
+                "value": true_value(problem, short),
                 "status": plan.status,
-                "gradients": plan.statistics["gradients"],
-                "roll_outs": plan.statistics["roll_outs"],
-                "seconds": round(time.perf_counter() - begin, 4),
-                "cpu": round(time.process_time() - cpu, 4),
-                "certificate": json.loads(json.dumps(dataclasses.asdict(plan.certificate), default=str)),
-                "protocol": recorded(problem, plan.protocol),
+                **work,
+                "cpu": cpu,
+                "certificate": dataclasses.asdict(plan.certificate),
+                "protocol": short,
             }
-            row["value"] = true_value(problem, row["protocol"])
-        content["problems"][name] = row
-        write(options.out, content)
-        print(name, row["value"], row["status"], row.get("gradients"), row.get("cpu"), flush=True)
+        write(options.out, rows)
+        print(name, *(rows[name].get(key) for key in ("value", "status", "cpu")), flush=True)
 
 
 # search
 
 
-def random_protocol(problem: Problem, rng) -> Protocol:
-    """Return a protocol of a few stays, or mixtures, with other knobs in each."""
+def varied(problem: Problem, rng, best: Protocol | None) -> Protocol:
+    """Return a random protocol of a few stays or mixtures, or the best one with some changed."""
     steps, T = problem.steps, problem.model.tasks
-    pieces = int(rng.integers(1, min(8, steps) + 1))
-    piece = np.searchsorted(np.sort(rng.choice(steps, pieces - 1, replace=False)), np.arange(steps), side="right")
-    rows = np.eye(T)[rng.integers(T, size=pieces)]
-    if rng.random() < 0.5:
-        rows = rng.dirichlet(np.full(T, 0.5), pieces)
-    return _completed(problem, rows[piece], {
-        name: _within(free, free.low + (free.high - free.low) * rng.random(pieces)[piece] ** rng.choice([1, 3]))
-        for name, free in problem.control.knobs.items()
-    })
-
-
-def perturbed(problem: Problem, protocol: Protocol, rng) -> Protocol:
-    """Return a protocol with some stays shifted, replaced or mixed, and other knobs."""
-    steps, shares = problem.steps, protocol.shares.copy()
-    for _ in range(int(rng.integers(0, 4))):
-        first, last = np.sort(rng.integers(0, steps + 1, 2))
-        last = min(last, first + max(1, steps // 4))
-        kind = rng.integers(3)
-        if kind == 0:
-            shares[first:last] = np.eye(problem.model.tasks)[rng.integers(problem.model.tasks)]
-        elif kind == 1:
-            shares[first:] = np.roll(shares[first:], int(rng.integers(-3, 4)), axis=0)
-        else:
-            shares[first:last] = shares[first:last].mean(axis=0) if last > first else 0
-    middles, at = np.linspace(0, 1, 5), np.linspace(0, 1, steps)
-    size = rng.choice([0.0, 0.1, 0.7])
-    factors = {name: np.exp(np.interp(at, middles, size * rng.standard_normal(5))) for name in problem.control.knobs}
-    return _completed(problem, shares, {
-        name: _within(free, (protocol.knobs[name].T * factors[name]).T)
-        for name, free in problem.control.knobs.items()
-    })
-
-
-def _within(free: Range, values):
-    return np.clip(np.full_like(values, values.mean()) if free.constant else values, free.low, free.high)
-
-
-def _completed(problem: Problem, shares, knobs: dict) -> Protocol:
-    if not problem.control.tasks or problem.model.tasks == 1:
-        shares = np.full_like(shares, 1 / problem.model.tasks)
-    elif problem.control.tasks == "constant":
-        shares = np.tile(shares.mean(axis=0), (problem.steps, 1))
+    cuts = rng.choice(np.arange(1, steps), min(int(rng.integers(8)), steps - 1), replace=False)
+    pieces, piece = cuts.size + 1, np.searchsorted(np.sort(cuts), np.arange(steps), side="right")
+    stays, mixtures = np.eye(T)[rng.integers(T, size=pieces)], rng.dirichlet(np.ones(T), pieces)
+    shares = (stays if rng.random() < 0.5 else mixtures)[piece]
+    if best is not None:
+        kept = (rng.random(pieces) < 0.7)[piece]
+        shares[kept] = np.roll(best.shares, int(rng.integers(-2, 3)), axis=0)[kept]
+    if problem.control.tasks is not True:
+        row = shares.mean(axis=0) if problem.control.tasks else np.full(T, 1 / T)
+        shares = np.tile(row, (steps, 1))
     shares = problem.availability.renormalise(shares, problem.edges)
+    knobs = {}
+    for name, free in problem.control.knobs.items():
+        values = free.low + (free.high - free.low) * rng.random(pieces)[piece] ** rng.choice([1, 3])
+        if best is not None:
+            size = rng.choice([0.0, 0.1, 0.7])
+            values = (best.knobs[name].T * np.exp(size * rng.standard_normal(pieces))[piece]).T
+        knobs[name] = np.clip(values, free.low, free.high)
     return Protocol(shares / shares.sum(axis=1, keepdims=True), problem.duration, **knobs)
 
 
-def attempt(problem: Problem, best: dict | None, number: int):
-    """Return what a search finds, the n-th of many, and its name; None where there is none."""
-    rng = np.random.default_rng(number)
-    only_tasks = problem.control.tasks is True and problem.model.tasks > 1 and not problem.control.knobs
-    kinds = ["starts", "perturbed", "random", "perturbed"] + ["flips", "flips of perturbed"] * only_tasks
-    kind = kinds[number % len(kinds)]
+def attempt(problem: Problem, known: dict, number: int) -> tuple[str, replan.Plan]:
+    """Search for the n-th time; return the kind of search and what it found."""
+    rng, end = np.random.default_rng(number), time.process_time() + LONGEST
+    only_tasks = problem.control == Control() and problem.model.tasks > 1
+    kinds = ["starts", "near", "random", "near", *["flips", "flips near"] * only_tasks]
+    kind, initial = kinds[number % len(kinds)], None
+    solver = Flips(0, tolerance=1e-7) if "flips" in kind else Relax(0, tolerance=1e-6)
     if number == 0 and only_tasks and problem.model.tasks**problem.steps <= 2**14:
-        kind, solver, initial = "exhaustive", replan.Exhaustive(), None
+        kind, solver = "exhaustive", replan.Exhaustive()
     elif kind == "starts":
-        solver, initial = Relax(seed=number, starts=8, tolerance=1e-6 if number else 1e-4), None
+        solver = Relax(8, seed=number, tolerance=1e-6 if number else 1e-4)
     else:
-        solver = (Flips if "flips" in kind else Relax)(starts=0, tolerance=1e-7 if "flips" in kind else 1e-6)
-        initial = [random_protocol(problem, rng) for _ in range(3)]
-        if "perturbed" in kind and best:
-            initial = perturbed(problem, protocol_of(problem, best["protocol"]), rng)
-    try:
-        return kind, replan.solve(problem, solver, initial=initial, max_gradients=3000)
-    except (replan.ArgumentError, replan.IntegrationError) as error:
-        print("!", kind, error)
-        return kind, None
+        near = "near" in kind and "protocol" in known
+        best = protocol_of(problem, known["protocol"]) if near else None
+        initial = [varied(problem, rng, best) for _ in range(1 if near else 3)]
+
+    def watch(_) -> None:
+        if time.process_time() > end:
+            raise KeyboardInterrupt  # ends the search with its best plan
+
+    return kind, replan.solve(problem, solver, initial=initial, progress=watch)
 
 
 def search(options) -> None:
-    content, end = load(options.out) | {"seed": options.seed}, time.time() + options.budget
-    known, cases = content["problems"], list(problems(options.seed, options.count, options.only))
+    best, end = load(options.out), time.time() + options.budget
+    cases = dict(problems(options.seed, options.count, options.only))
     while time.time() < end:
         for path in options.files:
-            merge(known, load(path)["problems"], path)
-        for name, problem in sorted(cases, key=lambda case: known.get(case[0], {}).get("tries", 0)):
-            slice_end = time.time() + SLICE
-            row = known.setdefault(name, {"value": np.inf})
-            before = row["value"]
-            while time.time() < min(slice_end, end):
-                kind, plan = attempt(problem, row if "protocol" in row else None, row.get("tries", 0))
-                row["tries"] = row.get("tries", 0) + 1
-                if plan is not None:
-                    short = recorded(problem, plan.protocol)
-                    value = true_value(problem, short)
-                    if value < row["value"]:
-                        row |= {"value": value, "by": f"{kind}, try {row['tries']}", "protocol": short}
+            merge(best, load(path), Path(path).stem)
+        for name, problem in cases.items():
+            known = best.setdefault(name, {"value": np.inf, "tries": 0})
+            before, until = known["value"], time.process_time() + SLICE
+            while time.process_time() < until and time.time() < end:
+                known["tries"] += 1
+                try:
+                    kind, plan = attempt(problem, known, known["tries"] - 1)
+                except replan.IntegrationError:  # all of its starts diverge
+                    continue
+                short = recorded(problem, plan.protocol)
+                by = f"{kind}, try {known['tries']}"
+                merge(best, {name: {"value": true_value(problem, short), "protocol": short}}, by)
                 if kind == "exhaustive":
                     break
-            write(options.out, content)
-            print(f"{name}: {before:.6g} → {row['value']:.6g} {row.get('by')}", flush=True)
-            if time.time() > end:
-                break
-
-
-def merge(known: dict, rows: dict, source: str) -> None:
-    """Take over better protocols."""
-    for name, row in rows.items():
-        best = known.setdefault(name, {"value": np.inf})
-        if row["value"] is not None and row["value"] < best["value"]:
-            best |= {"value": row["value"], "by": row.get("by", Path(source).stem), "protocol": row["protocol"]}
+            print(f"{name}: {before:.9g} → {known['value']:.9g} {known['by']}", flush=True)
+            write(options.out, best)
 
 
 # table
 
 
 def gap(row: dict, best: dict) -> float:
-    """Return how far a value lies above the best known, relatively."""
+    """Return how far a value lies above the best known, relative to it."""
     if row["value"] is None:
         return np.inf
     return max(row["value"] - best["value"] - FLOOR, 0.0) / abs(best["value"])
 
 
+def summary(category: str, source: str, rows: dict[str, dict], best: dict[str, dict]) -> dict:
+    """Return a row of the table."""
+    gaps = np.array([gap(row, best[name]) for name, row in rows.items()])
+    converged = np.array([row["status"] == "converged" for row in rows.values()])
+    solved = [row for row in rows.values() if row["value"] is not None]
+    return {
+        "problems": category,
+        "": len(rows),
+        "run": source,
+        **{f"≤ {100 * x:g} %": f"{100 * np.mean(gaps <= x):.1f} %" for x in (1e-3, 5e-3, 1e-2)},
+        "falsely converged": int(np.sum(converged & (gaps > 0.01))),
+        "failed": len(rows) - len(solved),
+        "gradients": f"{np.median([row['gradients'] for row in solved]):.0f}",
+        "s": f"{np.median([row['cpu'] for row in solved]):.2f}",
+        "s in all": f"{sum(row['cpu'] for row in solved):.0f}",
+    }
+
+
 def table(options) -> None:
-    known: dict = {}
-    files = {path: load(path)["problems"] for path in options.files}
-    for path, rows in files.items():
-        merge(known, rows, path)
-    runs = {Path(path).stem: rows for path, rows in files.items() if any("status" in r for r in rows.values())}
-    print("| | n | run | ≤ 0.1 % | ≤ 0.5 % | ≤ 1 % | converged, beaten by > 1 % | failed | gradients, median | s, median | s, total |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for category in ["all", *CATEGORIES]:
-        for run_name, rows in runs.items():
-            mine = {n: r for n, r in rows.items() if category in ("all", n.rsplit(" ", 1)[0])}
-            if not mine:
-                continue
-            gaps = np.array([gap(row, known[name]) for name, row in mine.items()])
-            converged = np.array([row["status"] == "converged" for row in mine.values()])
-            solved = [row for row in mine.values() if row["value"] is not None]
-            shares = [f"{100 * np.mean(gaps <= limit):.1f} %" for limit in (1e-3, 5e-3, 1e-2)]
-            cpu = [row["cpu"] for row in solved]
-            cells = [
-                category, len(mine), run_name, *shares, int(np.sum(converged & (gaps > 0.01))), len(mine) - len(solved),
-                f"{np.median([row['gradients'] for row in solved]):.0f}", f"{np.median(cpu):.2f}", f"{sum(cpu):.0f}",
-            ]
-            print("| " + " | ".join(map(str, cells)) + " |")
-    for run_name, rows in runs.items():
-        print(f"\nFarthest from the best known, {run_name}:\n")
-        ranked = sorted(rows, key=lambda name: -gap(rows[name], known[name]))[: options.worst]
-        for name in ranked:
-            row, best = rows[name], known[name]
-            print(f"- {name}: {100 * gap(row, best):.3g} % above {best['value']:.6g} ({best['by']}), {row['status']}")
+    best: dict[str, dict] = {}
+    files = {Path(path).stem: load(path) for path in options.files}
+    for source, rows in files.items():
+        merge(best, rows, source)
+    runs = {source: rows for source, rows in files.items() if "status" in next(iter(rows.values()))}
+    lines = [
+        summary(category, source, chosen, best)
+        for category in ["all", *CATEGORIES]
+        for source, rows in runs.items()
+        if (chosen := {n: r for n, r in rows.items() if category in ("all", n.rsplit(" ", 1)[0])})
+    ]
+    print(f"| {' | '.join(lines[0])} |\n|{'---|' * len(lines[0])}")
+    print("\n".join(f"| {' | '.join(map(str, line.values()))} |" for line in lines))
+    for source, rows in runs.items():
+        print(f"\n{source}, farthest from the best known:\n")
+        for name in sorted(rows, key=lambda name: -gap(rows[name], best[name]))[: options.worst]:
+            above = f"{100 * gap(rows[name], best[name]):.3g} % above {best[name]['value']:.6g}"
+            print(f"- {name}: {above} ({best[name]['by']}), {rows[name]['status']}")
 
 
 def main() -> None:
@@ -438,7 +418,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of `search`")
     parser.add_argument("--worst", type=int, default=20, help="how many problems `table` lists")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     {"run": run, "search": search, "table": table}[options.command](options)
 
 
