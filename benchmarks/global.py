@@ -30,7 +30,7 @@ COUNT = 340
 FLOOR = 1e-13  # losses are differences of numbers near 1: smaller gaps are rounding errors
 RTOLS = (1e-10, 1e-7, 1e-5)  # of values, the first that can be reached
 PER_STEP = 16  # parts of a step with which averages over time are integrated
-SLICE = 3.0  # seconds of the processor for which `search` stays with a problem
+SLICE = 2.0  # seconds of the processor for which `search` stays with a problem
 LONGEST = 30.0  # seconds of one of its searches
 RATES = {"erf": (0.3, 3.0), "relu": (0.1, 1.0), "linear": (0.05, 0.5)}  # those of problems
 
@@ -335,11 +335,10 @@ def attempt(problem: Problem, known: dict, number: int) -> tuple[str, replan.Pla
 
 def search(options) -> None:
     best, end = load(options.out), time.time() + options.budget
-    cases = dict(problems(options.seed, options.count, options.only))
-    while time.time() < end:
+    while True:
         for path in options.files:
             merge(best, load(path), Path(path).stem)
-        for name, problem in cases.items():
+        for name, problem in problems(options.seed, options.count, options.only):
             known = best.setdefault(name, {"value": np.inf, "tries": 0})
             before, until = known["value"], time.process_time() + SLICE
             while time.process_time() < until and time.time() < end:
@@ -353,8 +352,10 @@ def search(options) -> None:
                 merge(best, {name: {"value": true_value(problem, short), "protocol": short}}, by)
                 if kind == "exhaustive":
                     break
-            print(f"{name}: {before:.9g} → {known['value']:.9g} {known['by']}", flush=True)
+            print(f"{name}: {before:.9g} → {known['value']:.9g} {known.get('by')}", flush=True)
             write(options.out, best)
+            if time.time() > end:
+                return
 
 
 # table
