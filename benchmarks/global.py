@@ -235,12 +235,13 @@ def true_value(problem: Problem, short: dict) -> float:
 
 
 def load(path: str) -> dict[str, dict]:
-    return json.loads(Path(path).read_text(encoding="utf-8")) if Path(path).exists() else {}
+    known = Path(path).exists()
+    return json.loads(Path(path).read_text(encoding="utf-8"))["problems"] if known else {}
 
 
 def write(path: str, rows: dict[str, dict]) -> None:
-    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
-    Path(f"{path}.new").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    Path(f"{path}.new").write_text(f'{{"problems": {{\n{lines}\n}}}}\n', encoding="utf-8")
     os.replace(f"{path}.new", path)
 
 
