@@ -38,10 +38,6 @@ RATES = {"erf": (0.3, 3.0), "relu": (0.1, 1.0), "linear": (0.05, 0.5)}  # those 
 # on what was drawn: rng, tasks, duration, steps.
 
 
-def weights_of(d, low=0.2) -> list[float]:
-    return d.rng.uniform(low, 1.0, d.tasks).tolist()
-
-
 def arrivals_of(d) -> list[float]:
     """Task 1 from the start, the others one after another, the last before two thirds."""
     at = np.sort(d.rng.choice(np.arange(1, 2 * d.steps // 3), d.tasks - 1, replace=False))
@@ -60,23 +56,14 @@ def share_limits(d) -> Limits:
     return Limits(min_share=np.full(d.tasks, d.rng.uniform(0.0, 0.15)), max_share=most)
 
 
-def targets_of(d) -> list[float | None]:
-    return [10 ** d.rng.uniform(-3.5, -1.5), *[None] * (d.tasks - 1)]
+def switches(d) -> Limits:
+    return Limits(max_switches=int(d.rng.integers(1, 7)))
 
 
-def switches(d, most=6) -> Limits:
-    return Limits(max_switches=int(d.rng.integers(1, most + 1)))
+def rate(shared=False, high=5.0, tasks=True) -> Control:
+    return Control(tasks, lr=Range(0.02, high, shared=shared))
 
 
-def stays(d) -> Limits:
-    return Limits(min_dwell=d.duration * d.rng.uniform(0.05, 0.25))
-
-
-def rate(shared=False, low=0.02, high=5.0, tasks=True, **others) -> Control:
-    return Control(tasks, lr=Range(low, high, shared=shared), **others)
-
-
-FEATURES_AND_HEADS = {"feature_lr": (0.0, 3.0), "head_lr": (0.0, 3.0)}
 CATEGORIES: dict[str, dict] = {
     "erf, fresh": {"start": "fresh", "duration": (10, 60)},
     "erf, pretrained": {"start": "pretrained"},
@@ -100,21 +87,22 @@ CATEGORIES: dict[str, dict] = {
     "heads": {"control": lambda d: Control(head_lr=(0.0, 5.0))},
     "features and heads": {"duration": (60, 60), "steps": (20, 20), "tasks": (1, 3), "lr": (1, 1),
                            "hidden": (2, 3), "noise": 0.0,
-                           "control": lambda d: Control(**FEATURES_AND_HEADS)},
+                           "control": lambda d: Control(feature_lr=(0.0, 3.0), head_lr=(0.0, 3.0))},
     "switches": {"limits": switches},
     "five switches": {"limits": lambda d: Limits(max_switches=5), "tasks": (2, 4)},
     "switches and rate": {"limits": switches, "hidden": (2, 3), "steps": (20, 60),
                           "control": lambda d: rate(shared=True)},
-    "stays": {"limits": stays},
+    "stays": {"limits": lambda d: Limits(min_dwell=d.duration * d.rng.uniform(0.05, 0.25))},
     "shares": {"limits": share_limits},
     "replay": {"arrivals": arrivals_of, "steps": (40, 80),
                "limits": lambda d: Limits(max_replay=d.rng.uniform(0.1, 0.5))},
     "arrivals": {"arrivals": arrivals_of, "start": "fresh"},
     "departures": {"departures": departures_of},
-    "worst": {"objective": lambda d: Objective("worst", weights_of(d))},
+    "worst": {"objective": lambda d: Objective("worst", d.rng.uniform(0.2, 1, d.tasks))},
     "seen": {"objective": lambda d: Objective("seen"), "arrivals": arrivals_of},
-    "running": {"objective": lambda d: Objective(running=weights_of(d, 0.0))},
-    "targets": {"objective": lambda d: Objective(targets=targets_of(d))},
+    "running": {"objective": lambda d: Objective(running=d.rng.random(d.tasks))},
+    "targets": {"objective": lambda d: Objective(
+        targets=[10 ** d.rng.uniform(-3.5, -1.5), *[None] * (d.tasks - 1)])},
     "ensemble, mean": {"members": 3, "steps": (20, 40), "hidden": (2, 3)},
     "ensemble, worst": {"members": 4, "steps": (20, 40), "hidden": (2, 3), "risk": "worst"},
     "ensemble, CVaR": {"members": 5, "steps": (20, 40), "hidden": (2, 3), "risk": 0.4},
@@ -271,15 +259,11 @@ def run(options) -> None:
             rows[name] = {"value": None, "status": f"{type(error).__name__}: {error}"}
         else:
             cpu, short = time.process_time() - begin, recorded(problem, plan.protocol)
-            work = {key: plan.statistics[key] for key in ("gradients", "roll_outs", "seconds")}
-            rows[name] = {
-                "value": true_value(problem, short),
-                "status": plan.status,
-                **work,
-                "cpu": cpu,
-                "certificate": dataclasses.asdict(plan.certificate),
-                "protocol": short,
+            rows[name] = {"value": true_value(problem, short), "status": plan.status, "cpu": cpu}
+            rows[name] |= {
+                key: plan.statistics[key] for key in ("gradients", "roll_outs", "seconds")
             }
+            rows[name] |= {"certificate": dataclasses.asdict(plan.certificate), "protocol": short}
         write(options.out, rows)
         print(name, *(rows[name].get(key) for key in ("value", "status", "cpu")), flush=True)
 
