@@ -37,7 +37,7 @@ def most_work(problem, name):
     if many:  # moves of whole stays or of pairs too, from many starts
         return {"relax": (2000, 9000), "flips": (150, 4500), "more flips": (600, 6500)}[name]
     few = steps <= 32  # then the polish has many starts
-    return {"relax": (300, 2000 if few else 500), "tight": (400, 500), "flips": (150, 4500)}[name]
+    return {"relax": (300, 2000 if few else 500), "tight": (1300, 2000), "flips": (150, 4500)}[name]
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ DATA = Path(__file__).parents[1] / "data"
 
 SOLVERS = {
     "relax": Relax(starts=1),
-    "tight": Relax(starts=1, tolerance=1e-6),
+    "tight": Relax(starts=1, tolerance=1e-4),
     "flips": Flips(starts=0),
-    "more flips": Flips(starts=5),
+    "more flips": Flips(starts=8),
     "forward-backward": ForwardBackward(sweeps=30),
     "printed": ForwardBackward(damping=1.0, sweeps=30),
     "exhaustive": Exhaustive(),

@@ -22,9 +22,9 @@ from replan.errors import ArgumentError
 )
 @click.option(
     "--tolerance",
-    default=1e-4,
+    default=1e-3,
     show_default=True,
-    help="How much may be left to gain, as a fraction of what the controls can change.",
+    help="How much may be left to gain, as a fraction of each loss.",
 )
 @outputs(csv="the table", plot="Draw the savings; by default FILE-levers.png in this folder")
 def command(

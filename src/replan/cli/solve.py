@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -27,16 +27,29 @@ from replan.errors import ArgumentError
     "--method", default="relax", show_default=True, cls=OneOf, words="replan.control:METHODS"
 )
 @click.option(
-    "--starts", type=int, help="Random starts besides the strategies (relax, flips).  [default: 2]"
+    "--starts",
+    type=int,
+    help="Random starts besides the strategies.  [default: relax until the best value is found "
+    "again and again, flips 2]",
 )
 @click.option("--seed", type=int, help="Seed of the random starts (relax, flips).  [default: 0]")
 @click.option(
     "--tolerance",
     type=float,
-    help="How much may be left to gain, as a fraction of what the controls can change "
-    "(relax, flips).  [default: 1e-4, flips 5e-7]",
+    help="How much may be left to gain, as a fraction of the loss, or of what the controls can "
+    "change where that is less (relax, flips).  [default: 1e-3, flips 5e-7]",
 )
-@click.option("--max-gradients", default=5000, show_default=True, help="Most gradients to compute.")
+@click.option(
+    "--effort",
+    default="normal",
+    show_default=True,
+    cls=OneOf,
+    words="replan.control.search:EFFORTS",
+    help="How long to look for other optima.",
+)
+@click.option(
+    "--max-gradients", default=20000, show_default=True, help="Most gradients to compute."
+)
 @click.option(
     "--protocol",
     "initial",
@@ -51,6 +64,7 @@ def command(
     starts: int | None,
     seed: int | None,
     tolerance: float | None,
+    effort: Literal["normal", "high"],
     max_gradients: int,
     initial: str | None,
     **paths: Path | None,
@@ -80,10 +94,11 @@ def command(
         problem,
         solver(**given),
         initial=protocol,
+        effort=effort,
         max_gradients=max_gradients,
         progress=True,
     )
-    options: dict[str, Any] = {"method": method, "max_gradients": max_gradients}
+    options: dict[str, Any] = {"method": method, "effort": effort, "max_gradients": max_gradients}
     show(plan, sections, paths, protocol=initial, **options, **settings)
     if plan.status == "stopped":
         raise KeyboardInterrupt

@@ -240,10 +240,6 @@ def _baseline(ablation: Ablation) -> Lever:
         pmp_residual=0.0,
         discretisation_error=float(run.error),
         switches=0,
-        residual_over_loss=0.0,
-        found=1,
-        starts=1,
-        basins=1,
         multistart_spread=0.0,
         scope="global",
     )

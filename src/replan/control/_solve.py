@@ -18,10 +18,10 @@ from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import Relax
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.search import EFFORTS, TOLERANCE, Search, Solver
+from replan.core.threads import in_threads, uninterrupted
 from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
 from replan.models.integrator import RTOL
-from replan.models.stacked import in_threads
 from replan.problem import Problem
 from replan.progress import Meter, Watch
 from replan.protocol import Protocol
@@ -56,13 +56,16 @@ def solve(
     - `problem`: what to minimise, and what may be controlled.
     - `solver`: `Relax()` (the relaxed problem from several starts, rounded and polished), `Flips()`
       (the discrete polish alone), `ForwardBackward()` (the paper's sweep) or `Exhaustive()` (every
-      protocol; coarse grids only); by default `Relax()`.
+      protocol; coarse grids only); by default `Relax()`, which tries every protocol itself where
+      these are few.
 
     **Other arguments**
 
     - `initial`: a protocol to start from besides others, or several; where tasks are not
       controlled, the first sets them. A search that is not cut short ends with a relaxed plan no
       worse than any of them; where the goal is "worst", to within the tolerance.
+    - `effort`: "high" starts from many more places, for a few times to fifty times as long. Either
+      effort ends when the best value has been found again and again.
     - `max_gradients`: how many gradients may be computed.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".
     - `progress`: True shows a bar; a function is called with a `Progress` now and then.
@@ -96,7 +99,8 @@ def solve(
             if not search.has_plan:
                 raise
             status = "stopped"
-    plan = _certified(search, solver, status, time.perf_counter() - begin)
+    with uninterrupted():  # or a second Ctrl-C would lose the plan
+        plan = _certified(search, solver, status, time.perf_counter() - begin)
     if throw and plan.status != "converged":
         raise SolveError(plan)
     return plan

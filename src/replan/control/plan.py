@@ -49,12 +49,12 @@ class Certificate:
     pmp_residual: float
     discretisation_error: float
     switches: int
-    residual_over_loss: float
-    found: int
-    starts: int
-    basins: int
     multistart_spread: float
     scope: Literal["local", "global"]
+    residual_over_loss: float = 0.0
+    found: int = 1
+    starts: int = 1
+    basins: int = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -213,7 +213,7 @@ class Plan(Result):
                     Protocol.from_dict(content["relaxed"]),
                     np.array(content["hamiltonians"]),
                     np.array(adjoints or np.zeros((0, trajectory.states.shape[1]))),
-                    Certificate(**{name: content[name] for name in names}),
+                    Certificate(**{name: content[name] for name in names if name in content}),
                     content["status"],
                     content["advice"],
                     content["statistics"],

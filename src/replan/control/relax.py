@@ -46,6 +46,7 @@ _MIDDLE_GRID = 4  # times the steps of the coarse grid: from there on, there is 
 _ATTEMPTS = 3  # at an integrator that is accurate enough for the plan
 _PATIENCES = 6  # ways to round the relaxed plan, with fewer and fewer switches
 _ALTERNATIONS = 5  # of knobs and tasks
+_FAILURES = 25  # moves in a row without a gain that end a round of flips; with few steps, more
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Relax(Solver):
     tolerance: float = TOLERANCE
     method: ClassVar[str] = "relax"
     advice: ClassVar[dict[Status, str]] = {
-        "stalled": "the search ended before Pontryagin's condition was met: try more `starts`, or "
-        "a larger `tolerance`",
+        "stalled": "the search ended before Pontryagin's condition was met: try more `starts`, a "
+        "larger `tolerance` or a smaller learning rate; for a model of your own, check its vjp",
     }
 
     def __post_init__(self) -> None:
@@ -258,7 +259,8 @@ class Relax(Solver):
     def _improve(self, search: Search, controls: Controls, threshold: float) -> float:
         """Improve tasks and knobs alternately, from one task per step; return the value."""
         for _ in range(_ALTERNATIONS):
-            flips = FlipDescent(search.fine, controls, _FLIP_GAIN * threshold)
+            failures = _FAILURES if search.coarse.steps < search.problem.steps else 4 * _FAILURES
+            flips = FlipDescent(search.fine, controls, _FLIP_GAIN * threshold, failures)
             search.descend(flips, _FLIP_ROUNDS)
             if not search.free_knobs:
                 return flips.value

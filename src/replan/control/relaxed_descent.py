@@ -15,7 +15,7 @@ from replan.control.smoothing import Smoothing
 from replan.control.stays import StayLengths
 
 _PATIENCE = 20  # steps that must between them gain a part of the threshold
-_SLOW = 0.01
+_SLOW = 0.002
 _COOLING = 0.3  # factor on the temperature of the next smooth goal
 _SLACK_FALL = 0.5  # a smooth goal that lowers the slack to less than this keeps its temperature
 _SMOOTH_GOALS = 12  # at most

@@ -12,12 +12,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import signal
 import threading
 import time
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 _POLL = 0.1  # seconds: a signal just before a wait without a limit would not end it
@@ -55,6 +56,19 @@ def free_cores() -> int:
 def stopped() -> bool:
     """Return whether this thread's work is to stop."""
     return _this.stop is not None and bool(_this.stop.value)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C for as long as a result would be lost by it."""
+    if threading.current_thread() is not threading.main_thread():  # it has no signals
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def in_background(work: _Job, threads: int = 1, meanwhile: _Job = lambda: None) -> None:
