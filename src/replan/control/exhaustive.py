@@ -38,10 +38,9 @@ class Exhaustive(Solver):
         """Try every protocol."""
         check_only_tasks(self, search)
         search.seed()
-        work = steps_of_all(search.problem.step_limits)
-        if work > _MOST:
-            few = f"few enough that all protocols have at most {_MOST} steps"
-            raise ArgumentError("steps", few, f"{work:.3g} steps")
+        if not are_few(search.problem.step_limits, _MOST):
+            few = f"few enough that all protocols together have at most {_MOST}"
+            raise ArgumentError("steps", few, f"{search.problem.steps}, with more")
         try_all(search)
         return "converged"
 
@@ -56,8 +55,8 @@ def check_only_tasks(solver: Solver, search: Search) -> None:
         )
 
 
-def steps_of_all(limits: StepLimits) -> int:
-    """Return how many steps all protocols have, those with a common beginning counted once.
+def are_few(limits: StepLimits, most: int) -> bool:
+    """Whether all protocols have at most so many steps, common beginnings counted once.
 
     Limits on shares and replay are not looked at.
     """
@@ -72,7 +71,9 @@ def steps_of_all(limits: StepLimits) -> int:
                     longer[task, switches + changed, length] += count
         ends = longer
         total += ends.total()
-    return total
+        if total > most:
+            return False
+    return True
 
 
 def try_all(search: Search) -> None:

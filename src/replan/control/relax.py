@@ -11,7 +11,7 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective
-from replan.control.exhaustive import steps_of_all, try_all
+from replan.control.exhaustive import are_few, try_all
 from replan.control.flips import FlipDescent
 from replan.control.grids import fewer_steps, on_grid, refined
 from replan.control.multistart import descend_from
@@ -89,7 +89,7 @@ class Relax(Solver):
             return "converged"  # nothing to choose
         rng = np.random.default_rng(self.seed)
         only_tasks = search.one_task and not search.free_knobs
-        if only_tasks and steps_of_all(search.problem.step_limits) <= search.effort.all:
+        if only_tasks and are_few(search.problem.step_limits, search.effort.all):
             try_all(search)
         relaxed: list[RelaxedDescent] = []
         for basin in self._relax_on_coarse_grid(search, rng):
