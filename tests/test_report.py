@@ -76,7 +76,7 @@ def test_a_protocol_in_words():
         assert f"learning rate {words}\n" in str(Protocol([[0.5, 0.5]] * 3, 3.0, lr=lr))
 
 
-def test_a_plan_says_in_one_sentence_how_good_it_is(problem, results):
+def test_a_plan_says_in_two_sentences_how_good_it_is(problem, results):
     plan = results["plan"]
     first, *lines = str(plan).splitlines()
     assert first.startswith(f"loss {plan.loss:.6g} (task 1 ")
@@ -84,8 +84,9 @@ def test_a_plan_says_in_one_sentence_how_good_it_is(problem, results):
     assert lines[1] == "learning rate 1, 1 switch"
     part = 100 * plan.certificate.pmp_residual / plan.loss
     assert lines[2].startswith(f"local optimum: at most {part:.2g} % of the loss is left to gain")
-    assert lines[3].startswith("relax: ")
-    assert len(lines) == 4
+    assert lines[3].startswith("the curves are accurate to ")
+    assert lines[4].startswith("relax: ")
+    assert len(lines) == 5
     limited = replan.solve(problem, max_gradients=1)
     assert "best found (limit)" in str(limited)
     assert str(limited).splitlines()[-1] == limited.advice

@@ -250,7 +250,7 @@ def _transfer_text(transfer: Transfer | None) -> list[str]:
 
 
 def plan(plan: Plan) -> Parts:
-    """Return the loss, the phases and a one-sentence certificate."""
+    """Return the loss, the phases and the certificate in words."""
     run, c, s = plan.trajectory, plan.certificate, plan.statistics
     switches = f"{c.switches} switch{'' if c.switches == 1 else 'es'}"
     return [
@@ -261,29 +261,29 @@ def plan(plan: Plan) -> Parts:
         f"phases: {'; '.join(plan.phases)}",
         *plan.targets,
         ", ".join([*knob_texts(plan.protocol), switches]),
-        _certificate_text(plan),
+        *_certificate_text(plan),
         f"{s['method']}: {s['gradients']} gradients, {s['roll_outs']} roll-outs, "
         f"{s['seconds']:.2f} s",
         *[plan.advice] * bool(plan.advice),
     ]
 
 
-def _certificate_text(plan: Plan) -> str:
-    """Summarise a certificate in one sentence; `plan.certificate` has the numbers."""
+def _certificate_text(plan: Plan) -> list[str]:
+    """Say in two lines how good a plan is; `plan.certificate` has the numbers."""
     c = plan.certificate
-    error = plan.trajectory.error / max(abs(c.value), 1e-300)
-    accurate = f"the curves are accurate to {max(error, 1e-16):.0e}"
-    if c.scope == "global":
-        return f"global optimum: all protocols with one task per step were compared; {accurate}"
     first = "local optimum" if plan.status == "converged" else f"best found ({plan.status})"
     left = f"at most {_of_loss(c.pmp_residual, c.value)} is left to gain by small changes"
-    found = f"the best value was found from {c.found} of {c.starts} starts" if c.starts > 1 else ""
+    found = f"; the best value was found from {c.found} of {c.starts} starts" * (c.starts > 1)
+    head = f"{first}: {left}{found}"
+    if c.scope == "global":
+        head = "global optimum: all protocols with one task per step were compared"
+    error = plan.trajectory.error / max(abs(c.value), 1e-300)
     gap = (
         ""
         if c.integrality_gap is None
-        else (f"one task per step costs {_of_loss(max(c.integrality_gap, 0.0), c.value)}")
+        else (f"; one task per step costs {_of_loss(max(c.integrality_gap, 0.0), c.value)}")
     )
-    return f"{first}: {'; '.join(filter(None, [left, found, gap, accurate]))}"
+    return [head, f"the curves are accurate to {max(error, 1e-16):.0e}{gap}"]
 
 
 def _of_loss(amount: float, value: float) -> str:

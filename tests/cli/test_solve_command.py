@@ -12,7 +12,7 @@ def test_solve_writes_a_plan_that_evaluates(run, tmp_path):
 
     code, out, err = run("solve problem.toml --json plan.json --plot plan.png --starts 1 --seed 3")
     assert (code, err) == (0, "")
-    assert "local optimum: " in out
+    assert "global optimum: " in out
     plan = json.loads((tmp_path / "plan.json").read_text())
     keys = "value losses duration shares lr tasks relaxed_value integrality_gap pmp_residual status"
     assert set(keys.split()) <= plan.keys()

@@ -34,7 +34,7 @@ SOLVERS = {
     "relax": Relax(starts=1),
     "tight": Relax(starts=1, tolerance=1e-4),
     "flips": Flips(starts=0),
-    "more flips": Flips(starts=8),
+    "more flips": Flips(starts=2),
     "forward-backward": ForwardBackward(sweeps=30),
     "printed": ForwardBackward(damping=1.0, sweeps=30),
     "exhaustive": Exhaustive(),
@@ -454,7 +454,7 @@ LIBRARY = [
     *(
         Known(f"replay {i}, {goal}", "the best of all protocols with little replay",
               partial(with_goal, goal, tasks, steps, 0.3, windows | {"limits": Limits(**limits)}),
-              {"relax": 2e-3, "more flips": 2e-3, "exhaustive": 1e-6},
+              {"relax": 2e-3, "more flips": 6e-2, "exhaustive": 1e-6},
               statuses=("converged", "inaccurate"))
         for goal in ("final", "seen", "worst")
         for i, (tasks, steps, windows, limits) in enumerate(REPLAY)
