@@ -188,6 +188,7 @@ def test_a_smooth_goal_is_below_the_largest_loss_and_comes_close():
 DOMAINS = {
     "free": lambda: ten_units(steps=20),
     "shares of two": lambda: ten_units(steps=20, limits=Limits(max_share=[0.2, 1.0])),
+    "least shares of two": lambda: ten_units(steps=20, limits=Limits(min_share=[0.3, 0.2])),
     "arrivals": lambda: stream(20),
     "arrivals, shares": lambda: stream(20, limits=Limits(max_share=[0.4, 1.0, 1.0])),
     "replay": lambda: stream(20, limits=Limits(max_replay=0.4)),
