@@ -2,15 +2,19 @@
 
     python tests/faults.py --count 100 --seed 0 --out faults.json
 
-Each fault changes one place: a sign, a factor, a bound, an index or a comparison. It is caught if
-the tests of that part of the code, run in a copy of the tree, fail or do not end. Faults in lines
-that only raise or describe errors are not seeded. C is compiled again by the tests themselves.
-Takes a minute or two a fault.
+Each fault changes one place, in Python or in C: a sign, a factor, an index (one more or less), a
+bound (< and <=, min and max) or a constant (doubled). Parts and kinds come in fixed proportions, in
+an order that the seed alone decides; the place is any of that part and kind. Comments, texts,
+signatures, declarations, errors and constants of modules are passed over.
+
+A fault is caught if tests fail, or do not end, in a copy of the tree. Those near the fault run
+first, and the others only where these pass: half a minute for most faults, ten for one missed.
 """
 
 import argparse
 import ast
 import json
+import os
 import random
 import re
 import shutil
@@ -20,148 +24,132 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = {  # folders of src/replan, and the tests that look after them
-    "core": ["core", "models", "test_simulation.py", "control/test_limits.py"],
-    "models": ["models", "control/test_library.py"],
-    "problem": ["problem", "control"],
-    "control": ["control"],
+PARTS = {"numerics": 5, "control": 3, "problem": 2}  # how often
+FILES = [  # the part of a file is that of the first pattern found in its path
+    (r"(registry|file|build|library|interrupt|threads|__init__)\.py|cpu\.c|replan\.h", None),
+    (r"^core/shortest_path|^problem/", "problem"),
+    (r"^(core|models)/", "numerics"),
+    (r"^control/", "control"),
+]
+NEAR = [  # tests that look after a file: those of the first pattern found in its path
+    (r"sgd", ["test_simulation.py"]),
+    (r"gallery", ["models/test_gallery.py"]),
+    (r"auto", ["models/test_auto.py"]),
+    (r"integrator", ["test_curves.py"]),
+    (r"rounding", ["test_protocol.py"]),
+    (r"projection|relaxed_controls", ["core/test_control.py", "control/test_knobs.py"]),
+    (r"^(core|models)/(?!short)", ["core/test_moments.py", "models/test_gradients.py"]),
+    (r"levers", ["control/test_levers.py"]),
+    (r"smoothing|risk|stacked", ["problem/test_ensemble.py", "control/test_ensembles.py"]),
+    (r"^control/", ["control/test_objective_gradients.py", "control/test_solve.py"]),
+    (r"", ["core/test_control.py", "problem", "control/test_limits.py"]),
+]
+OTHERS = ["core", "problem", "models", "control", "test_curves.py", "test_simulation.py", "cli"]
+KINDS = {  # how often, and where in formatted code: the group is what changes
+    "sign": (6, r"(?<=[\w)\]] )([-+])(?==? [\w(*-])|(?<=[=(,?:*/+] )(-)(?=[A-Za-z_(])"),
+    "factor": (5, r"(?<=[\w)\]] )([*/])(?==? [\w(*-])"),
+    "index": (4, r"(?<=[\w\])])\[((?!name|knob|key|free)[^][:,\n]*[A-Za-z_][^][:,\n]*)\]"),
+    "bound": (3, r"(?<= )(<=|>=|<|>)(?= )|(?<![a-z])(?:f|arg)?(min|max)(?=(?:imum)?\()"),
+    "constant": (2, r"(?<![\w.])(?<!e-)(\d+\.?\d*)(?![\w.])"),
 }
-SWAPS = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-}  # fmt: skip
-C_SWAPS = {
-    " + ": " - ", " - ": " + ", " += ": " -= ", " -= ": " += ", " * ": " / ", " / ": " * ",
-    " < ": " <= ", " <= ": " < ", " > ": " >= ", "fmin(": "fmax(", "[k]": "[k - 1]", "0.5 ": "1.0 ",
-    "2.0 ": "1.0 ",
-}  # fmt: skip
-NAMES = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin"}
+SWAPPED = {"+": "-", "-": "+", "*": "/", "/": "*", "<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+SWAPPED |= {"min": "max", "max": "min"}
+SILENT = ast.Raise | ast.AnnAssign | ast.Assert | ast.Import | ast.ImportFrom
+TYPE = r"\b(?:double|int|unsigned|void|\w+_t|flag|domain|limits|scratch|quadruples|network)\b"
 
 
-def places(tree):
-    """Yield (node, fault) for every fault that can be seeded: a function that changes the node."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-            text = isinstance(node.left, ast.Constant | ast.JoinedStr) and isinstance(
-                getattr(node.left, "value", ""), str
-            )
-            if not text:
-                yield node, lambda n: setattr(n, "op", SWAPS[type(n.op)]())
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            yield node, lambda n: setattr(n, "op", ast.UAdd())
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-            yield node, lambda n: n.ops.__setitem__(0, SWAPS[type(n.ops[0])]())
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-            yield node, _next_index
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            if node.value not in (0, 1, -1):
-                yield node, lambda n: setattr(n, "value", n.value * 2)
-        elif isinstance(node, ast.Attribute) and node.attr in NAMES:
-            yield node, lambda n: setattr(n, "attr", NAMES[n.attr])
+def blank(match):
+    return re.sub(r"[^\n]", " ", match[0])
 
 
-def _next_index(node):
-    node.slice = ast.BinOp(node.slice, ast.Sub(), ast.Constant(1))
-
-
-def silent(tree):
-    """Return the lines that compute nothing: docstrings, annotations, errors, module constants."""
-    lines = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Raise | ast.AnnAssign | ast.arguments | ast.Assert):
-            lines |= set(range(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) + 1))
-        elif isinstance(node, ast.FunctionDef) and node.name.startswith(
-            ("__repr", "__str", "_repr")
-        ):
-            lines |= set(range(node.lineno, node.end_lineno + 1))
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            lines |= set(range(node.lineno, node.end_lineno + 1))
-    return lines
-
-
-def seeded(path, choose):
-    """Return the source of a file with one fault, and where it is; None where there is no place."""
+def code_of(path):
+    """Return the text of a file with blanks in the place of what computes nothing."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
-        return seeded_c(path.name, text, choose)
-    tree = ast.parse(text)
-    passed_over = silent(tree)
-    found = [(node, fault) for node, fault in places(tree) if node.lineno not in passed_over]
-    if not found:
-        return None
-    node, fault = choose(found)
-    before = ast.unparse(node)
-    fault(node)
-    ast.fix_missing_locations(tree)
-    return ast.unparse(tree), f"{path.name}:{node.lineno}: {before} -> {ast.unparse(node)}"
+        text = re.sub(r'/\*.*?\*/|"[^"\n]*"|sizeof\s*\([^)]*\)', blank, text, flags=re.S)
+        text = re.sub(r"^\S.*?(?:^[{}]|;$)", blank, text, flags=re.S | re.M)  # outside functions
+        return re.sub(
+            rf"{TYPE}[ *]+(?:restrict )?\w+(?:\[[^\]\n]*\])*|\({TYPE}[ *]*\)", blank, text
+        )
+    tree, lines = ast.parse(text), text.splitlines(keepends=True)
+    for node in [*tree.body, *ast.walk(tree)]:
+        first, last = getattr(node, "lineno", 1), 0
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            last = node.body[0].lineno - 1
+        elif isinstance(node, SILENT) or (node in tree.body and isinstance(node, ast.Assign)):
+            last = node.end_lineno
+        for i in range(first - 1, last):
+            lines[i] = re.sub(r"[^\n]", " ", lines[i])
+    return re.sub(r'"""\n?.*?"""|"[^"\n]*"|#[^\n]*', blank, "".join(lines), flags=re.S)
 
 
-def seeded_c(name, text, choose):
-    """As `seeded`: an operator or an index is changed in a line of C that computes something."""
-    code = re.sub(r"/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.S)
-    found = []
-    for number, line in enumerate(code.splitlines()):
-        if line.startswith("    ") and "=" in line and not line.lstrip().startswith("for"):
-            for match in re.finditer("|".join(map(re.escape, C_SWAPS)), line):
-                found.append((number, *match.span(), C_SWAPS[match[0]]))
-    if not found:
-        return None
-    number, begin, end, new = choose(found)
-    lines = text.splitlines()
-    before = lines[number]
-    lines[number] = f"{before[:begin]}{new}{before[end:]}"
-    return "\n".join(
-        lines
-    ) + "\n", f"{name}:{number + 1}: {before.strip()} -> {lines[number].strip()}"
+def all_places():
+    """Return {(part, kind): [(path, first character, last, text), …]}."""
+    found = {(part, kind): [] for part in PARTS for kind in KINDS}
+    for path in sorted((ROOT / "src/replan").rglob("*.*")):
+        inside = path.relative_to(ROOT / "src/replan").as_posix()
+        part = next((part for pattern, part in FILES if re.search(pattern, inside)), None)
+        if part is None or path.suffix not in (".py", ".c", ".h"):
+            continue
+        code = code_of(path)
+        for kind, (_, pattern) in KINDS.items():
+            for match in re.finditer(pattern, code):
+                if match[match.lastindex] not in ("0", "1", "0.0", "1.0"):
+                    place = inside, *match.span(match.lastindex), match[match.lastindex]
+                    found[part, kind].append(place)
+    return found
 
 
-def caught(folder, tests, seconds):
-    """Return whether the tests fail, or do not end, in a copy of the tree."""
+def changed(kind, text, rng):
+    """Return what a fault makes of a place."""
+    if kind == "index":
+        return f"({text}) {rng.choice('+-')} 1"
+    return str(2 * ast.literal_eval(text)) if kind == "constant" else SWAPPED[text]
+
+
+def passed(folder, tests, seconds):
+    """Whether the tests pass, and end, in a copy of the tree."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
     with subprocess.Popen(
-        [*command, *tests], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={"PYTHONPATH": str(folder / "src"), "PATH": "/usr/bin:/bin"},
+        [*command, *(f"tests/{test}" for test in tests)], cwd=folder,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
     ) as process:  # fmt: skip
         try:
-            return process.wait(seconds) != 0
+            return process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
             process.kill()
-            return True
+            return False
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=900, help="longest run of the tests")
+    parser.add_argument("--seconds", type=float, default=1800, help="longest run of tests")
     parser.add_argument("--out", type=Path, default=Path("faults.json"))
     given = parser.parse_args()
-    rng = random.Random(given.seed)
-    sources = [
-        path
-        for part in PARTS
-        for path in sorted((ROOT / "src/replan" / part).rglob("*.*"))
-        if path.suffix in (".py", ".c", ".h") and path.name not in ("build.py", "cpu.c")
-    ]
-    sizes = [len(path.read_text(encoding="utf-8")) for path in sources]
-    rows = []
+    rng, places, rows = random.Random(given.seed), all_places(), []
+    often = {kind: number for kind, (number, _) in KINDS.items()}
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "demo"))
+        if not passed(copy, OTHERS, given.seconds):
+            sys.exit("tests fail without any fault: nothing can be learnt")
         while len(rows) < given.count:
-            [path] = rng.choices(sources, sizes)
-            fault = seeded(path, rng.choice)
-            if fault is None:
-                continue
-            inside = path.relative_to(ROOT)
-            (copy / inside).write_text(fault[0], encoding="utf-8")
-            part = inside.parts[2]
-            tests = [f"tests/{name}" for name in PARTS[part]]
-            row = {"part": part, "fault": fault[1], "caught": caught(copy, tests, given.seconds)}
-            shutil.copy(path, copy / inside)
-            rows.append(row)
-            print(f"{len(rows)}: {'caught' if row['caught'] else 'MISSED'}  {fault[1]}", flush=True)
+            [part], [kind] = (rng.choices([*x], [*x.values()]) for x in (PARTS, often))
+            inside, first, last, old = rng.choice(places[part, kind])
+            new = changed(kind, old, rng)
+            path = copy / "src/replan" / inside
+            text = path.read_text(encoding="utf-8")
+            path.write_text(f"{text[:first]}{new}{text[last:]}", encoding="utf-8")
+            near = next(tests for pattern, tests in NEAR if re.search(pattern, inside))
+            missed = passed(copy, near, given.seconds) and passed(copy, OTHERS, given.seconds)
+            path.write_text(text, encoding="utf-8")
+            line = text.count("\n", 0, first)
+            fault = f"{inside}:{line + 1}: {old} -> {new} in {text.splitlines()[line].strip()}"
+            rows.append({"part": part, "kind": kind, "fault": fault, "caught": not missed})
+            print(f"{len(rows)}: {'MISSED' if missed else 'caught'}  {fault}", flush=True)
             given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(f"{sum(row['caught'] for row in rows)} of {len(rows)} faults caught")
 

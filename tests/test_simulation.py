@@ -117,18 +117,18 @@ def batched(batch, momentum, **settings):
     return plain.changed(model=model, lr=1.5 / model.pace)
 
 
-def plain_batches(model, weights, heads, teachers, inputs, tasks, knobs):
+def plain_batches(model, weights, heads, teachers, inputs, noise, tasks, knobs):
     """SGD by the mean gradient of each whole batch, with momentum, written down plainly."""
     N, b = weights.shape[1], model.batch
     step, head_step = np.zeros_like(weights), np.zeros_like(heads)
     for first in range(0, len(tasks) - b + 1, b):
         step, head_step = model.momentum * step, model.momentum * head_step
-        for x, t, (lr, feature, head) in zip(
-            *(part[first : first + b] for part in (inputs, tasks, knobs)), strict=True
+        for x, z, t, (lr, feature, head) in zip(
+            *(part[first : first + b] for part in (inputs, noise, tasks, knobs)), strict=True
         ):
             fields = weights @ x / math.sqrt(N)
             g = np.array([math.erf(z / math.sqrt(2)) for z in fields])
-            label = math.erf(teachers[t] @ x / math.sqrt(2 * N))
+            label = math.erf(teachers[t] @ x / math.sqrt(2 * N)) + z
             error = heads[t] @ g - label
             slopes = math.sqrt(2 / math.pi) * np.exp(-(fields**2) / 2)
             step += lr * feature / b * error * np.outer(heads[t] * slopes, x) / math.sqrt(N)
@@ -142,16 +142,19 @@ def test_batches_are_those_of_plain_sgd(batch, momentum):
     """Tasks are mixed within a batch, pieces of work cut through batches, and one is cut off."""
     N, rng = 40, np.random.default_rng(0)
     model = TeacherStudent.similar(
-        0.3, hidden=3, batch=batch, momentum=momentum, train_heads=[True, False]
+        0.3, hidden=3, batch=batch, momentum=momentum, train_heads=[True, False], noise=0.2
     )
     chain = model.begin_chain("full", model.pack(model.fresh(0, weight_variance=0.5)), N)
     tasks, knobs = rng.integers(2, size=30), rng.uniform(0.5, 2.0, size=(30, 3))
-    inputs = np.random.default_rng(1).standard_normal((30, N))
+    counts, draw = (3, 7, 1, 19), np.random.default_rng(1).standard_normal
+    inputs, noise = map(
+        np.concatenate, zip(*((draw((n, N)), 0.2 * draw(n)) for n in counts), strict=True)
+    )
     weights, heads = plain_batches(
-        model, chain.weights, chain.heads, chain.teachers, inputs, tasks, knobs
+        model, chain.weights, chain.heads, chain.teachers, inputs, noise, tasks, knobs
     )
     numbers, done = np.random.default_rng(1), 0
-    for count in (3, 7, 1, 19):
+    for count in counts:
         chain = chain.resume(numbers)
         part = slice(done, done + count)
         assert chain.advance(tasks[part], knobs[part]) == count

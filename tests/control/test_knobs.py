@@ -8,12 +8,15 @@ import pytest
 from scipy.optimize import minimize
 
 from problems import after_task_one, small, ten_units
-from problems.models import noisy, noisy_model
+from problems.models import noisy, noisy_model, skills_model
 from replan import (
+    ArgumentError,
     AutoModel,
     Control,
     Exhaustive,
     ForwardBackward,
+    Limits,
+    Objective,
     Problem,
     Protocol,
     Range,
@@ -166,3 +169,19 @@ def test_a_shared_curve_stays_one_curve_when_tasks_are_rounded():
     assert shared.protocol.knobs["lr"].ndim == shared.relaxed.knobs["lr"].ndim == 1
     bound = shared.certificate.relaxed_value * (1 + 1e-3)
     assert free.certificate.relaxed_value <= bound
+
+
+def test_a_knob_with_one_value_for_all_tasks():
+    """Each task may use it, and its mean may be limited, whatever the shares."""
+    problem = Problem(
+        skills_model(), np.array([0.2, 0.5, 0.0]), 1.5, steps=8, control=Control(effort=(0.2, 0.9)),
+        objective=Objective(weights=[1.0, 0.7, 0.4]),
+    )  # fmt: skip
+    plan = solve(problem)
+    assert solve(problem, ForwardBackward()).loss == pytest.approx(plan.loss, rel=2e-3)
+    least = plan.protocol.knobs["effort"].mean() + 0.05
+    limited = solve(problem.changed(limits=Limits(mean={"effort": (least, 0.9)})))
+    assert limited.protocol.knobs["effort"].mean() == pytest.approx(least, abs=1e-9)
+    with pytest.raises(ArgumentError) as caught:
+        evaluate(problem, Protocol([[1.0, 0.0]], 1.5, effort=[[0.3, 0.4]]))
+    assert caught.value.name == "protocol"

@@ -25,7 +25,7 @@ from replan import (
     solve,
     strategies,
 )
-from replan.control.grids import on_grid
+from replan.control.grids import interpolated, on_grid
 from replan.problem.discrete import allows, cheapest, nearest
 from replan.problem.step_limits import limits_in_steps, replay_on
 
@@ -83,6 +83,17 @@ def test_cheapest_is_the_cheapest_of_all(seed):
     kept = {tuple(s) for s in allowed}
     for s in rng.integers(0, tasks, (50, steps)):
         assert allows(on_steps, s) == (tuple(s) in kept)
+
+
+def test_a_task_with_less_time_than_a_stay_needs_is_left_out():
+    given = Limits(max_share=[1 / 3, 2 / 3, 1.0], min_dwell=3.0)
+    limits = limits_in_steps(given, np.ones((6, 3), bool), 6.0, np.zeros(3, np.int64))
+    assert cheapest(np.tile([0.0, 2.0, 1.0], (6, 1)), limits).tolist() == [2] * 6
+
+
+def test_controls_on_more_steps_are_linear_between_middles_of_steps():
+    rows = np.array([[0.0, 1.0, 3.0], [4.0, 1.0, 1.0]])
+    assert interpolated(rows, 4).tolist() == [[0, 1, 3], [1, 1, 2.5], [3, 1, 1.5], [4, 1, 1]]
 
 
 def test_a_task_that_has_departed_does_not_catch_up():

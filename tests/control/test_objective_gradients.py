@@ -10,6 +10,7 @@ from problems.models import skills_model
 from replan import Control, Limits, Objective, Problem, Range, TeacherStudent, evaluate, solve
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.grids import on_grid
+from replan.control.quasi_newton import QuasiNewton
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.smoothing import Smoothing
 from replan.core.projection import Domain, project
@@ -215,6 +216,7 @@ def test_a_smooth_goal_is_below_the_largest_loss_and_comes_close():
 DOMAINS = {
     "free": lambda: ten_units(steps=20),
     "shares of two": lambda: ten_units(steps=20, limits=Limits(max_share=[0.2, 1.0])),
+    "least shares of two": lambda: ten_units(steps=20, limits=Limits(min_share=[0.3, 0.2])),
     "arrivals": lambda: stream(20),
     "arrivals, shares": lambda: stream(20, limits=Limits(max_share=[0.4, 1.0, 1.0])),
     "replay": lambda: stream(20, limits=Limits(max_replay=0.4)),
@@ -331,3 +333,11 @@ def test_means_at_the_ends_of_a_range(mean):
         shares = np.array([mean, 1.0 - mean])
         rows = project(np.linspace(0.1, 0.9, 2 * steps), domain(steps, 2, shares=[shares] * 2)[0])
         np.testing.assert_allclose(rows.reshape(steps, 2), [shares] * steps, atol=1e-12)
+
+
+def test_a_step_too_long_is_cut_to_the_minimum_of_a_parabola():
+    none = np.zeros(0)
+    box = Domain(0, np.ones((0, 1), bool), np.zeros(1), np.ones(1), np.zeros((0, 1)), none, none)
+    search = QuasiNewton(lambda x: (50 * (x[0] - 0.3) ** 2, 100 * (x - 0.3)), box, np.zeros(1))
+    search.step()
+    assert search.x == pytest.approx(0.3)

@@ -5,6 +5,7 @@ import pytest
 
 import replan
 from replan import ArgumentError, Control, Limits, Objective, Overlaps, Problem, Protocol, Range
+from replan.problem.step_limits import replay_on
 
 MODEL = replan.TeacherStudent.similar(0.3)
 START = MODEL.fresh(seed=0)
@@ -84,8 +85,8 @@ def test_seen_counts_tasks_from_their_arrival():
 def test_slopes_are_derivatives(goal):
     rng = np.random.default_rng(0)
     objective = make(objective=Objective(goal, weights=[0.3, 0.7], targets=[0.2, 0.3])).objective
-    for _ in range(20):
-        final = rng.uniform(0.1, 0.5, 2)
+    # anywhere, and where the targets' kinks are smooth
+    for final in [*rng.uniform(0.1, 0.5, (20, 2)), *rng.uniform(0.97, 1.0, (5, 2)) * [0.2, 0.3]]:
         step = 1e-7
         numeric = [
             (objective.value(final + step * e) - objective.value(final - step * e)) / (2 * step)
@@ -135,6 +136,18 @@ def test_limits_on_replay():
     assert not limits.old[:10].any()
     assert limits.old[10:].tolist() == [[True, False]] * 10
     assert limits.replays[10:].tolist() == [2] * 10
+
+
+@pytest.mark.parametrize(
+    ("arrival", "steps", "span", "cap"),
+    [(5, 20, [10, 20], 0.2), (5, 7, [3, 7], 0.3), (9.5, 20, [19, 20], 0.0)],
+)
+def test_limits_on_replay_on_other_steps(arrival, steps, span, cap):
+    """What lies before the arrival, in the step that it cuts, may be replay."""
+    limits = make(arrivals=[0, arrival], limits=Limits(max_replay=0.2)).step_limits
+    _, spans, caps = replay_on(limits, steps)
+    assert spans.tolist() == [span]
+    assert caps == pytest.approx([cap])
 
 
 # What is refused, and under which name
