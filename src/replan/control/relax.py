@@ -37,9 +37,7 @@ _LAST_STEPS = 1500  # of the last descent, which nothing follows
 _RANDOM_STARTS = 2  # to begin with
 _ALIKE = 0.15  # starts that differ by less, in shares or fractions of knobs' ranges, count as one
 _STRATEGIES = 3  # from which the relaxed problem is solved: the best ones
-_PROMISING = (
-    0.05  # of the best value: descents that are this near are worth more than the first steps
-)
+_PROMISING = 0.05  # of the best value: descents so near to it are worth more steps
 _BATCH = 4  # starts that are tried together, half of them random, half from near the best
 _NEAR = 0.02  # of the best value: optima of the coarse grid that may win on the fine one
 _MIDDLE_GRID = 4  # times the steps of the coarse grid: from there on, there is a grid between
@@ -201,7 +199,7 @@ class Relax(Solver):
 
     def _tighten(self, search: Search, relaxed: RelaxedDescent, tolerance: float) -> RelaxedDescent:
         """Go on until a tolerance is met, with an integrator that is accurate enough for it."""
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             if search.best.value < relaxed.value:  # the plan is a relaxed one too
                 relaxed = _relaxed(search, search.best.controls, tied=True)
             relaxed.threshold = search.threshold(tolerance)
@@ -209,21 +207,20 @@ class Relax(Solver):
             if search.one_task and tolerance < TOLERANCE:
                 for controls in (search.round(relaxed.controls), search.best.controls):
                     self._improve(search, controls, search.threshold(tolerance))
-            if not search.resolve(tolerance):
+            if attempt == _ATTEMPTS - 1 or not search.resolve(tolerance):
                 break
-            relaxed = _relaxed(
-                search, relaxed.controls, relaxed, tied=True
-            )  # values so far were inaccurate
+            # values so far were inaccurate
+            relaxed = _relaxed(search, relaxed.controls, relaxed, tied=True)
         return relaxed
 
     # One task per step
 
     def _polish(self, search: Search, relaxed: Controls) -> None:
         """Round a relaxed plan, in several ways where switches are few, and improve it."""
-        relaxed = _fill_knobs(search.problem, relaxed)
-        search.submit(search.round(relaxed))
         if not search.one_task:
+            search.submit(search.round(relaxed))
             return
+        relaxed = _fill_knobs(search.problem, relaxed)
         rounded = [search.round(relaxed)]
         if search.problem.step_limits.on_stays:
             # With few switches the best protocol may be far from the relaxed one.
@@ -346,8 +343,7 @@ def _fill_knobs(problem: Problem, controls: Controls) -> Controls:
     knobs = controls.knobs.copy()
     steps = np.arange(len(knobs))
     for name, columns in problem.model.layout.columns.items():
-        free = problem.control.knobs.get(name)
-        if columns.stop - columns.start == 1 or free is None or free.shared:
+        if columns.stop - columns.start == 1 or name not in problem.control.knobs:
             continue
         for t in range(problem.model.tasks):
             used = controls.shares[:, t] > 1e-3
