@@ -469,3 +469,22 @@ def test_rough_losses_have_four_digits_at_a_fraction_of_the_work(objective, monk
     assert rough[0] == pytest.approx(exact[0], rel=1e-4)
     assert rough[1] <= exact[1] / 2
     assert rough_loss(problem, protocol.with_knobs(lr=1e9)) == np.inf
+
+
+def test_training_in_single_samples_is_not_refined_for_its_averages():
+    """A loss that falls in jumps has an average of order 1: its error is reported, not chased."""
+
+    class Jumps(replan.Model):
+        kind, tasks = "jumps", 1
+
+        def roll_out(self, start, schedule):
+            ends = start[0] + np.append(0.0, np.cumsum(schedule.lengths))
+            return ends[:, None]
+
+        def losses(self, states):
+            return 1.0 / (1.0 + np.floor(7 * states + 1e-9))
+
+    run = evaluate(Problem(Jumps(), np.zeros(1), 2.0, steps=4), Protocol([[1.0]] * 4, 2.0))
+    exact = np.mean(1.0 / (1.0 + np.arange(14)))
+    assert run.status == "ok"
+    assert 1e-6 < abs(run.average_losses[0] - exact) <= run.average_errors[0]

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from problems import ten_units
-from replan import Control, Exhaustive, Limits, Problem, Relax, TeacherStudent, solve
+from replan import (
+    Control,
+    Exhaustive,
+    Limits,
+    Problem,
+    Protocol,
+    Relax,
+    TeacherStudent,
+    evaluate,
+    solve,
+)  # fmt: skip
 from replan.control import _solve
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.search import EFFORTS
@@ -93,3 +103,20 @@ def test_ctrl_c_while_a_plan_is_certified_loses_nothing(monkeypatch):
     assert solve(ten_units(), Relax(starts=0)).status == "converged"
     with pytest.raises(KeyboardInterrupt):  # as before
         signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("high", [6.0, 60.0, 600.0])
+def test_a_wide_range_of_rates_does_not_hide_good_plans(high):
+    """The largest rates diverge with any integrator; smaller ones must be resolved anyhow."""
+    model = TeacherStudent.similar(0.3, activation="relu")
+    start = model.pretrain(seed=3, duration=30.0, lr=0.3)
+    problem = Problem(model, start, 10.0, steps=16, lr=0.5, control=Control(lr=(0.0, high)))
+    fast = Controls(np.full((16, 2), 0.5), model.layout.rows(problem.knobs | {"lr": 4.0}, 16))
+    known = evaluate(problem, Protocol([[0.5, 0.5]] * 16, 10.0, lr=4.0)).loss
+    assert DiscretisedObjective(problem, 16).value(fast) == pytest.approx(known, rel=1e-3)
+
+
+def test_the_limit_on_gradients_keeps_what_the_coarse_grid_reached():
+    problem = rates_free(duration=20.0, steps=60)
+    little, more = (solve(problem, max_gradients=most) for most in (5, 100))
+    assert more.loss < 0.9 * little.loss

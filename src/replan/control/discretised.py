@@ -24,6 +24,7 @@ from replan.models.stacked import as_stacked
 from replan.problem import Problem
 
 _MOST_SUBSTEPS = 128  # RK4 steps in a step; training that needs more is about to diverge
+_PARTS = 0.5 ** np.arange(9)  # of the knobs' ranges, whose ends are tried
 _REMEMBERED = 32  # values kept, as solvers ask again for those of recent controls
 
 
@@ -131,24 +132,28 @@ class DiscretisedObjective:
 
     def _choose_substeps(self, accuracy: float) -> None:
         tasks, (_, highest) = self.problem.model.tasks, self.problem.knob_ranges
-        layout, problem = self.model.layout, self.problem
-        given, fastest = (
-            [
-                Controls(np.tile(row, (self.steps, 1)), np.tile(knobs, (self.steps, 1)))
-                for row in (np.full(tasks, 1 / tasks), *np.eye(tasks))
-            ]
-            for knobs in (layout.rows(problem.knobs, 1)[0], highest)
-        )
+        given = self.model.layout.rows(self.problem.knobs, 1)[0]
+
+        def probes(knobs: Floats) -> list[Controls]:
+            rows = (np.full(tasks, 1 / tasks), *np.eye(tasks))
+            every = np.tile(knobs, (self.steps, 1))
+            return [Controls(np.tile(row, (self.steps, 1)), every) for row in rows]
+
+        slowest, fastest = probes(given), probes(highest)
         # Not each relative to its own change: a task that has been learned changes nothing.
-        changes = np.abs([self.value(controls) - self.untrained for controls in (*given, *fastest)])
+        changes = np.abs([self.value(x) - self.untrained for x in slowest + fastest])
         error = accuracy * np.max(changes, initial=0.0, where=np.isfinite(changes))
-        for controls in given:
+        for controls in slowest:
             self.resolve(controls, error)
-        for controls in fastest:
-            before = self.substeps
-            self.resolve(controls, error)
-            if self.substeps == _MOST_SUBSTEPS:  # too fast for any plan, which is resolved later
-                self.substeps = before
+        enough = self.substeps
+        # What is too fast to be resolved is too fast for a plan, or will be resolved with it.
+        for part in _PARTS:
+            self.substeps = enough
+            for controls in probes(given + part * (highest - given)):
+                self.resolve(controls, error)
+            if self.substeps <= max(enough, _MOST_SUBSTEPS // 4):
+                return
+        self.substeps = enough
 
     def resolve(self, controls: Controls, error: float) -> bool:
         """Double the RK4 steps until the value is known to an error; return whether it was needed.
@@ -237,7 +242,7 @@ class DiscretisedObjective:
             self.problem.risk.of(self._combined(losses, averages).values)
             for losses, averages in zip(final, along.T, strict=True)
         ]
-        return np.nan_to_num(np.array(values, np.float64), nan=np.inf)
+        return np.nan_to_num(np.array(values, np.float64), nan=np.inf, posinf=np.inf)
 
     def value(self, controls: Controls) -> float:
         """Return the objective, infinity where the training diverges."""

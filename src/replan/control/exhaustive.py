@@ -60,7 +60,7 @@ def are_few(limits: StepLimits, most: int) -> bool:
 
     Limits on shares and replay are not looked at.
     """
-    total, ends = 0, Counter({(-1, 0, limits.dwell): 1})  # by task, switches, length of the stay
+    total, ends = 0, Counter({(-1, 0, 0): 1})  # by task, switches, length of the stay
     for row in limits.available:
         longer: Counter[tuple[int, int, int]] = Counter()
         for (last, switches, stay), count in ends.items():
@@ -104,8 +104,7 @@ class Enumeration(Descent):
         self.controls, self.value = start, objective.value(start)
         states = objective.problem.state[None]
         tasks, zeros = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
-        stays = zeros + self._limits.dwell
-        self._open = [_Paths(tasks, states, objective.begin_along(states), zeros, stays)]
+        self._open = [_Paths(tasks, states, objective.begin_along(states), zeros, zeros)]
 
     def terminate(self) -> bool:
         """Whether all protocols were tried."""

@@ -65,7 +65,7 @@ class Plan(Result):
     step. hamiltonians: (steps, T) Φ_t of the plan, averaged over each step. adjoints:
     (steps + 1, n) gradients of the objective, or of a smooth surrogate, by the states; files do not
     hold those of very large states. advice: what to do next, if anything. statistics: method, seed,
-    starts (from how many the search descended), gradients, roll_outs, seconds. `plot` draws the
+    gradients, roll_outs, seconds. `plot` draws the
     trajectory.
 
     **certificate**, how good the plan is:

@@ -87,7 +87,8 @@ class Relax(Solver):
             return "converged"  # nothing to choose
         rng = np.random.default_rng(self.seed)
         only_tasks = search.one_task and not search.free_knobs
-        if only_tasks and are_few(search.problem.step_limits, search.effort.all):
+        work = search.effort.all // (search.fine.substeps * search.fine.pieces)
+        if only_tasks and are_few(search.problem.step_limits, work):
             try_all(search)
         relaxed: list[RelaxedDescent] = []
         for basin in self._relax_on_coarse_grid(search, rng):
@@ -160,8 +161,9 @@ class Relax(Solver):
             descent.threshold = threshold
             if descent.value <= best + _PROMISING * abs(best) and not descent.terminate():
                 more.append(descent)
-        done = [descent for descent in descents if descent not in more]
-        return done + (descend_from(more, search, go_on, _FINE_STEPS) if more else [])
+        descents = [descent for descent in descents if descent not in more]
+        search.submit_rounded(min(descents + more, key=lambda x: x.value).controls)
+        return descents + (descend_from(more, search, go_on, _FINE_STEPS) if more else [])
 
     def _basins(self, search: Search, descents: list[RelaxedDescent]) -> list[RelaxedDescent]:
         """Return the smoothest of the best descents, and others that may win in the end."""
@@ -190,18 +192,16 @@ class Relax(Solver):
         """Relax on the problem's steps, from where a descent on fewer steps ended."""
         descent = _relaxed(search, refined(coarse.controls, search.problem.steps), coarse)
         search.relax(descent, _FINE_STEPS)
-        for protocol in search.initial:  # may be mixtures, which no rounded plan stands for
-            controls = search.project(on_grid(search.problem, protocol, search.problem.steps))
-            if search.fine.value(controls) < descent.value:
-                descent = _relaxed(search, controls)
-                search.relax(descent, _FINE_STEPS)
         return descent
 
     def _tighten(self, search: Search, relaxed: RelaxedDescent, tolerance: float) -> RelaxedDescent:
         """Go on until a tolerance is met, with an integrator that is accurate enough for it."""
         for attempt in range(_ATTEMPTS):
-            if search.best.value < relaxed.value:  # the plan is a relaxed one too
-                relaxed = _relaxed(search, search.best.controls, tied=True)
+            grids = [on_grid(search.problem, x, search.problem.steps) for x in search.initial]
+            # The plan is a relaxed one too, and given mixtures may be better than all found.
+            for controls in (search.best.controls, *map(search.project, grids)):
+                if search.fine.value(controls) < relaxed.value:
+                    relaxed = _relaxed(search, controls, tied=True)
             relaxed.threshold = search.threshold(tolerance)
             search.relax(relaxed, _LAST_STEPS)
             if search.one_task and tolerance < TOLERANCE:

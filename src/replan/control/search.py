@@ -31,6 +31,7 @@ _COARSE = 32  # steps of the coarse grid, enough to tell good starts from bad on
 _TYPICAL = 0.25  # the quantile of worse starts that stands for what is reached without a search
 _ROUNDING = 1e-15  # of each step's slope: losses are differences of numbers near 1
 TOLERANCE = 1e-3  # a gain of a thousandth of the loss is of no use to anybody
+_SELDOM = 3  # times: a best value found less often is worth twice the patience
 _SAME_VALUE = 2.0  # times the threshold: values that differ by less count as the same
 
 
@@ -277,9 +278,11 @@ class Search:
 
     def relax(self, descent: RelaxedDescent, max_steps: int) -> None:
         """Take a relaxed descent on the problem's steps to its end, and keep it if it is best."""
-        self.descend(descent, max_steps)
-        if self.relaxed is None or descent.value <= self.relaxed.value:
-            self.relaxed = Candidate(descent.controls, descent.value, descent.residual)
+        try:
+            self.descend(descent, max_steps)
+        finally:  # an interrupt, or the limit on gradients, loses nothing
+            if self.relaxed is None or descent.value <= self.relaxed.value:
+                self.relaxed = Candidate(descent.controls, descent.value, descent.residual)
 
     def submit_rounded(self, controls: Controls) -> None:
         """Submit controls on any grid, rounded to the problem's steps and limits."""
@@ -319,8 +322,9 @@ class Search:
     def wants_more(self, values: list[float]) -> bool:
         """Whether the best of the values, in the order found, is not known well enough yet."""
         same = np.array(values) <= min(values) + self.same_value(TOLERANCE)
-        since = len(values) - int(np.argmax(same))
-        return int(same.sum()) < self.effort.again and since <= self.effort.patience
+        found, since = int(same.sum()), len(values) - int(np.argmax(same))
+        patience = self.effort.patience * (2 if found < _SELDOM else 1)
+        return found < self.effort.again and since <= patience
 
     def resolve(self, tolerance: float) -> bool:
         """Make the fine grid's integrator accurate enough for the best plan.

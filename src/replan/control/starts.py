@@ -78,7 +78,8 @@ def random_protocol(search: Search, rng: np.random.Generator) -> Protocol:
     Rates are the problem's in half of the cases: large ones often diverge.
     """
     problem, steps, tasks = search.problem, search.coarse.steps, search.problem.model.tasks
-    count = steps if rng.random() < 0.5 else int(rng.integers(1, min(_STAYS, steps) + 1))
+    often = rng.random() < 0.5 and not problem.control.ties
+    count = steps if often else int(rng.integers(1, min(_STAYS, steps) + 1))
     stay = np.sort(np.append(rng.integers(count, size=steps - count), np.arange(count)))
     shares = on_grid(problem, search.first_protocol, steps).shares
     if search.free_tasks:

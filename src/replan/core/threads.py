@@ -60,11 +60,18 @@ def stopped() -> bool:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C for as long as a result would be lost by it."""
+    """Keep what Ctrl-C would lose: its handler is called, but what it raises is not."""
     if threading.current_thread() is not threading.main_thread():  # it has no signals
         yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def handle(number: int, frame: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            if callable(handler):
+                handler(number, frame)
+
+    handler = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
