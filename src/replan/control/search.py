@@ -39,7 +39,7 @@ class Effort(NamedTuple):
     """When a search has started often enough.
 
     again: how often the best value is to be found. patience: starts in a row without a better one.
-    basins: how many different optima of one stage the next goes on from. all: steps of all
+    basins: how many different optima of one stage the next goes on from. all: RK4 steps of all
     protocols together, up to which every one of them is tried.
     """
 
@@ -49,7 +49,7 @@ class Effort(NamedTuple):
     all: int
 
 
-EFFORTS = {"normal": Effort(6, 12, 3, 20_000), "high": Effort(15, 60, 8, 2_000_000)}
+EFFORTS = {"normal": Effort(6, 12, 3, 50_000), "high": Effort(15, 60, 8, 5_000_000)}
 
 
 class Solver(ABC):
