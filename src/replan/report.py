@@ -278,16 +278,16 @@ def _certificate_text(plan: Plan) -> list[str]:
     if c.scope == "global":
         head = "global optimum: all protocols with one task per step were compared"
     error = plan.trajectory.error / max(abs(c.value), 1e-300)
-    gap = (
-        ""
-        if c.integrality_gap is None
-        else (f"; one task per step costs {_of_loss(max(c.integrality_gap, 0.0), c.value)}")
-    )
+    gap = ""
+    if c.integrality_gap is not None:
+        within = " within the limits" * plan.problem.step_limits.on_stays
+        gap = f"; one task per step{within} costs {_of_loss(max(c.integrality_gap, 0.0), c.value)}"
     return [head, f"the curves are accurate to {max(error, 1e-16):.0e}{gap}"]
 
 
 def _of_loss(amount: float, value: float) -> str:
-    return f"{100 * amount / abs(value):.2g} % of the loss" if value else f"{amount:.2g}"
+    part = amount / abs(value) if value else np.inf
+    return f"{100 * part:.2g} % of the loss" if part < 1.0 else f"{amount:.2g}"
 
 
 def _parts_text(run: Trajectory) -> list[str]:

@@ -18,7 +18,7 @@ from replan.control.plan import ADVICE, MISSED, Certificate, Plan, Status
 from replan.control.relax import Relax
 from replan.control.relaxed_controls import RelaxedControls
 from replan.control.search import EFFORTS, TOLERANCE, Search, Solver
-from replan.core.threads import in_threads, uninterrupted
+from replan.core.threads import in_threads, interruptible_once
 from replan.curves import Trajectory, evaluate
 from replan.errors import SolveError
 from replan.models.integrator import RTOL
@@ -88,18 +88,19 @@ def solve(
     max_gradients = check.integer("max_gradients", max_gradients, at_least=1)
     check.boolean("throw", throw)
     begin = time.perf_counter()
-    with Meter(progress, "gradients") as meter:
-        search = Search(problem, initial, max_gradients, meter, EFFORTS[effort])
-        try:
-            status = solver.run(search)
-            check.one_of("status", status, get_args(Status))
-        except LimitError:
-            status = "limit"
-        except KeyboardInterrupt:
-            if not search.has_plan:
-                raise
-            status = "stopped"
-    with uninterrupted():  # or a second Ctrl-C would lose the plan
+    with interruptible_once() as no_more_interrupts:
+        with Meter(progress, "gradients") as meter:
+            search = Search(problem, initial, max_gradients, meter, EFFORTS[effort])
+            try:
+                status = solver.run(search)
+                check.one_of("status", status, get_args(Status))
+            except LimitError:
+                status = "limit"
+            except KeyboardInterrupt:
+                if not search.has_plan:
+                    raise
+                status = "stopped"
+            no_more_interrupts()
         plan = _certified(search, solver, status, time.perf_counter() - begin)
     if throw and plan.status != "converged":
         raise SolveError(plan)

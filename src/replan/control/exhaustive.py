@@ -39,8 +39,8 @@ class Exhaustive(Solver):
         check_only_tasks(self, search)
         search.seed()
         if not are_few(search.problem.step_limits, _MOST):
-            few = f"few enough that all protocols together have at most {_MOST}"
-            raise ArgumentError("steps", few, f"{search.problem.steps}, with more")
+            few = f"so few that all protocols together have at most {_MOST} steps"
+            raise ArgumentError("steps", few, f"{search.problem.steps}")
         try_all(search)
         return "converged"
 

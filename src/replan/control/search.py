@@ -49,7 +49,7 @@ class Effort(NamedTuple):
     all: int
 
 
-EFFORTS = {"normal": Effort(6, 12, 3, 50_000), "high": Effort(15, 60, 8, 5_000_000)}
+EFFORTS = {"normal": Effort(6, 12, 3, 100_000), "high": Effort(15, 60, 8, 5_000_000)}
 
 
 class Solver(ABC):

@@ -18,7 +18,7 @@ import time
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 _POLL = 0.1  # seconds: a signal just before a wait without a limit would not end it
@@ -59,23 +59,29 @@ def stopped() -> bool:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Keep what Ctrl-C would lose: its handler is called, but what it raises is not."""
-    if threading.current_thread() is not threading.main_thread():  # it has no signals
-        yield
-        return
+def interruptible_once() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C raise once: a second one would lose what was kept when the first came.
+
+    It raises no more, either, once the function that this yields has been called.
+    """
+    over: list[None] = []
 
     def handle(number: int, frame: Any) -> None:
-        with suppress(KeyboardInterrupt):
+        kept = suppress(KeyboardInterrupt) if over else nullcontext()
+        over.append(None)
+        with kept:
             if callable(handler):
                 handler(number, frame)
 
     handler = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, handle)
+    main = threading.current_thread() is threading.main_thread()  # others have no signals
+    if main:
+        signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        yield lambda: over.append(None)
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if main:
+            signal.signal(signal.SIGINT, handler)
 
 
 def in_background(work: _Job, threads: int = 1, meanwhile: _Job = lambda: None) -> None:
