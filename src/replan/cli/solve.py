@@ -80,6 +80,7 @@ def command(
       replan evaluate problem.toml --protocol plan.json
     """
     from replan import check
+    from replan.core.threads import interruptible_once
 
     problem, sections = load_problem(file)
     protocol = None if initial is None else load_protocol(initial)
@@ -90,15 +91,20 @@ def command(
     for name, value in given.items():
         if name not in signature(solver).parameters:
             raise ArgumentError(name, f"absent with `--method {method}`", f"{value}")
-    plan = replan.solve(
-        problem,
-        solver(**given),
-        initial=protocol,
-        effort=effort,
-        max_gradients=max_gradients,
-        progress=True,
-    )
-    options: dict[str, Any] = {"method": method, "effort": effort, "max_gradients": max_gradients}
-    show(plan, sections, paths, protocol=initial, **options, **settings)
+    with interruptible_once():  # a second Ctrl-C would lose the plan before it is written
+        plan = replan.solve(
+            problem,
+            solver(**given),
+            initial=protocol,
+            effort=effort,
+            max_gradients=max_gradients,
+            progress=True,
+        )
+        options: dict[str, Any] = {
+            "method": method,
+            "effort": effort,
+            "max_gradients": max_gradients,
+        }
+        show(plan, sections, paths, protocol=initial, **options, **settings)
     if plan.status == "stopped":
         raise KeyboardInterrupt
