@@ -6,18 +6,9 @@ import signal
 import numpy as np
 import pytest
 
+import replan
 from problems import ten_units
-from replan import (
-    Control,
-    Exhaustive,
-    Limits,
-    Problem,
-    Protocol,
-    Relax,
-    TeacherStudent,
-    evaluate,
-    solve,
-)  # fmt: skip
+from replan import Control, Exhaustive, Limits, Problem, Relax, TeacherStudent, solve
 from replan.control import _solve
 from replan.control.discretised import Controls, DiscretisedObjective
 from replan.control.search import EFFORTS
@@ -112,7 +103,7 @@ def test_a_wide_range_of_rates_does_not_hide_good_plans(high):
     start = model.pretrain(seed=3, duration=30.0, lr=0.3)
     problem = Problem(model, start, 10.0, steps=16, lr=0.5, control=Control(lr=(0.0, high)))
     fast = Controls(np.full((16, 2), 0.5), model.layout.rows(problem.knobs | {"lr": 4.0}, 16))
-    known = evaluate(problem, Protocol([[0.5, 0.5]] * 16, 10.0, lr=4.0)).loss
+    known = replan.evaluate(problem, replan.Protocol([[0.5, 0.5]] * 16, 10.0, lr=4.0)).loss
     assert DiscretisedObjective(problem, 16).value(fast) == pytest.approx(known, rel=1e-3)
 
 
