@@ -45,7 +45,6 @@ from replan.errors import ArgumentError
     show_default=True,
     cls=OneOf,
     words="replan.control.search:EFFORTS",
-    help="How long to look for other optima.",
 )
 @click.option(
     "--max-gradients", default=20000, show_default=True, help="Most gradients to compute."

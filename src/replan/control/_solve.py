@@ -64,7 +64,7 @@ def solve(
     - `initial`: a protocol to start from besides others, or several; where tasks are not
       controlled, the first sets them. A search that is not cut short ends with a relaxed plan no
       worse than any of them; where the goal is "worst", to within the tolerance.
-    - `effort`: "high" starts from many more places, for a few times to fifty times as long. Either
+    - `effort`: "high" starts from many more places, for about two to five times as long. Either
       effort ends when the best value has been found again and again.
     - `max_gradients`: how many gradients may be computed.
     - `throw`: raise a `SolveError`, which holds the plan, unless the status is "converged".

@@ -117,7 +117,8 @@ class Search:
 
     problem: to be solved. initial: the protocols given to `solve`. free_tasks, free_knobs: whether
     these may change. one_task: whether plans train on one task per step. fine, coarse: the
-    objective on the problem's steps and on few. starts: after `seed`. best: the best plan, with
+    objective on the problem's steps and on few; rough: on the problem's steps, less accurate.
+    effort: when to stop starting. starts: after `seed`. best: the best plan, with
     `controls` and `value`. relaxed: the relaxed plan, if a solver sets it. values: those reached
     from the starts, for the spread. scope: "global" if a solver has tried every protocol.
 
