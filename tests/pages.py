@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ def run_page(page, folder):
     for language, code in blocks:
         if (name := FILE.match(code)) and language in ("python", "toml"):
             (folder / name[1]).write_text(code, encoding="utf-8")
+    shutil.copy(ROOT / "examples" / "pilots.csv", folder)
     names, printed = {"__name__": page.stem}, ""
     for language, code in blocks:
         if language == "python" and not FILE.match(code):

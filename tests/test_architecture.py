@@ -36,6 +36,7 @@ LAYERS = [
     "curves",
     "strategies",
     "control",
+    "pilots",
     "comparison",
     "simulation",
     "replay",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves, Trajectory, evaluate
     from replan.errors import ArgumentError, IntegrationError, SolveError
     from replan.models import AutoModel, Model, Overlaps, TeacherStudent
+    from replan.pilots import Fit, Pilots, advise, fit
     from replan.problem import Control, Limits, Objective, Problem, Range
     from replan.protocol import Protocol
     from replan.simulation import Simulation, simulate
@@ -33,6 +34,7 @@ _HOMES = {
         "curves": ["Curves", "Trajectory", "evaluate"],
         "errors": ["ArgumentError", "IntegrationError", "SolveError"],
         "models": ["AutoModel", "Model", "Overlaps", "TeacherStudent"],
+        "pilots": ["Fit", "Pilots", "advise", "fit"],
         "problem": ["Control", "Limits", "Objective", "Problem", "Range"],
         "protocol": ["Protocol"],
         "simulation": ["Simulation", "simulate"],
@@ -49,6 +51,7 @@ __all__ = [
     "Control",
     "Curves",
     "Exhaustive",
+    "Fit",
     "Flips",
     "ForwardBackward",
     "IntegrationError",
@@ -56,6 +59,7 @@ __all__ = [
     "Model",
     "Objective",
     "Overlaps",
+    "Pilots",
     "Plan",
     "Problem",
     "Protocol",
@@ -65,9 +69,11 @@ __all__ = [
     "SolveError",
     "TeacherStudent",
     "Trajectory",
+    "advise",
     "compare",
     "control",
     "evaluate",
+    "fit",
     "levers",
     "models",
     "register",

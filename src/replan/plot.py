@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from replan.comparison import Comparison
     from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory
+    from replan.pilots import Fit
+    from replan.pilots.advice import Advice
     from replan.protocol import Protocol
     from replan.simulation import Simulation
     from replan.studies import Study
@@ -438,4 +440,61 @@ def study(study: Study, path: files.FilePath | None, x: str | None = None) -> Fi
             axes.set_yscale("log")
         title = f"median, 10 to 90 %\nover {', '.join(others)}" if others else None
         axes.legend(frameon=False, title=title)
+    return picture
+
+
+# Pilots
+
+
+def fit(fit: Fit, path: files.FilePath | None) -> Figure:
+    """Draw each pilot with its fit and 90 % interval; below, its rate and the residuals."""
+    with figure(path, width=8.0, height=6.4) as picture:
+        top, middle, below = picture.subplots(
+            3, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1, 1.2]}
+        )
+        for i, (run, losses, curve) in enumerate(fit.curves()):
+            colour, known = task_colour(i), np.isfinite(losses)
+            late = known & (curve.steps >= fit.pilots.early)
+            top.plot(curve.steps[known], losses[known], ".", color=colour, markersize=3, alpha=0.6)
+            top.plot(curve.steps[late], curve.loss[late], color=colour, label=run.name)
+            top.fill_between(
+                curve.steps[late], curve.low[late], curve.high[late],
+                color=colour, alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            middle.plot(run.steps, run.rates, color=colour)
+            wrong = 100 * (losses[late] / curve.loss[late] - 1)
+            below.plot(curve.steps[late], wrong, color=colour, linewidth=0.9)
+        known = np.concatenate([losses for _, losses, _ in fit.curves()])
+        late = np.concatenate([x[y.steps >= fit.pilots.early] for _, x, y in fit.curves()])
+        low, high = np.nanmin(known), np.nanmax(late)
+        top.set_ylim(low - 0.08 * (high - low), high + 0.05 * (high - low))
+        top.set_ylabel(fit.loss)
+        middle.set_ylabel("learning rate")
+        below.set_ylabel("residual (%)")
+        below.axhline(0.0, color="0.6", linewidth=0.8)
+        below.set_xlabel("step")
+        title = "points: logged; lines: fit, with 90 % intervals"
+        top.set_title(title, loc="left", fontsize=9)
+        _legend_beside(picture, top)
+    return picture
+
+
+def advice(advice: Advice, path: files.FilePath | None) -> Figure:
+    """Draw the recommended schedule beside the best pilot's and the plan."""
+    law: Any = advice.problem.model
+    steps = law.covered["starts_at"] + advice.problem.edges
+    shown = {
+        f"recommended: {advice.chosen.name}": advice.chosen,
+        f"best {advice.best_pilot.name}": advice.best_pilot,
+    }
+    if advice.chosen.name != "plan":
+        shown["plan"] = advice.candidates[-1]
+    with figure(path, width=7.4, height=3.0) as picture:
+        axes = picture.add_subplot(xlabel="step", ylabel="learning rate")
+        for i, (name, candidate) in enumerate(shown.items()):
+            label = f"{name}\n(predicted {candidate.loss:.4f})"
+            rates = np.append(candidate.rates, candidate.rates[-1])
+            axes.plot(steps, rates, _LINES[i], color=task_colour(i), label=label, zorder=5 - i)
+        axes.set_ylim(0.0)
+        _legend_beside(picture, axes)
     return picture

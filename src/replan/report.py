@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from replan.comparison import Comparison
     from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory, Transfer
+    from replan.pilots import Fit
+    from replan.pilots.advice import Advice
     from replan.protocol import Protocol
     from replan.simulation import Simulation
     from replan.studies import Study
@@ -496,3 +498,70 @@ def quantiles(values: list[float | None]) -> list[float]:
     numbers = [np.inf if value is None else value for value in values]
     finite = bool(np.isfinite(numbers).all())
     return list(np.quantile(numbers, (0.1, 0.5, 0.9), method="linear" if finite else "higher"))
+
+
+# Pilots
+
+
+def fit(fit: Fit) -> Parts:
+    """Return the law, its errors on the pilots and what it does not know."""
+    ends = {run.name: (losses, curve) for run, losses, curve in fit.curves()}
+    left = {x.run: x for x in fit.left_out}
+    rows = []
+    for name, (losses, curve) in ends.items():
+        known = np.flatnonzero(np.isfinite(losses) & (curve.steps >= fit.pilots.early))
+        last, error = known[-1], np.abs(curve.loss - losses)[known].mean()
+        other = left.get(name)
+        rows.append(
+            [
+                name,
+                f"{losses[last]:.4f}",
+                f"{curve.loss[last]:.4f}",
+                f"{error:.4f}",
+                f"{other.mean:.4f}" if other else "",
+                f"{100 * other.covered:.0f} %" if other else "",
+            ]
+        )
+    header = ["pilot", "end", "fit", "mean error", "left out", "within its interval"]
+    same, starts = fit.agreement
+    agree = f"{same} of {starts} starts agree on the fit"
+    if fit.left_out:
+        agree += f"; {100 * fit.coverage:.0f} % of left-out losses are within their 90 % intervals"
+    parameters = [
+        [name, f"{value:.4g}", f"{sd:.2g}", "" if known else "not identified: mostly prior"]
+        for name, (value, sd, known) in fit.parameters.items()
+    ]
+    return [
+        f"law of the learning rate: {fit.loss}, {len(rows)} pilots up to step "
+        f"{fit.pilots.horizon:g}, largest rate {fit.pilots.peak:g}",
+        *(f"WARNING: {text}" for text in fit.pilots.warnings),
+        Table(header, rows, "l"),
+        agree,
+        Table(["parameter", "value", "sd", ""], parameters, "l  l"),
+        "what this law does not know:",
+        *(f"  - {text}" for text in fit.unknown),
+    ]
+
+
+def advice(advice: Advice) -> Parts:
+    """Return the recommended schedule, its rivals and how sure the difference is."""
+    gain, half = advice.difference(advice.chosen, advice.best_pilot)
+    sure = "none: it is below the noise" if gain <= half else f"{gain:.4f} ± {half:.4f}"
+    rows = []
+    for candidate in advice.candidates:
+        lower, width = advice.difference(candidate, advice.best_pilot)
+        mark = "recommended" if candidate.name == advice.chosen.name else ""
+        rows.append(
+            [candidate.name, f"{candidate.loss:.4f}", f"{lower:+.4f}", f"{width:.4f}", mark]
+        )
+    law: Any = advice.problem.model
+    first = law.covered["starts_at"]
+    return [
+        f"recommended for steps {first:g} to {first + advice.problem.duration:g}: "
+        f"{advice.chosen.name}; predicted loss {advice.chosen.loss:.4f}",
+        *(f"WARNING: {text}" for text in advice.notes),
+        f"gain over the best pilot: {sure} (predicted {gain:+.4f} ± {half:.4f}, 90 %)",
+        Table(["schedule", "loss", "gain on best pilot", "±", ""], rows, "l   l"),
+        "recommended is the simplest schedule that the laws cannot tell from the best, and that is "
+        "not worse than the best pilot",
+    ]

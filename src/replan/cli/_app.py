@@ -8,7 +8,7 @@ import warnings
 import click
 
 import replan
-from replan.cli import compare, evaluate, levers, new, simulate, solve, study
+from replan.cli import compare, evaluate, fit, levers, new, simulate, solve, study
 from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
 
 _LONGEST = 450  # characters of a message
@@ -34,6 +34,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
       replan compare problem.toml
       replan solve problem.toml --json plan.json --plot plan.png
       replan evaluate problem.toml --strategy interleaved --json out.json
+      replan fit pilots.csv --out law.toml
     """
     for entry in imports:
         if not entry or os.pathsep in entry:
@@ -52,7 +53,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         click.echo(context.get_help())
 
 
-for module in (new, evaluate, compare, solve, simulate, levers, study):
+for module in (new, evaluate, compare, solve, simulate, levers, study, fit):
     app.add_command(module.command)
 
 

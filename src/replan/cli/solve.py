@@ -56,7 +56,14 @@ from replan.errors import ArgumentError
     help="A protocol file to begin from, averaged over the problem's steps where its own differ; "
     "where only the learning rate is free, it sets the tasks.",
 )
-@outputs(plot="Draw the plan")
+@click.option("--duration", type=float, help="Training time, instead of the file's.")
+@click.option(
+    "--lift",
+    multiple=True,
+    cls=OneOf,
+    words="replan.pilots.advice:BOUNDS",
+)
+@outputs(csv="the recommended schedule of a law, or the protocol", plot="Draw the plan")
 def command(
     file: Path,
     method: str,
@@ -66,9 +73,14 @@ def command(
     effort: Literal["normal", "high"],
     max_gradients: int,
     initial: str | None,
+    duration: float | None,
+    lift: tuple[str, ...],
     **paths: Path | None,
 ) -> None:
     """Find the best protocol for a problem, and say how good it is.
+
+    A law that `replan fit` wrote is planned within what its pilots cover, unless a bound is lifted;
+    recommended is the simplest schedule that cannot be told from the best.
 
     Ctrl-C ends the search and keeps the best plan so far; the exit code is 130.
 
@@ -82,6 +94,8 @@ def command(
     from replan.core.threads import interruptible_once
 
     problem, sections = load_problem(file)
+    if duration is not None:
+        problem = problem.changed(duration=duration)
     protocol = None if initial is None else load_protocol(initial)
     methods = replan.control.METHODS
     solver = methods[check.one_of("method", method, methods)]
@@ -90,6 +104,16 @@ def command(
     for name, value in given.items():
         if name not in signature(solver).parameters:
             raise ArgumentError(name, f"absent with `--method {method}`", f"{value}")
+    if problem.model.kind == "rate-law":
+        if given or initial is not None or method != "relax":
+            raise ArgumentError(
+                "--method", "absent for a law of rates, as all its settings", method
+            )
+        advice = replan.advise(problem, lift=lift, progress=True)
+        show(advice, sections, paths, duration=duration, lift=list(lift))
+        return
+    if lift:
+        raise ArgumentError("--lift", "absent unless FILE is a law of rates", f"{lift[0]!r}")
     with interruptible_once():  # a second Ctrl-C would lose the plan before it is written
         plan = replan.solve(
             problem,

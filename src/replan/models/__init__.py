@@ -8,6 +8,7 @@ from replan.models.capabilities import Sampled
 from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import Knob
+from replan.models.rate_law import RateLaw
 from replan.models.teacher_student import Overlaps, TeacherStudent
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Knob",
     "Model",
     "Overlaps",
+    "RateLaw",
     "Sampled",
     "Schedule",
     "TeacherStudent",

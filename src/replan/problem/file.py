@@ -37,6 +37,8 @@ def read_problem(path: files.FilePath) -> Problem:
 
 def read_sections(path: files.FilePath) -> dict[str, Any]:
     """Return the sections of a problem file."""
+    if str(path).endswith(".json"):
+        return with_never({key: x for key, x in files.read_json(path).items() if key in _SECTIONS})
     text = files.read_text(path)
     try:
         content = tomllib.loads(text)

@@ -1,0 +1,412 @@
+"""Pilots: logged trainings, checked, each with its whole history of learning rates.
+
+Notation: R runs, n rows of a run, D domains of the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replan import check
+from replan.check import Bools, Floats
+from replan.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WARMUP_ROWS = 20  # with which a described warm-up is drawn
+_EARLY = 0.08  # of the shortest training: losses before are not fitted
+_RISING = 1.02  # times the lowest level of a loss: a training that ends above has diverged
+_UNITS = 300.0  # horizons that differ by more are in different units
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: rows at which its rate, and some of its losses, were logged.
+
+    - `steps`: (n,) ascending. `rates`: (n,) the learning rate from each row on.
+    - `losses`: (n, L) NaN where not measured. `shares`: (n, D) of the domains, or (n, 0).
+    - `batch`: (n,) the batch size, 1 where none was given.
+    - `first`: the first row of the run's own log; rows before are what it continues, or a warm-up.
+    """
+
+    name: str
+    steps: Floats
+    rates: Floats
+    losses: Floats
+    shares: Floats
+    batch: Floats
+    first: int = 0
+    parent: str = ""
+
+    @property
+    def own(self) -> slice:
+        """The rows of the run's own log."""
+        return slice(self.first, None)
+
+
+@dataclass(frozen=True)
+class Pilots:
+    """Trainings to fit a law to.
+
+    - `runs`: the trainings. `losses`, `domains`: the names of their losses and of their data.
+    - `unique`: (D,) how many steps' worth of data each domain has, infinite where not said.
+    - `peak`: the largest learning rate. `early`: the step from which losses are fitted.
+    - `warnings`: what a reader must know about these pilots.
+
+    Examples:
+        >>> pilots = replan.Pilots.from_table(table)
+        >>> [run.name for run in pilots.runs], pilots.peak
+        (['constant', 'wsd'], 0.001)
+    """
+
+    runs: tuple[Run, ...]
+    losses: tuple[str, ...]
+    domains: tuple[str, ...]
+    unique: Floats
+    peak: float
+    early: float
+    warmup: float
+    warnings: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def read(
+        cls,
+        *paths: str | Path,
+        warmup: float = 0.0,
+        lr: str | None = None,
+        loss: Sequence[str] = (),
+    ) -> Pilots:
+        """Read pilots from files: see docs/pilots.md for the formats.
+
+        - `warmup`: steps of a linear warm-up before each run that are not in the files.
+        - `lr`, `loss`: the columns with the rate and the losses where they are called otherwise.
+        """
+        from replan.pilots.readers import read_pilots
+
+        return cls.from_table(read_pilots(*paths, lr=lr, loss=loss), warmup=warmup)
+
+    @classmethod
+    def from_table(
+        cls, table: pd.DataFrame, *, warmup: float = 0.0, earlier: Sequence[Run] = ()
+    ) -> Pilots:
+        """Return pilots from a long table with columns run, step, lr and losses.
+
+        `earlier`: other runs, which those of the table may continue.
+        """
+        warmup = check.number("warmup", warmup, at_least=0)
+        columns = [str(name) for name in table.columns]
+        table = table.set_axis(columns, axis=1)
+        if "step" not in columns and "tokens" in columns:
+            table = table.assign(step=table["tokens"])
+        for name in ("run", "step", "lr"):
+            if name not in table:
+                raise ArgumentError("pilots", f"a table with a column `{name}`", ", ".join(columns))
+        losses = [name for name in columns if name == "loss" or name.startswith("loss_")]
+        domains = [name[6:] for name in columns if name.startswith("share_")]
+        own = [
+            _run(str(name), group, losses, domains)
+            for name, group in table.groupby("run", sort=False)
+        ]
+        if not own:
+            raise ArgumentError("pilots", "a table with rows", "none")
+        unique = _unique_steps(table, domains, own)
+        runs, warnings = _with_histories(own, warmup, earlier)
+        names = tuple("loss" if name == "loss" else name[5:] for name in losses)
+        horizons = [run.steps[-1] for run in runs]
+        if max(horizons) > _UNITS * min(horizons):
+            raise ArgumentError(
+                "step",
+                "in the same unit in all runs (steps or tokens)",
+                f"runs that end at {min(horizons):g} and at {max(horizons):g}",
+            )
+        early = max([_EARLY * min(horizons), *(_warm_until(run) for run in runs)])
+        peak = max(float(run.rates.max()) for run in runs)
+        pilots = cls(tuple(runs), names, tuple(domains), unique, peak, early, warmup)
+        return replace(pilots, warnings=(*warnings, *_share_warnings(pilots)))
+
+    def for_fit(self) -> Pilots:
+        """Return the pilots that a law can be fitted to; refuse too few, warn of the others."""
+        if not self.losses:
+            raise ArgumentError("pilots", "a table with a column `loss` or `loss_<name>`", "none")
+        warnings, kept = list(self.warnings), []
+        for run in self.runs:
+            rising = _rises(run, self.early)
+            if rising:
+                warnings.append(f"{run.name} is left out: its loss rises {rising}")
+            else:
+                kept.append(run)
+        if len(kept) < 2:
+            got = f"{len(kept)}" + (f" ({warnings[-1]})" if kept != list(self.runs) else "")
+            raise ArgumentError("pilots", "two or more runs with losses that fall", got)
+        if not any(np.any(np.diff(run.rates[_after_warmup(run)]) < 0) for run in kept):
+            warnings.append(
+                "NO PILOT LOWERS ITS LEARNING RATE: what a decay brings cannot be predicted from "
+                "these pilots; the values below rest on priors. Add a pilot with a drop"
+            )
+        for run in kept:
+            if not np.isfinite(run.losses[run.steps >= self.early]).any():
+                raise ArgumentError(
+                    "pilots", f"runs with losses from step {self.early:g} on", f"{run.name} without"
+                )
+        return replace(self, runs=tuple(kept), warnings=tuple(warnings))
+
+    @property
+    def horizon(self) -> float:
+        """The last step of the longest run."""
+        return float(max(run.steps[-1] for run in self.runs))
+
+    @property
+    def warm_until(self) -> float:
+        """The step at which the last of the warm-ups ends."""
+        return max(_warm_until(run) for run in self.runs)
+
+    def joined(self, runs: tuple[Run, ...]) -> Pilots:
+        """Return pilots of other runs, in the same terms."""
+        peak = max(float(run.rates.max()) for run in runs)
+        return replace(self, runs=runs, peak=peak)
+
+    def without(self, index: int) -> Pilots:
+        """Return the pilots without one of the runs."""
+        return replace(self, runs=self.runs[:index] + self.runs[index + 1 :])
+
+
+# Reading a run
+
+
+def _run(name: str, group: pd.DataFrame, losses: list[str], domains: list[str]) -> Run:
+    group = group.assign(step=_numbers(group, "step", name)).sort_values("step", kind="stable")
+    steps = group["step"].to_numpy(np.float64)
+    same = np.flatnonzero(np.diff(steps) == 0)
+    if same.size:
+        raise ArgumentError("step", f"different in all rows of {name}", f"{steps[same[0]]:g} twice")
+    if not np.isfinite(steps).all() or steps[0] < 0:
+        raise ArgumentError("step", "a finite number of at least 0", f"another in {name}")
+    rates = _filled(steps, _numbers(group, "lr", name), "lr", name)
+    if rates.min() < 0 or rates.max() == 0:
+        raise ArgumentError("lr", "positive, or 0 at times", f"{rates.min():g} in {name}")
+    measured = [_measured(group, column, name) for column in losses]
+    shares = [
+        _filled(steps, _numbers(group, f"share_{x}", name), f"share_{x}", name) for x in domains
+    ]
+    mixture = np.stack(shares, axis=1) if shares else np.empty((len(steps), 0))
+    if domains:
+        _check_shares(mixture, name)
+    continues = [str(x) for x in group["continue"].dropna()] if "continue" in group else []
+    return Run(
+        name,
+        steps,
+        rates,
+        np.stack(measured, axis=1) if measured else np.empty((len(steps), 0)),
+        mixture,
+        _batch(group, steps, name),
+        parent=continues[0] if continues else "",
+    )
+
+
+def _numbers(group: pd.DataFrame, column: str, run: str) -> Floats:
+    import pandas as pd
+
+    values = pd.to_numeric(group[column], errors="coerce").to_numpy(np.float64)
+    texts = group[column].notna() & (group[column].astype(str).str.strip() != "")
+    wrong = np.flatnonzero(np.isnan(values) & texts.to_numpy())
+    if wrong.size:
+        got = f"{check.show(group[column].iloc[wrong[0]])} in {run}"
+        raise ArgumentError(column, "numbers, or empty where not known", got)
+    return values
+
+
+def _measured(group: pd.DataFrame, column: str, run: str) -> Floats:
+    values = _numbers(group, column, run)
+    if np.any(values <= 0) or np.isinf(values).any():
+        wrong = values[(values <= 0) | np.isinf(values)][0]
+        raise ArgumentError(column, "positive numbers, or empty", f"{wrong:g} in {run}")
+    return values
+
+
+def _filled(steps: Floats, values: Floats, column: str, run: str) -> Floats:
+    """Return values with those that were not logged interpolated."""
+    known = np.isfinite(values)
+    if not known.any():
+        raise ArgumentError(column, "given for all runs", f"nothing in {run}")
+    return np.interp(steps, steps[known], values[known])
+
+
+def _check_shares(shares: Floats, run: str) -> None:
+    if shares.max() > 1.0 + 1e-6:
+        got = f"{shares.max():g} in {run}" + (" (percent?)" if shares.max() <= 100 else "")
+        raise ArgumentError("share_…", "fractions from 0 to 1", got)
+    total = shares.sum(axis=1)
+    if shares.min() < 0 or np.abs(total - 1).max() > 1e-3:
+        raise ArgumentError("share_…", "fractions of sum 1", f"{total.max():g} in {run}")
+
+
+def _batch(group: pd.DataFrame, steps: Floats, run: str) -> Floats:
+    """Return the batch size: logged, or how many tokens a step takes."""
+    if "batch" in group:
+        return _filled(steps, _numbers(group, "batch", run), "batch", run)
+    if "tokens" not in group or np.array_equal(group["tokens"].to_numpy(np.float64), steps):
+        return np.ones(len(steps))
+    tokens = _filled(steps, _numbers(group, "tokens", run), "tokens", run)
+    per_step = np.diff(tokens) / np.diff(steps)
+    if len(per_step) == 0:
+        return np.full(1, tokens[0] / max(steps[0], 1.0))
+    if per_step.min() <= 0:
+        raise ArgumentError("tokens", "ascending with the steps", f"a fall in {run}")
+    return np.append(per_step, per_step[-1])
+
+
+def _unique_steps(table: pd.DataFrame, domains: list[str], runs: list[Run]) -> Floats:
+    """Return how many steps' worth of data (D,) each domain has; infinite where not said."""
+    per_step = float(np.median([np.median(run.batch) for run in runs]))
+    unique = np.full(len(domains), np.inf)
+    for d, domain in enumerate(domains):
+        column = f"unique_tokens_{domain}"
+        if column in table:
+            known = _numbers(table, column, "the table")
+            known = known[np.isfinite(known)]
+            if known.size and known.min() <= 0:
+                raise ArgumentError(column, "positive numbers, or empty", f"{known.min():g}")
+            unique[d] = known.max() / per_step if known.size else np.inf
+    return unique
+
+
+# Histories
+
+
+def _with_histories(
+    runs: list[Run], warmup: float, earlier: Sequence[Run]
+) -> tuple[list[Run], list[str]]:
+    """Return the runs with what came before their logs, and what had to be assumed."""
+    done = {run.name: run for run in earlier}
+    for run in runs:
+        done.pop(run.name, None)
+    by_name = done | {run.name: run for run in runs}
+    warnings: list[str] = []
+
+    def complete(run: Run, seen: tuple[str, ...] = ()) -> Run:
+        if run.name in done:
+            return done[run.name]
+        if run.parent:
+            parent = by_name.get(run.parent)
+            if parent is None or run.name in seen or parent.steps[0] >= run.steps[0]:
+                raise ArgumentError(
+                    "continue", "an earlier run of the table", f"{run.parent!r} in {run.name}"
+                )
+            whole = _continued(complete(parent, (*seen, run.name)), run)
+        elif warmup and run.rates[0] > 0.5 * run.rates.max():  # else it is in the log
+            if warmup > run.steps[0]:
+                raise ArgumentError(
+                    "warmup",
+                    f"at most {run.steps[0]:g}, the first step of {run.name}",
+                    f"{warmup:g}",
+                )
+            whole = _warmed_up(run, warmup)
+        elif run.steps[0] <= _first_gap(run):
+            whole = run
+        else:
+            parent = _likely_parent(run, list(by_name.values()))
+            if parent is None:
+                whole = _warmed_up(run, 0.0)
+                warnings.append(
+                    f"{run.name} begins at step {run.steps[0]:g}: before, a constant rate of "
+                    f"{run.rates[0]:g} is assumed. Give `--warmup`, or a column `continue`"
+                )
+            else:
+                whole = _continued(complete(parent), run)
+        done[run.name] = whole
+        return whole
+
+    return [complete(run) for run in runs], warnings
+
+
+def _first_gap(run: Run) -> float:
+    return 2.0 * float(np.median(np.diff(run.steps))) if len(run.steps) > 1 else float(run.steps[0])
+
+
+def _likely_parent(run: Run, runs: list[Run]) -> Run | None:
+    """Return the run that was trained with about the same rate when `run` began, if any.
+
+    Losses are not looked at: those of runs to predict are unknown.
+    """
+    begin, best, nearest = run.steps[0], None, 0.35
+    for other in runs:
+        if other is not run and other.steps[0] < begin <= other.steps[-1]:
+            rate = np.interp(begin, other.steps, other.rates)
+            flat = np.ptp(other.rates[(other.steps > 0.5 * begin) & (other.steps <= begin)]) == 0
+            distance = abs(rate / run.rates[0] - 1.0) + (0.0 if flat else 0.1)
+            if distance < nearest:
+                best, nearest = other, distance
+    return best
+
+
+def _continued(parent: Run, run: Run) -> Run:
+    before = parent.steps < run.steps[0]
+    return _prepended(
+        run, parent.steps[before], parent.rates[before], parent.shares[before], parent.batch[before]
+    )
+
+
+def _warmed_up(run: Run, warmup: float) -> Run:
+    steps = np.linspace(0.0, warmup, _WARMUP_ROWS + 1) if warmup else np.zeros(1)
+    rates = run.rates[0] * (steps / warmup if warmup else 1.0)
+    before = steps < run.steps[0]
+    steps, rates = steps[before], np.broadcast_to(rates, steps.shape)[before]
+    shares = np.repeat(run.shares[:1], len(steps), axis=0)
+    return _prepended(run, steps, rates, shares, np.full(len(steps), run.batch[0]))
+
+
+def _prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Floats) -> Run:
+    unknown = np.full((len(steps), run.losses.shape[1]), np.nan)
+    return replace(
+        run,
+        steps=np.concatenate([steps, run.steps]),
+        rates=np.concatenate([rates, run.rates]),
+        losses=np.concatenate([unknown, run.losses]),
+        shares=np.concatenate([shares, run.shares]),
+        batch=np.concatenate([batch, run.batch]),
+        first=len(steps),
+    )
+
+
+def _after_warmup(run: Run) -> Bools:
+    return np.asarray(run.steps >= _warm_until(run))
+
+
+def _warm_until(run: Run) -> float:
+    """Return the step at which the first rise of the rate ends."""
+    falls = np.flatnonzero(np.diff(run.rates) <= 0)
+    return float(run.steps[falls[0]]) if falls.size else 0.0
+
+
+# What a reader must know
+
+
+def _rises(run: Run, early: float) -> str:
+    """Say how the loss of a run rises, or nothing."""
+    for losses in run.losses.T:
+        known = np.isfinite(losses) & (run.steps >= early)
+        if known.sum() < 10:
+            continue
+        level = np.array([np.median(part) for part in np.array_split(losses[known], 10)])
+        if level[-1] > _RISING * level.min():
+            return f"from {level.min():.4g} to {level[-1]:.4g}"
+    return ""
+
+
+def _share_warnings(pilots: Pilots) -> list[str]:
+    """Warn where it is unknown how often data are repeated."""
+    unknown = [
+        d for d, steps in zip(pilots.domains, pilots.unique, strict=True) if not np.isfinite(steps)
+    ]
+    if not unknown:
+        return []
+    return [
+        f"how much data {', '.join(unknown)} has is unknown: repeated data cannot be told from "
+        "fresh ones. Give columns `unique_tokens_<domain>`"
+    ]

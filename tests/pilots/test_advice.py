@@ -1,0 +1,100 @@
+"""Advice: plans within what the pilots cover, beside rivals, and no gain where there is none."""
+
+import made
+import numpy as np
+import pandas as pd
+import pytest
+
+import replan
+from replan import ArgumentError
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return replan.fit(made.table(("constant", "cosine", "20"), rows=80))
+
+
+def test_the_simplest_schedule_that_is_not_worse(fit):
+    advice = replan.advise(fit.problem())
+    names = [x.name for x in advice.candidates]
+    assert names[0].startswith("constant") and names[-2:] == ["pilot 20", "plan"]
+    best = min(x.loss for x in advice.candidates)
+    gain, half = advice.difference(advice.candidates[-1], advice.chosen)
+    assert advice.chosen.loss - best <= half and gain <= half
+    assert advice.chosen.loss <= advice.best_pilot.loss
+    assert "linear decay over the last" in advice.chosen.name
+    assert "below the noise" in str(advice)
+
+
+def test_its_losses_are_those_of_the_law(fit):
+    problem = fit.problem()
+    advice = replan.advise(problem)
+    plan = advice.candidates[-1]
+    protocol = replan.Protocol(np.ones((problem.steps, 1)), problem.duration, lr=plan.rates)
+    assert replan.evaluate(problem, protocol).loss == pytest.approx(plan.loss, abs=1e-9)
+
+
+def test_plans_keep_within_what_the_pilots_cover(fit):
+    low, high = fit.covered["rates"]
+    for candidate in replan.advise(fit.problem(30_000)).candidates:
+        assert candidate.rates.min() >= low - 1e-12 and candidate.rates.max() <= high + 1e-12
+        assert np.all(np.diff(candidate.rates) <= 1e-12)  # no pilot rises
+
+
+def test_a_fall_is_at_most_twice_as_fast_as_in_a_pilot():
+    slow = replan.fit(made.table(("constant", "cosine"), rows=80))
+    step = slow.problem().duration / 250
+    fall = 2 * slow.covered["changes"][1] * step
+    shown = replan.advise(slow.problem())
+    assert all(np.diff(x.rates).min() >= -fall * (1 + 1e-9) for x in shown.candidates)
+    free = replan.advise(slow.problem(), lift=["changes"])
+    assert np.diff(free.candidates[-1].rates).min() < -fall
+    assert "FALL FASTER THAN IN ANY PILOT" in str(free)
+
+
+def test_a_far_horizon_is_refused_by_name_and_can_be_lifted(fit):
+    with pytest.raises(ArgumentError, match="lift this bound by `horizon`") as refused:
+        replan.advise(fit.problem(100_000))
+    assert refused.value.name == "duration"
+    assert "THE HORIZON IS 10.0 TIMES" in str(replan.advise(fit.problem(99_800), lift=["horizon"]))
+
+
+def test_larger_rates_are_lifted_by_name(fit):
+    lifted = replan.advise(fit.problem(), lift=["rates"])
+    assert lifted.candidates[-1].rates.max() > fit.covered["rates"][1]
+    assert "RATES ABOVE THE PILOTS'" in str(lifted)
+    with pytest.raises(ArgumentError, match="one of"):
+        replan.advise(fit.problem(), lift=["rate"])
+
+
+def test_peaks_are_compared_where_pilots_decay_from_several():
+    low = made.table(["50"], peak=3e-4).assign(run="low")
+    fit = replan.fit(pd.concat([made.table(), low]))
+    names = [x.name for x in replan.advise(fit.problem()).candidates]
+    assert len(names) > 6
+
+
+def test_a_schedule_is_a_table_that_trainers_read(fit, tmp_path):
+    advice = replan.advise(fit.problem())
+    advice.save(tmp_path / "schedule.csv")
+    table = pd.read_csv(tmp_path / "schedule.csv")
+    assert list(table) == ["step", "lr"]
+    assert table.step.iloc[[0, -1]].tolist() == [made.WARMUP, made.STEPS]
+    content = advice.to_dict()["recommended"]
+    np.testing.assert_allclose(np.array(content["lambda_lr"]) * made.PEAK, table.lr)
+
+
+def test_a_running_training_is_planned_from_where_it_is(fit):
+    steps, lr = made.rates("constant", steps=14_000)
+    run = pd.DataFrame({"run": "long", "step": steps, "lr": lr, "loss": made.LAW.curve(steps, lr)})
+    longer = replan.fit(made.table(rows=80), running=run)
+    problem = longer.problem(6000)
+    assert replan.advise(problem).to_frame().step.iloc[[0, -1]].tolist() == [14_000, 20_000]
+    known = made.LAW.curve(steps, lr)[-1]
+    assert problem.model.losses(problem.state)[0] == pytest.approx(known, abs=0.003)
+
+
+def test_a_law_without_pilots_gives_no_advice():
+    problem = replan.Problem(made.LAW, made.LAW.warmed_up(200), 1000.0, lr=1e-3)
+    with pytest.raises(ArgumentError, match="a law of no pilots"):
+        replan.advise(problem)

@@ -1,0 +1,102 @@
+"""Pilots: what is refused, what is warned of, and the history that each run is given."""
+
+import made
+import numpy as np
+import pandas as pd
+import pytest
+
+import replan
+from replan import ArgumentError
+
+
+def changed(**columns):
+    """Return pilots with some columns replaced by functions of the table."""
+    table = made.table(rows=40)
+    return table.assign(**{name: change(table) for name, change in columns.items()})
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "words"),
+    [
+        (made.table(rows=40).drop(columns="lr"), "pilots", "a column `lr`"),
+        (made.table(rows=40).drop(columns="loss"), "pilots", "`loss` or `loss_<name>`"),
+        (made.table(["constant"], rows=40), "pilots", "two or more runs"),
+        (pd.concat([made.table(rows=40)] * 2), "step", "twice"),
+        (changed(step=lambda t: t.step * np.where(t.run == "20", 4e3, 1)), "step", "same unit"),
+        (changed(step=lambda t: -t.step), "step", "at least 0"),
+        (changed(lr=lambda t: -t.lr), "lr", "positive"),
+        (changed(lr=lambda t: "fast"), "lr", "fast"),
+        (changed(loss=lambda t: -t.loss), "loss", "positive"),
+        (changed(share_a=lambda t: 30.0, share_b=lambda t: 70.0), "share_…", "percent"),
+        (changed(share_a=lambda t: 0.5, share_b=lambda t: 0.7), "share_…", "sum 1"),
+        (changed(batch=lambda t: "big"), "batch", "big"),
+        (changed(tokens=lambda t: 1e6 - t.step), "tokens", "ascending"),
+        (changed(**{"continue": lambda t: "nobody"}), "continue", "nobody"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_bad_tables_are_refused_by_name(table, name, words):
+    with pytest.raises(ArgumentError, match=words) as refused:
+        replan.fit(table)
+    assert refused.value.name == name
+
+
+def test_losses_that_rise_or_are_missing_are_left_out_and_named():
+    table = made.table(("constant", "cosine", "20", "50"), rows=40)
+    rising = table.run == "50"
+    table.loc[rising, "loss"] = 3.0 + table.step[rising] / 1e4
+    fit = replan.fit(table)
+    assert any("50 is left out: its loss rises" in text for text in fit.warnings)
+    assert "WARNING: 50 is left out" in str(fit)
+    table.loc[rising, "loss"] = np.nan
+    with pytest.raises(ArgumentError, match="50 without"):
+        replan.fit(table)
+
+
+def test_pilots_without_a_drop_are_warned_of_first():
+    constants = [made.table(["constant"], peak=x, rows=40, seed=1) for x in (1e-3, 5e-4)]
+    table = pd.concat([x.assign(run=f"constant {i}") for i, x in enumerate(constants)])
+    fit = replan.fit(table)
+    assert str(fit).splitlines()[1].startswith("WARNING: NO PILOT LOWERS ITS LEARNING RATE")
+    assert "NO PILOT LOWERS ITS RATE" in str(replan.advise(fit.problem()))
+
+
+def test_a_described_warm_up_equals_a_logged_one():
+    table = made.table(rows=40)
+    late = table[table.step >= made.WARMUP]
+    logged, described = replan.fit(table), replan.fit(late, warmup=made.WARMUP)
+    assert described.pilots.warm_until == logged.pilots.warm_until == made.WARMUP
+    one, other = (x.predict(made.table(["80"]))["80"].loss for x in (logged, described))
+    np.testing.assert_allclose(one[50:], other[50:], rtol=1e-3)
+
+
+def test_a_run_continues_another():
+    table = made.table(("constant", "20"), noise=0.0)
+    branch = (table.run == "20") & (table.step > 8000)
+    whole = replan.Pilots.from_table(table)
+    short = table[(table.run == "constant") | branch]
+    given = short.assign(**{"continue": np.where(short.run == "20", "constant", None)})
+    for pilots in (replan.Pilots.from_table(given), replan.Pilots.from_table(short)):
+        run, other = pilots.runs[1], whole.runs[1]
+        assert run.steps[run.own][0] > 8000
+        np.testing.assert_allclose(np.interp(other.steps, run.steps, run.rates), other.rates)
+
+
+def test_a_run_that_begins_late_and_continues_none_is_warned_of():
+    table = made.table(("cosine", "20"), rows=40)
+    late = table[(table.run == "cosine") | (table.step > 5000)]
+    late = late.assign(lr=np.where(late.run == "20", 10 * late.lr, late.lr))
+    assert "20 begins at step" in replan.Pilots.from_table(late).warnings[0]
+
+
+def test_tokens_stand_for_steps():
+    table = made.table(rows=40)
+    steps, tokens = table, table.rename(columns={"step": "tokens"})
+    np.testing.assert_allclose(
+        replan.fit(steps).fitted.parameters, replan.fit(tokens).fitted.parameters
+    )
+
+
+def test_repeated_data_of_unknown_size_are_warned_of():
+    table = changed(share_a=lambda t: 0.5, share_b=lambda t: 0.5)
+    assert "repeated data cannot be told" in " ".join(replan.Pilots.from_table(table).warnings)
