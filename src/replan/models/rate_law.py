@@ -18,6 +18,7 @@ from replan.errors import ArgumentError
 from replan.models.base import DifferentiableModel
 from replan.models.knobs import Knob
 from replan.models.registry import register
+from replan.models.relaxation import relax, relax_vjp
 from replan.schema import from_keys
 
 NAMES = ("floor", "signal", "exponent", "noise", "pace", "spread", "power")
@@ -46,37 +47,19 @@ def weights(laws: NDArray[Any]) -> NDArray[Any]:
     return shape / shape.sum(axis=1, keepdims=True)
 
 
-def scan(laws: NDArray[Any], runs: Pieces, first: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return the modes (n + 1, P, R, Z) of runs under laws (P, 7), real or complex.
-
-    n′ = pace x η^(5/4) (w η^power − n), η in units of the peak, in closed form. `first`: (P, R, Z)
-    at the start, by default 0.
-    """
-    decay, gain = _steps(laws, runs)
-    count, shape = len(decay), decay.shape[1:]
-    modes = np.empty((count + 1, *shape), decay.dtype)
-    modes[0] = 0.0 if first is None else first
-    for k in range(count):
-        np.multiply(decay[k], modes[k], out=modes[k + 1])
-        modes[k + 1] += gain[k]
-    return modes
-
-
-def _steps(laws: NDArray[Any], runs: Pieces) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return what each piece leaves of the modes and adds to them, (n, P, R, Z) each."""
+def noise_of(laws: NDArray[Any], runs: Pieces) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the exponents and targets (n, P, R, Z) of the modes, for `relax`."""
     pace, drive = np.maximum(runs.pace, _LEAST), np.maximum(runs.drive, _LEAST)
-    rate, power = laws[:, 4, None, None], laws[:, 6, None, None]
-    force = np.exp(power * np.log(drive))
-    relaxed = runs.lengths * pace ** (1.0 + _SLOWING)  # (R, n)
-    decay = np.exp(-(rate * relaxed)[..., None] * MODES)
-    gain = (1.0 - decay) * force[..., None] * weights(laws)[:, None, None, :]
-    forward = (2, 0, 1, 3)  # pieces first
-    return np.ascontiguousarray(decay.transpose(forward)), gain.transpose(forward).copy()
+    rate, power = laws[:, 4, None], laws[:, 6, None]
+    relaxed = (runs.lengths * pace ** (1.0 + _SLOWING)).T  # (n, R)
+    force = np.exp(power * np.log(drive.T)[:, None])  # (n, P, R)
+    exponents = (rate * relaxed[:, None])[..., None] * MODES
+    return exponents, force[..., None] * weights(laws)[:, None, :]
 
 
 def curves(laws: NDArray[Any], runs: Pieces) -> NDArray[Any]:
     """Return the losses (P, R, n + 1) at the edges of runs that begin without noise."""
-    noise = scan(laws, runs).sum(axis=3).transpose(1, 2, 0)
+    noise = relax(np.zeros(1), *noise_of(laws, runs)).sum(axis=3).transpose(1, 2, 0)
     floor, signal, exponent, scale = (x[:, None, None] for x in laws.T[:4])
     rest = signal * np.exp(-exponent * np.log(runs.progress))
     return floor + rest + scale * (1.0 + _KAPPA * rest) * noise
@@ -144,7 +127,7 @@ class RateLaw(DifferentiableModel):
     def after(self, steps: ArrayLike, rates: ArrayLike) -> Floats:
         """Return the state after a training from scratch, with rates (n,) logged at steps (n,)."""
         runs = self._logged(steps, rates)
-        modes = scan(self.laws, runs)[-1, :, 0]
+        modes = relax(np.zeros(1), *noise_of(self.laws, runs))[-1, :, 0]
         return np.concatenate([runs.progress[0, -1:], modes.ravel()])
 
     def curve(self, steps: ArrayLike, rates: ArrayLike) -> Floats:
@@ -218,7 +201,7 @@ class RateLaw(DifferentiableModel):
         """Return the states (pieces + 1, n), in closed form."""
         runs = self._runs(start, schedule)
         first = start[1:].reshape(len(self.laws), 1, len(MODES))
-        modes = scan(self.laws, runs, first)
+        modes = relax(first, *noise_of(self.laws, runs))
         states = np.column_stack([runs.progress[0], modes.reshape(len(modes), -1)])
         finite = np.isfinite(states).all(axis=1)
         return states if finite.all() else states[: int(np.argmin(finite))]
@@ -233,26 +216,18 @@ class RateLaw(DifferentiableModel):
     ) -> Gradients:
         """Return the exact gradients of a roll-out."""
         runs = self._runs(states[0], schedule)
-        count = len(schedule.lengths)
-        shape = (-1, len(self.laws), len(MODES))
-        modes, by_modes = (x[:, 1:].reshape(shape) for x in (states, cotangents.copy()))
-        decay, gain = (x[:, :, 0] for x in _steps(self.laws, runs))
-        for k in range(count - 1, -1, -1):
-            by_modes[k] += decay[k] * by_modes[k + 1]
-        pull = by_modes[1:]  # by the modes at the end of each piece
-        # with D = pace x η^(5/4) length: decay = e^−D, gain = (1 − e^−D) w η^power
-        pace, length = np.maximum(runs.pace[0], _LEAST), runs.lengths[0]
-        rate, power = self.laws[:, 4], self.laws[:, 6]
-        per_log = (1.0 + _SLOWING) * np.multiply.outer(
-            length * pace ** (1.0 + _SLOWING), rate[:, None] * MODES
-        )
-        reached = gain / np.maximum(1.0 - decay, 1e-300)  # w η^power
-        by_log = (pull * (reached - modes[:-1]) * decay * per_log).sum(axis=(1, 2))
-        by_log += ((pull * gain).sum(axis=2) * power).sum(axis=1)
+        count, shape = len(schedule.lengths), (-1, len(self.laws), 1, len(MODES))
+        modes, by_modes = (x[:, 1:].reshape(shape) for x in (states, cotangents))
+        exponents, targets = noise_of(self.laws, runs)
+        adjoints, by_exponents, by_targets = relax_vjp(modes, by_modes, exponents, targets)
+        power = self.laws[:, 6, None, None]
+        by_log = (1.0 + _SLOWING) * by_exponents * exponents + power * by_targets * targets
+        pace = np.maximum(runs.pace[0], _LEAST)
         by_progress = np.cumsum(cotangents[::-1, 0])[::-1]
-        by_pace = by_log / pace * (runs.pace[0] > _LEAST) + by_progress[1:] * length
-        adjoints = np.column_stack([by_progress, by_modes.reshape(count + 1, -1)])
-        return Gradients(adjoints, np.zeros((count, 1)), by_pace[:, None] / self.peak)
+        by_pace = by_log.sum(axis=(1, 2, 3)) / pace * (runs.pace[0] > _LEAST)
+        by_pace += by_progress[1:] * runs.lengths[0]
+        by_states = np.column_stack([by_progress, adjoints.reshape(count + 1, -1)])
+        return Gradients(by_states, np.zeros((count, 1)), by_pace[:, None] / self.peak)
 
 
 def pieces(
