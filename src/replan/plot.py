@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replan.comparison import Comparison
     from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory
-    from replan.pilots import Fit
+    from replan.pilots import Fit, ShareFit
     from replan.pilots.advice import Advice
     from replan.protocol import Protocol
     from replan.simulation import Simulation
@@ -476,6 +476,25 @@ def fit(fit: Fit, path: files.FilePath | None) -> Figure:
         title = "points: logged; lines: fit, with 90 % intervals"
         top.set_title(title, loc="left", fontsize=9)
         _legend_beside(picture, top)
+    return picture
+
+
+def sharefit(fit: ShareFit, path: files.FilePath | None) -> Figure:
+    """Draw, for each loss, the left-out errors of the law and of the plain regressions."""
+    count = len(fit.fits)
+    with figure(path, width=1.6 + 2.6 * count, height=3.2) as picture:
+        row = picture.subplots(1, count, squeeze=False, sharey=True)[0]
+        for axes, one in zip(row, fit.fits, strict=True):
+            for i, (name, errors) in enumerate(one.errors.items()):
+                axes.plot(
+                    one.ends, 100 * errors / one.ends, "osv"[i], color=task_colour(i),
+                    markersize=3.5, alpha=0.7, linewidth=0, label=name,
+                )  # fmt: skip
+            axes.axhline(0.0, color="0.6", linewidth=0.8)
+            axes.set_xlabel(f"measured {one.name}")
+        row[0].set_ylabel("left-out error (%)")
+        row[0].set_yscale("symlog", linthresh=2.0)
+        _legend_beside(picture, row[-1])
     return picture
 
 

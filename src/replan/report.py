@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from replan.comparison import Comparison
     from replan.control import Levers, Plan
     from replan.curves import Curves, Trajectory, Transfer
-    from replan.pilots import Fit
+    from replan.pilots import Fit, ShareFit
     from replan.pilots.advice import Advice
     from replan.protocol import Protocol
     from replan.simulation import Simulation
@@ -541,6 +541,43 @@ def fit(fit: Fit) -> Parts:
         "what this law does not know:",
         *(f"  - {text}" for text in fit.unknown),
     ]
+
+
+def sharefit(fit: ShareFit) -> Parts:
+    """Return the law of shares beside plain regressions, and what it does not know."""
+    methods = list(fit.fits[0].errors)
+    rows = []
+    for one in fit.fits:
+        errors = [f"{np.abs(one.errors[name]).mean():.4f}" for name in methods]
+        same, starts = one.agreement
+        rows.append(
+            [one.name, f"{one.ends.min():.4f}", *errors, f"{100 * one.covered:.0f} %",
+             f"{same} of {starts}"]
+        )  # fmt: skip
+    header = ["loss", "best end", *(f"left out: {name}" for name in methods)]
+    numbers = fit.parameters
+    parameters = [
+        [name, *(_parameter(numbers[one.name].get(name)) for one in fit.fits)]
+        for name in dict.fromkeys(x for values in numbers.values() for x in values)
+    ]
+    return [
+        f"law of shares of {', '.join(fit.pilots.domains)} (EXPERIMENTAL): {len(fit.pilots.runs)} "
+        f"pilots up to step {fit.pilots.horizon:g}",
+        *(f"WARNING: {text}" for text in fit.pilots.warnings),
+        Table([*header, "within their intervals", "starts agree"], rows, "l"),
+        Table(["parameter (sd)", *numbers], parameters, "l"),
+        "(?): not identified by these pilots",
+        "what this law does not know:",
+        *(f"  - {text}" for text in fit.unknown),
+    ]
+
+
+def _parameter(number: tuple[float, float, bool] | None) -> str:
+    """Return value and standard deviation of a parameter."""
+    if number is None:
+        return ""
+    value, sd, known = number
+    return f"{value:.3g} ({sd:.1g})" + ("" if known else " (?)")
 
 
 def advice(advice: Advice) -> Parts:

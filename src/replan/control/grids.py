@@ -31,7 +31,9 @@ def on_grid(problem: Problem, protocol: Protocol, steps: int) -> Controls:
 
     def means(rows: Floats) -> Floats:
         sums = np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows.T * protocol.lengths, axis=1).T])
-        at = np.stack([np.interp(edges, protocol.edges, column) for column in sums.T], axis=1)
+        at = np.empty((steps + 1, rows.shape[1]))
+        for j, column in enumerate(sums.T):
+            at[:, j] = np.interp(edges, protocol.edges, column)
         averages = np.diff(at, axis=0) / np.diff(edges)[:, None]
         return np.where(np.ptp(rows, axis=0) == 0, rows[0], averages)  # without rounding errors
 

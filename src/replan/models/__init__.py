@@ -9,6 +9,7 @@ from replan.models.compiled_model import CompiledModel
 from replan.models.gallery import Curriculum, Denoising, Dropout
 from replan.models.knobs import Knob
 from replan.models.rate_law import RateLaw
+from replan.models.share_law import ShareLaw
 from replan.models.teacher_student import Overlaps, TeacherStudent
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "RateLaw",
     "Sampled",
     "Schedule",
+    "ShareLaw",
     "TeacherStudent",
 ]

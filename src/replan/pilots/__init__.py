@@ -16,5 +16,6 @@ All examples of this package use the same pilots, made by a known law:
 from replan.pilots.advice import advise
 from replan.pilots.fitted import Fit, fit
 from replan.pilots.runs import Pilots
+from replan.pilots.share_fit import ShareFit
 
-__all__ = ["Fit", "Pilots", "advise", "fit"]
+__all__ = ["Fit", "Pilots", "ShareFit", "advise", "fit"]

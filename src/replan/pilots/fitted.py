@@ -15,7 +15,8 @@ from replan.check import Floats
 from replan.errors import ArgumentError
 from replan.models.rate_law import RateLaw
 from replan.pilots import rates
-from replan.pilots.runs import Pilots, Run
+from replan.pilots.runs import Pilots, Prediction, Run
+from replan.pilots.share_fit import ShareFit, fit_of_shares
 from replan.problem import Control, Problem
 from replan.results import Result
 
@@ -26,15 +27,6 @@ _NORMAL = 1.645  # of a 90 % interval
 _LAWS = 12  # that plans are made for
 _FEWEST = 3  # pilots of which one can be left out
 _MOST_FOLDS = 12
-
-
-class Prediction(NamedTuple):
-    """A predicted run: the loss and its 90 % interval at the steps of its log, (n,) each."""
-
-    steps: Floats
-    loss: Floats
-    low: Floats
-    high: Floats
 
 
 class LeftOut(NamedTuple):
@@ -291,8 +283,10 @@ def fit(
     loss: str | None = None,
     running: Pilots | str | Path | pd.DataFrame | None = None,
     seed: int = 0,
-) -> Fit:
-    """Fit the law of rates to pilots: how the loss depends on the learning rate over time.
+) -> Fit | ShareFit:
+    """Fit a law to pilots: how the loss depends on the learning rate over time.
+
+    Where the shares of domains differ, it is a law of shares (a `ShareFit`, experimental).
 
     - `pilots`: a table with columns run, step, lr and loss, a file with one, or `Pilots`.
     - `warmup`: steps of a linear warm-up that the table does not contain.
@@ -324,6 +318,11 @@ def fit(
     used = given.for_fit()
     if name and name not in [run.name for run in used.runs]:
         raise ArgumentError("running", "a training whose loss falls", f"{used.warnings[-1]}")
+    if used.shares_vary:
+        if name:
+            raise ArgumentError("running", "absent where shares vary", f"{name!r}")
+        losses = used.losses if loss is None else (check.one_of("loss", loss, used.losses),)
+        return fit_of_shares(used, losses, seed)
     chosen = _loss_of(used, loss)
     unit = rates.unit_of(used)
     fitted = rates.fit_rates(_grid(used, used.runs, unit, chosen), unit, seed=seed)

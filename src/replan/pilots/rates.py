@@ -5,6 +5,7 @@ Residuals are those of log losses. Parameters t (7,) are the law's, scales as lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,28 +212,38 @@ def spread(fit: RateFit, runs: Pieces) -> tuple[Floats, Floats]:
     return values, np.sqrt(of_parameters + own_error(fit) ** 2)
 
 
-def draws(fit: RateFit, data: Grid, count: int, seed: int = 0) -> Floats:
-    """Return laws (count, 7) that fit nearly as well: the best, and draws about it.
+def draws(fit: RateFit, data: Grid, count: int) -> Floats:
+    """Return laws (count, 7) that fit nearly as well: the best, and draws about it."""
+    best, _ = value_and_slopes(fit.parameters, data.runs)
 
-    Parameters are drawn as if residuals were linear in them; where they are not, and a draw fits
-    much worse than that, it is moved towards the best.
-    """
-    steps = np.random.default_rng(seed).multivariate_normal(
-        np.zeros(len(NAMES)), fit.covariance, count - 1
-    )
-    expected = 2.0 * len(NAMES) * (_between(fit.misfit, _PARAMETERS) * fit.scale) ** 2
-
-    def moved(steps: Floats) -> tuple[Floats, Floats]:
-        points = np.clip(fit.parameters + steps, _LOW, _HIGH)
+    def change(points: Floats) -> Floats:
         values = np.log(np.maximum(curves(laws(points), data.runs)[:, data.fitted], 1e-3))
-        best, _ = value_and_slopes(fit.parameters, data.runs)
-        return points, ((values - best[data.fitted]) ** 2).sum(axis=1)
+        return ((values - best[data.fitted]) ** 2).sum(axis=1)
 
-    points, changes = moved(steps)
-    for _ in range(6):
-        steps = np.where((changes > expected)[:, None], 0.6 * steps, steps)
-        points, changes = moved(steps)
+    expected = 2.0 * len(NAMES) * (_between(fit.misfit, _PARAMETERS) * fit.scale) ** 2
+    points = nearby(fit.parameters, fit.covariance, change, expected, count - 1, (_LOW, _HIGH))
     return laws(np.vstack([fit.parameters, points]))
+
+
+def nearby(
+    best: Floats,
+    covariance: Floats,
+    change: Callable[[Floats], Floats],
+    expected: float,
+    count: int,
+    bounds: tuple[Any, Any] = (-np.inf, np.inf),
+) -> Floats:
+    """Return parameters (count, k) that fit nearly as well as the best.
+
+    They are drawn as if residuals were linear in them; where they are not, and `change` (count,),
+    the squares of what a draw changes, exceeds what is expected, it is moved towards the best.
+    """
+    rng = np.random.default_rng(0)
+    steps = rng.multivariate_normal(np.zeros(len(best)), covariance, count)
+    for _ in range(6):
+        far = change(np.clip(best + steps, *bounds)) > expected
+        steps = np.where(far[:, None], 0.6 * steps, steps)
+    return np.clip(best + steps, *bounds)
 
 
 def own_error(fit: RateFit) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,15 @@ class Run:
     def own(self) -> slice:
         """The rows of the run's own log."""
         return slice(self.first, None)
+
+
+class Prediction(NamedTuple):
+    """A predicted run: the loss and its 90 % interval at the steps of its log, (n,) each."""
+
+    steps: Floats
+    loss: Floats
+    low: Floats
+    high: Floats
 
 
 @dataclass(frozen=True)
@@ -165,6 +174,12 @@ class Pilots:
     def warm_until(self) -> float:
         """The step at which the last of the warm-ups ends."""
         return max(_warm_until(run) for run in self.runs)
+
+    @property
+    def shares_vary(self) -> bool:
+        """Whether the shares of domains differ, between runs or in time."""
+        rows = np.concatenate([run.shares for run in self.runs])
+        return bool(rows.size and np.ptp(rows, axis=0).max() > 1e-6)
 
     def joined(self, runs: tuple[Run, ...]) -> Pilots:
         """Return pilots of other runs, in the same terms."""
@@ -347,7 +362,7 @@ def _likely_parent(run: Run, runs: list[Run]) -> Run | None:
 
 def _continued(parent: Run, run: Run) -> Run:
     before = parent.steps < run.steps[0]
-    return _prepended(
+    return prepended(
         run, parent.steps[before], parent.rates[before], parent.shares[before], parent.batch[before]
     )
 
@@ -358,10 +373,11 @@ def _warmed_up(run: Run, warmup: float) -> Run:
     before = steps < run.steps[0]
     steps, rates = steps[before], np.broadcast_to(rates, steps.shape)[before]
     shares = np.repeat(run.shares[:1], len(steps), axis=0)
-    return _prepended(run, steps, rates, shares, np.full(len(steps), run.batch[0]))
+    return prepended(run, steps, rates, shares, np.full(len(steps), run.batch[0]))
 
 
-def _prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Floats) -> Run:
+def prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Floats) -> Run:
+    """Return a run with rows before its own, whose losses are not known."""
     unknown = np.full((len(steps), run.losses.shape[1]), np.nan)
     return replace(
         run,
