@@ -1,5 +1,7 @@
 """Advice: plans within what the pilots cover, beside rivals, and no gain where there is none."""
 
+from dataclasses import replace
+
 import made
 import numpy as np
 import pandas as pd
@@ -7,6 +9,7 @@ import pytest
 
 import replan
 from replan import ArgumentError
+from replan.pilots.stages import stages
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,41 @@ def test_a_schedule_is_a_table_that_trainers_read(fit, tmp_path):
     assert table.step.iloc[[0, -1]].tolist() == [made.WARMUP, made.STEPS]
     content = advice.to_dict()["recommended"]
     np.testing.assert_allclose(np.array(content["lambda_lr"]) * made.PEAK, table.lr)
+
+
+def test_a_schedule_is_a_few_stages_that_the_law_cannot_tell_from_it(fit):
+    advice = replan.advise(fit.problem())
+    middles = made.WARMUP + 0.5 * (advice.problem.edges[1:] + advice.problem.edges[:-1])
+    for candidate in advice.candidates:
+        parts = replace(advice, chosen=candidate).to_dict()["recommended"]["stages"]
+        most = 2 if "over the last" in candidate.name else 6
+        assert len(parts) <= (1 if candidate.name.startswith(("constant", "linear")) else most)
+        steps = [x for stage in parts for x in (stage["from_step"], stage["to_step"])]
+        lr = [x for stage in parts for x in (stage["from_lr"], stage["to_lr"])]
+        assert steps[1:-1:2] == steps[2::2] and steps[:: len(steps) - 1] == [200, 10_000]
+        rates = np.interp(middles, steps, lr)
+        protocol = replan.Protocol(
+            np.ones((len(rates), 1)), advice.problem.duration, lr=np.maximum(rates, 1e-12)
+        )
+        loss = replan.evaluate(advice.problem, protocol).loss
+        assert abs(loss - candidate.loss) < 1.645 * fit.covered["error"] * candidate.loss
+
+
+@pytest.mark.parametrize("last", [0.05, 0.45, 0.8])
+def test_warmup_stable_decay_is_two_exact_stages(last):
+    times = (np.arange(250) + 0.5) / 250
+    rates = 3e-4 * np.minimum(1, (1 - times) / last)
+    flat, decay = stages(np.linspace(500, 10_500, 251), rates, 0.0, 3e-4)
+    corner = 10_500 - 10_000 * last
+    np.testing.assert_allclose(flat, (500, corner, 3e-4, 3e-4), rtol=1e-8)
+    np.testing.assert_allclose(decay, (corner, 10_500, 3e-4, 0.0), rtol=1e-8, atol=1e-15)
+
+
+def test_a_drop_is_a_stage_that_begins_lower():
+    rates = np.where(np.arange(100) < 60, 1e-3, 2e-4)
+    high, low = stages(np.linspace(0, 1000, 101), rates, 0.0, 5e-4)  # a pilot's may be higher
+    assert (high.to_step, low.from_step) == (600, 600)
+    assert (high.to_lr, low.from_lr) == pytest.approx((1e-3, 2e-4))
 
 
 def test_a_running_training_is_planned_from_where_it_is(fit):

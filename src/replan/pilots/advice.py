@@ -13,6 +13,7 @@ from replan.check import Floats
 from replan.control import Plan, Relax, solve
 from replan.errors import ArgumentError
 from replan.models import RateLaw, Schedule
+from replan.pilots.stages import stages
 from replan.problem import Control, Problem
 from replan.results import Result
 
@@ -23,7 +24,7 @@ BOUNDS = ("horizon", "rates", "changes")
 _FARTHEST = 4.0  # times the pilots' horizon
 _LIFTED = 3.0  # times the largest rate of the pilots, where `rates` is lifted
 _FASTER = 2.0  # times the fastest change of a pilot's rate
-_FAMILIES = ("linear", "cosine", "warmup-stable-decay")
+FAMILIES = ("linear", "cosine", "warmup-stable-decay")
 _FRACTIONS = np.arange(0.05, 0.96, 0.05)
 _NORMAL = 1.645  # of a 90 % interval
 _SEVERAL = 1.3  # ratio of the pilots' peaks from which they say something about peaks
@@ -92,6 +93,7 @@ class Advice(Result):
         gain, half = self.difference(self.chosen, self.best_pilot)
         table = self.to_frame()
         law: Any = self.problem.model
+        parts = stages(table["step"].to_numpy(), self.schedule, *self.problem.free_range("lr"))
         return self.plan.to_dict() | {
             "recommended": {
                 "name": self.chosen.name,
@@ -101,6 +103,7 @@ class Advice(Result):
                 "step": table["step"].tolist(),
                 "lr": table["lr"].tolist(),
                 "lambda_lr": (table["lr"] / law.peak).tolist(),
+                "stages": [stage._asdict() for stage in parts],
             },
             "candidates": [{"name": x.name, "loss": x.loss} for x in self.candidates],
             "notes": list(self.notes),
@@ -171,7 +174,6 @@ def _candidates(problem: Problem, planned: Floats, any_change: bool) -> Iterator
     law: Any = problem.model
     low, high = problem.free_range("lr")
     pilot, peaks = law.covered["best"], law.covered["peaks"]
-    several = max(peaks) > _SEVERAL * min(peaks)  # else another peak is a guess
     step = problem.duration / problem.steps
     rise, fall = (step * _FASTER * x for x in law.covered["changes"])
     times = (np.arange(problem.steps) + 0.5) / problem.steps
@@ -183,29 +185,36 @@ def _candidates(problem: Problem, planned: Floats, any_change: bool) -> Iterator
 
     def decays(family: str, peaks: Iterable[float]) -> Iterator[tuple[str, Floats]]:
         for peak in peaks:
-            for words, shape in _shapes(family, times):
+            for words, shape in shapes(family, times):
                 rates = low + (peak - low) * shape
                 if any_change or np.diff(rates).min(initial=0.0) >= -fall:
                     yield words.format(peak=f"{peak:.3g}"), rates
 
     constants = np.geomspace(max(low, 0.02 * high), high, 25)
     yield from best((f"constant {rate:.3g}", np.full(len(times), rate)) for rate in constants)
-    for family in _FAMILIES:
+    for family in FAMILIES:
         yield from best(decays(family, [pilot["peak"]]))
     yield from best([(f"pilot {pilot['run']}", np.interp(times, pilot["times"], pilot["rates"]))])
-    for family in _FAMILIES if several else ():
+    for family in FAMILIES if several(peaks) else ():
         yield from best(decays(family, np.geomspace(min(peaks), high, 7)))
     yield from best([("plan", planned if any_change else _calmed(planned, rise, fall))])
 
 
-def _shapes(family: str, times: Floats) -> Iterator[tuple[str, Floats]]:
+def several(peaks: Sequence[float]) -> bool:
+    """Return whether peaks differ enough to compare others: else another is a guess."""
+    return max(peaks) > _SEVERAL * min(peaks)
+
+
+def shapes(
+    family: str, times: Floats, fractions: Iterable[float] = _FRACTIONS
+) -> Iterator[tuple[str, Floats]]:
     """Yield the schedules of a family, in words and from 1 down to 0 over times in [0, 1]."""
     if family == "linear":
         yield "linear decay from {peak}", 1.0 - times
     elif family == "cosine":
         yield "cosine decay from {peak}", 0.5 * (1.0 + np.cos(np.pi * times))
     else:
-        for x in _FRACTIONS:
+        for x in fractions:
             words = f"{{peak}}, then linear decay over the last {100 * x:.0f} %"
             yield words, np.minimum(1.0, (1.0 - times) / x)
 
