@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves, Trajectory, Transfer
     from replan.pilots import Fit
     from replan.pilots.advice import Advice
+    from replan.pilots.next_pilot import NextPilot
     from replan.protocol import Protocol
     from replan.simulation import Simulation
     from replan.studies import Study
@@ -540,7 +541,20 @@ def fit(fit: Fit) -> Parts:
         Table(["parameter", "value", "sd", ""], parameters, "l  l"),
         "what this law does not know:",
         *(f"  - {text}" for text in fit.unknown),
+        *_next_pilot(fit.next_pilot()),
     ]
+
+
+def _next_pilot(pilot: NextPilot) -> list[str]:
+    if pilot.answered:
+        return []
+    tells = (
+        "show whether another peak is better"
+        if pilot.question == "peak"
+        else "narrow the differences between the best decays from "
+        f"± {pilot.before:.4f} to ± {pilot.after:.4f}"
+    )
+    return [f"next pilot: {pilot.run.name}; it would {tells}"]
 
 
 def advice(advice: Advice) -> Parts:
