@@ -3,10 +3,11 @@
     python benchmarks/published.py mpl            nine schedules, fitted to three (25M and 100M)
     python benchmarks/published.py decays         36 runs of 124M, fitted to three: which is best?
     python benchmarks/published.py multi-power    the best schedule under the multi-power law
+    python benchmarks/published.py shares         72 runs with two shares of code, fitted to 48
 
 The data are not part of the project: `--data` is the folder with mpl_25M.csv, mpl_100M.csv (Luo et
-al., arXiv 2503.12811) and decays_124M.csv (Schaipp et al., arXiv 2501.18965). What is printed also
-goes to benchmarks/results.
+al., arXiv 2503.12811), decays_124M.csv (Schaipp et al., arXiv 2501.18965) and two_phase_72.csv (the
+Marin project's public logs). What is printed also goes to benchmarks/results.
 
 The multi-power law (MPL) of the loss at step t, with rates η_0 … η_t that include the warm-up:
 
@@ -29,6 +30,7 @@ from scipy.special import huber
 
 import replan
 from common import HERE, show
+from replan.pilots.plain import PLAIN
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -332,16 +334,75 @@ where the rate may rise: random rates, 200 iterations of L-BFGS-B from there, an
 {show(free)}"""
 
 
+# --- shares: end losses of a mixture of web text and code -----------------------------------------
+
+EVALS = {"code": "eval/paloma/dolma_100_programing_languages/bpb",
+         "python": "eval/uncheatable_eval/github_python/bpb",
+         "web": "eval/paloma/c4_100_domains/bpb"}  # fmt: skip
+SPLITS, FITTED = 5, 48
+PASSES = 26  # over the code, at a share of 1
+
+
+def shares(data: Path) -> str:
+    """Predict the end losses of 24 runs from 48, five times; and plan by the law of all."""
+    ends = pd.read_csv(data / "two_phase_72.csv")
+    steps = np.linspace(0, 1000, 21)  # of a million tokens, at a cosine rate that falls to 10 %
+    rate = 0.1 + 0.45 * (1 + np.cos(np.pi * steps / 1000))
+    parts = []
+    for i, run in ends.iterrows():
+        code = np.where(steps < 500, run.phase0_starcoder, run.phase1_starcoder)
+        part = {"run": f"r{i}", "step": steps, "lr": rate, "tokens": 1e6 * steps}
+        part |= {"share_web": 1 - code, "share_code": code, "unique_tokens_code": 1e9 / PASSES}
+        part |= {f"loss_{x}": np.where(steps == 1000, run[y], np.nan) for x, y in EVALS.items()}
+        parts.append(pd.DataFrame(part))
+    table = pd.concat(parts)
+    rows = [
+        {"loss": loss, "split": seed + 1, **_split(table, loss, seed)}
+        for loss in EVALS
+        for seed in range(SPLITS)
+    ]
+    whole = replan.fit(table, loss="code")
+    return f"""mean errors (%) of the end losses of 24 runs, fitted to {FITTED}; covered by 90 % intervals
+{show(rows)}
+
+all 72, code alone:
+{replan.advise(whole.problem())}
+
+{replan.levers(whole.problem())}"""
+
+
+def _split(table: pd.DataFrame, loss: str, seed: int) -> dict[str, float]:
+    """Return the errors on the runs that are not fitted, by the law and by plain regressions."""
+    order = np.random.default_rng(seed).permutation(table.run.unique())
+    kept, out = order[:FITTED], order[FITTED:]
+    fitted = replan.fit(table[table.run.isin(kept)], loss=loss)
+    predicted = fitted.predict(table[table.run.isin(out)].filter(regex="^(?!loss)"))
+    last = table.groupby("run").last()
+    true = last[f"loss_{loss}"][out].to_numpy()
+    law = np.array([predicted[run].loss[-1] for run in out])
+    covered = [
+        predicted[x].low[-1] <= y <= predicted[x].high[-1] for x, y in zip(out, true, strict=True)
+    ]
+    first = table.groupby("run").share_code.first()
+    x = np.column_stack([first, last.share_code[first.index]])
+    rows = first.index.get_indexer(kept), first.index.get_indexer(out)
+    y = np.log(last[f"loss_{loss}"][kept].to_numpy())
+    others = {name: np.exp(rule(x[rows[0]], y, x[rows[1]])) for name, rule in PLAIN.items()}
+    errors = {name: 100 * np.abs(z / true - 1).mean() for name, z in {"law": law, **others}.items()}
+    return errors | {"worst of the law": 100 * np.abs(law / true - 1).max(),
+                     "covers": np.mean(covered)}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=["mpl", "decays", "multi-power"])
+    parser.add_argument("command", choices=["mpl", "decays", "multi-power", "shares"])
     parser.add_argument("--data", type=Path, default=HERE.parent / "../shared/pilots")
     parser.add_argument("--theirs", type=Path, help="their optimized_schedules/100.npy")
     chosen = parser.parse_args()
     if chosen.command == "multi-power":
         text = multi_power(chosen.theirs)
     else:
-        text = {"mpl": mpl, "decays": decays}[chosen.command](chosen.data)
+        text = {"mpl": mpl, "decays": decays, "shares": shares}[chosen.command](chosen.data)
     print(text)
     text += f"\n\nreplan {replan.__version__}, numpy {np.__version__}, scipy {scipy.__version__}\n"
     path = HERE / "results" / f"published-{chosen.command}.txt"

@@ -392,7 +392,7 @@ def rivals(network: str, pilots: Path, out: Path) -> None:
         T = times * NETWORKS[network]().horizon
         advice = replan.advise(fitted.problem(T - begin))
         table, peak = advice.table(), best["peak"]
-        fixed = float(advice.candidates[0].rates[0])
+        fixed = float(advice.candidates[0].schedule[0])
         after = np.clip((np.arange(T + 1) - begin) / (T - begin), 0.0, 1.0)
         ramp = np.minimum(1.0, (np.arange(T + 1) + 1) / before)
         found = {

@@ -494,6 +494,7 @@ def sharefit(fit: ShareFit, path: files.FilePath | None) -> Figure:
             axes.set_xlabel(f"measured {one.name}")
         row[0].set_ylabel("left-out error (%)")
         row[0].set_yscale("symlog", linthresh=2.0)
+        row[0].yaxis.set_major_formatter("{x:g}")
         _legend_beside(picture, row[-1])
     return picture
 
@@ -501,19 +502,41 @@ def sharefit(fit: ShareFit, path: files.FilePath | None) -> Figure:
 def advice(advice: Advice, path: files.FilePath | None) -> Figure:
     """Draw the recommended schedule beside the best pilot's and the plan."""
     law: Any = advice.problem.model
-    steps = law.covered["starts_at"] + advice.problem.edges
     shown = {
         f"recommended: {advice.chosen.name}": advice.chosen,
         f"best {advice.best_pilot.name}": advice.best_pilot,
     }
-    if advice.chosen.name != "plan":
-        shown["plan"] = advice.candidates[-1]
+    if not advice.chosen.name.startswith("plan"):
+        shown[advice.candidates[-1].name] = advice.candidates[-1]
+    tables = {
+        f"{name}\n(predicted {x.loss:.4f})": law.table(advice.problem.duration, x.schedule)
+        for name, x in shown.items()
+    }
+    if "lr" not in next(iter(tables.values())):
+        return _share_tables(tables, law.domains, path)
     with figure(path, width=7.4, height=3.0) as picture:
         axes = picture.add_subplot(xlabel="step", ylabel="learning rate")
-        for i, (name, candidate) in enumerate(shown.items()):
-            label = f"{name}\n(predicted {candidate.loss:.4f})"
-            rates = np.append(candidate.rates, candidate.rates[-1])
-            axes.plot(steps, rates, _LINES[i], color=task_colour(i), label=label, zorder=5 - i)
+        for i, (label, x) in enumerate(tables.items()):
+            colour = task_colour(i)
+            axes.plot(x["step"], x["lr"], _LINES[i], color=colour, label=label, zorder=5 - i)
         axes.set_ylim(0.0)
         _legend_beside(picture, axes)
+    return picture
+
+
+def _share_tables(
+    tables: dict[str, dict[str, Any]], domains: Sequence[str], path: files.FilePath | None
+) -> Figure:
+    """Draw schedules of shares as stacked bars, one below the other."""
+    with figure(path, width=7.4, height=1.0 + 1.1 * len(tables)) as picture:
+        rows = picture.subplots(len(tables), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (label, x) in zip(rows, tables.items(), strict=True):
+            shares = [x[f"share_{name}"] for name in domains]
+            colours = [task_colour(d) for d in range(len(domains))]
+            axes.stackplot(x["step"], shares, step="post", colors=colours, labels=domains)
+            axes.set_title(label.replace("\n", " "), loc="left", fontsize=9)
+            axes.set_ylim(0.0, 1.0)
+            axes.margins(x=0.0)
+        rows[-1].set_xlabel("step")
+        _legend_beside(picture, rows[0])
     return picture

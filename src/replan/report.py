@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from replan.curves import Curves, Trajectory, Transfer
     from replan.pilots import Fit, ShareFit
     from replan.pilots.advice import Advice
+    from replan.pilots.next_pilot import NextPilot
     from replan.protocol import Protocol
     from replan.simulation import Simulation
     from replan.studies import Study
@@ -540,6 +541,7 @@ def fit(fit: Fit) -> Parts:
         Table(["parameter", "value", "sd", ""], parameters, "l  l"),
         "what this law does not know:",
         *(f"  - {text}" for text in fit.unknown),
+        *_next_pilot(fit.next_pilot()),
     ]
 
 
@@ -567,6 +569,7 @@ def sharefit(fit: ShareFit) -> Parts:
         Table([*header, "within their intervals", "starts agree"], rows, "l"),
         Table(["parameter (sd)", *numbers], parameters, "l"),
         "(?): not identified by these pilots",
+        *_next_pilot(fit.next_pilot()),
         "what this law does not know:",
         *(f"  - {text}" for text in fit.unknown),
     ]
@@ -578,6 +581,21 @@ def _parameter(number: tuple[float, float, bool] | None) -> str:
         return ""
     value, sd, known = number
     return f"{value:.3g} ({sd:.1g})" + ("" if known else " (?)")
+
+
+_OPEN = {"decay": "decays", "shares": "shares"}
+
+
+def _next_pilot(pilot: NextPilot) -> list[str]:
+    if pilot.answered:
+        return []
+    tells = (
+        "show whether another peak is better"
+        if pilot.question == "peak"
+        else f"narrow the differences between the best {_OPEN[pilot.question]} from "
+        f"± {pilot.before:.4f} to ± {pilot.after:.4f}"
+    )
+    return [f"next pilot: {pilot.run.name}; it would {tells}"]
 
 
 def advice(advice: Advice) -> Parts:

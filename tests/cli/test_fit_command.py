@@ -56,6 +56,20 @@ def test_other_runs_are_predicted_without_their_losses(run, pilots):
     assert json.loads((pilots / "again.json").read_text())["predictions"]["50"] == found
 
 
+def test_the_next_pilot_is_a_file_that_can_be_predicted(run, pilots):
+    made.table(["constant", "20"], rows=60).to_csv(pilots / "pilots.csv", index=False)
+    code, out, _ = run("fit pilots.csv --next next.csv --json out.json")
+    assert code == 0 and "wrote next.csv" in out
+    told = json.loads((pilots / "out.json").read_text())["fit"]["next_pilot"]
+    assert told["question"] == "decay" and told["after"] < told["before"]
+    assert f"next pilot: {told['name']}; it would narrow" in out
+    table = pd.read_csv(pilots / "next.csv")
+    assert list(table) == ["run", "step", "lr"]
+    assert run("fit pilots.csv --predict next.csv --json out.json")[0] == 0
+    predictions = json.loads((pilots / "out.json").read_text())["predictions"]
+    assert predictions[told["name"]]["step"] == table.step.tolist()
+
+
 def test_a_running_training_is_planned_on(run, pilots):
     assert run("fit pilots.csv --continue run.csv --out law.toml")[0] == 0
     code, out, _ = run("solve law.toml --duration 5000")

@@ -1,5 +1,7 @@
 """Advice: plans within what the pilots cover, beside rivals, and no gain where there is none."""
 
+from dataclasses import replace
+
 import made
 import numpy as np
 import pandas as pd
@@ -7,6 +9,7 @@ import pytest
 
 import replan
 from replan import ArgumentError
+from replan.pilots.stages import stages
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +33,15 @@ def test_its_losses_are_those_of_the_law(fit):
     problem = fit.problem()
     advice = replan.advise(problem)
     plan = advice.candidates[-1]
-    protocol = replan.Protocol(np.ones((problem.steps, 1)), problem.duration, lr=plan.rates)
+    protocol = replan.Protocol(np.ones((problem.steps, 1)), problem.duration, lr=plan.schedule)
     assert replan.evaluate(problem, protocol).loss == pytest.approx(plan.loss, abs=1e-9)
 
 
 def test_plans_keep_within_what_the_pilots_cover(fit):
     low, high = fit.covered["rates"]
     for candidate in replan.advise(fit.problem(30_000)).candidates:
-        assert candidate.rates.min() >= low - 1e-12 and candidate.rates.max() <= high + 1e-12
-        assert np.all(np.diff(candidate.rates) <= 1e-12)  # no pilot rises
+        assert candidate.schedule.min() >= low - 1e-12 and candidate.schedule.max() <= high + 1e-12
+        assert np.all(np.diff(candidate.schedule) <= 1e-12)  # no pilot rises
 
 
 def test_a_fall_is_at_most_twice_as_fast_as_in_a_pilot():
@@ -46,9 +49,9 @@ def test_a_fall_is_at_most_twice_as_fast_as_in_a_pilot():
     step = slow.problem().duration / 250
     fall = 2 * slow.covered["changes"][1] * step
     shown = replan.advise(slow.problem())
-    assert all(np.diff(x.rates).min() >= -fall * (1 + 1e-9) for x in shown.candidates)
+    assert all(np.diff(x.schedule).min() >= -fall * (1 + 1e-9) for x in shown.candidates)
     free = replan.advise(slow.problem(), lift=["changes"])
-    assert np.diff(free.candidates[-1].rates).min() < -fall
+    assert np.diff(free.candidates[-1].schedule).min() < -fall
     assert "FALL FASTER THAN IN ANY PILOT" in str(free)
 
 
@@ -61,7 +64,7 @@ def test_a_far_horizon_is_refused_by_name_and_can_be_lifted(fit):
 
 def test_larger_rates_are_lifted_by_name(fit):
     lifted = replan.advise(fit.problem(), lift=["rates"])
-    assert lifted.candidates[-1].rates.max() > fit.covered["rates"][1]
+    assert lifted.candidates[-1].schedule.max() > fit.covered["rates"][1]
     assert "RATES ABOVE THE PILOTS'" in str(lifted)
     with pytest.raises(ArgumentError, match="one of"):
         replan.advise(fit.problem(), lift=["rate"])
@@ -82,6 +85,41 @@ def test_a_schedule_is_a_table_that_trainers_read(fit, tmp_path):
     assert table.step.iloc[[0, -1]].tolist() == [made.WARMUP, made.STEPS]
     content = advice.to_dict()["recommended"]
     np.testing.assert_allclose(np.array(content["lambda_lr"]) * made.PEAK, table.lr)
+
+
+def test_a_schedule_is_a_few_stages_that_the_law_cannot_tell_from_it(fit):
+    advice = replan.advise(fit.problem())
+    middles = made.WARMUP + 0.5 * (advice.problem.edges[1:] + advice.problem.edges[:-1])
+    for candidate in advice.candidates:
+        parts = replace(advice, chosen=candidate).to_dict()["recommended"]["stages"]
+        most = 2 if "over the last" in candidate.name else 6
+        assert len(parts) <= (1 if candidate.name.startswith(("constant", "linear")) else most)
+        steps = [x for stage in parts for x in (stage["from_step"], stage["to_step"])]
+        lr = [x for stage in parts for x in (stage["from_lr"], stage["to_lr"])]
+        assert steps[1:-1:2] == steps[2::2] and steps[:: len(steps) - 1] == [200, 10_000]
+        rates = np.interp(middles, steps, lr)
+        protocol = replan.Protocol(
+            np.ones((len(rates), 1)), advice.problem.duration, lr=np.maximum(rates, 1e-12)
+        )
+        loss = replan.evaluate(advice.problem, protocol).loss
+        assert abs(loss - candidate.loss) < 1.645 * fit.covered["error"] * candidate.loss
+
+
+@pytest.mark.parametrize("last", [0.05, 0.45, 0.8])
+def test_warmup_stable_decay_is_two_exact_stages(last):
+    times = (np.arange(250) + 0.5) / 250
+    rates = 3e-4 * np.minimum(1, (1 - times) / last)
+    flat, decay = stages(np.linspace(500, 10_500, 251), rates, 0.0, 3e-4)
+    corner = 10_500 - 10_000 * last
+    np.testing.assert_allclose(flat, (500, corner, 3e-4, 3e-4), rtol=1e-8)
+    np.testing.assert_allclose(decay, (corner, 10_500, 3e-4, 0.0), rtol=1e-8, atol=1e-15)
+
+
+def test_a_drop_is_a_stage_that_begins_lower():
+    rates = np.where(np.arange(100) < 60, 1e-3, 2e-4)
+    high, low = stages(np.linspace(0, 1000, 101), rates, 0.0, 5e-4)  # a pilot's may be higher
+    assert (high.to_step, low.from_step) == (600, 600)
+    assert (high.to_lr, low.from_lr) == pytest.approx((1e-3, 2e-4))
 
 
 def test_a_running_training_is_planned_from_where_it_is(fit):

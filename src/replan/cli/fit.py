@@ -15,6 +15,7 @@ from replan.errors import renamed
 @click.command("fit", cls=Command)
 @click.argument("pilots", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output("--out", [".toml", ".json"], "Write the law: a problem file for `replan solve`.")
+@output("--next", [".csv"], "Write the pilot that would tell most, without losses.")
 @click.option(
     "--warmup",
     type=float,
@@ -45,6 +46,7 @@ def command(
     seed: int,
     running: Path | None,
     predict: Path | None,
+    next: Path | None,
     **paths: Path | None,
 ) -> None:
     """Fit a law of the learning rate to pilot runs.
@@ -57,8 +59,10 @@ def command(
       replan fit pilots.csv --out law.toml --plot law.png
       replan solve law.toml --duration 70000 --csv schedule.csv
       replan fit pilots.csv --predict other.csv --json predictions.json
+      replan fit pilots.csv --next next.csv
       replan fit pilots.csv --continue run.csv --out law.toml
     """
+    from replan import files
     from replan.pilots.readers import read_pilots
 
     asked = [loss] if loss is not None and not loss.startswith("loss_") else []
@@ -83,6 +87,8 @@ def command(
         }
     if out is not None:
         law.save(out)
+    if next is not None:
+        files.write_frame(next, law.next_pilot().to_frame())
     settings = {"pilots": [str(path) for path in pilots], "warmup": warmup, "seed": seed}
     show(law, settings, paths, content)
-    say_written(out)
+    say_written(out, next)

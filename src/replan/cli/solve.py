@@ -92,6 +92,7 @@ def command(
     """
     from replan import check
     from replan.core.threads import interruptible_once
+    from replan.pilots.advice import LAWS
 
     problem, sections = load_problem(file)
     if duration is not None:
@@ -104,16 +105,16 @@ def command(
     for name, value in given.items():
         if name not in signature(solver).parameters:
             raise ArgumentError(name, f"absent with `--method {method}`", f"{value}")
-    if problem.model.kind == "rate-law":
+    if problem.model.kind in LAWS:
         if given or initial is not None or method != "relax":
             raise ArgumentError(
-                "--method", "absent for a law of rates, as all its settings", method
+                "--method", "absent for a law of pilots, as all its settings", method
             )
         advice = replan.advise(problem, lift=lift, progress=True)
         show(advice, sections, paths, duration=duration, lift=list(lift))
         return
     if lift:
-        raise ArgumentError("--lift", "absent unless FILE is a law of rates", f"{lift[0]!r}")
+        raise ArgumentError("--lift", "absent unless FILE is a law of pilots", f"{lift[0]!r}")
     with interruptible_once():  # a second Ctrl-C would lose the plan before it is written
         plan = replan.solve(
             problem,

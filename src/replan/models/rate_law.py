@@ -162,6 +162,12 @@ class RateLaw(DifferentiableModel):
         content = {"laws": self.laws.tolist(), "peak": self.peak, "unit": self.unit}
         return content | ({"covered": self.covered} if self.covered else {})
 
+    def table(self, duration: float, rates: Floats) -> dict[str, Floats]:
+        """Return rates (n,) of equal pieces as what trainers execute: `step` and `lr` (n + 1,)."""
+        begin = self.covered.get("starts_at", 0.0)
+        steps = begin + np.linspace(0.0, duration, len(rates) + 1)
+        return {"step": steps, "lr": np.append(rates, rates[-1])}
+
     # Losses
 
     def losses_each(self, states: Floats) -> Floats:

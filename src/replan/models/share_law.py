@@ -190,6 +190,17 @@ class ShareLaw(DifferentiableModel):
         }
         return content | ({"covered": self.covered} if self.covered else {})
 
+    def table(self, duration: float, shares: Floats) -> dict[str, Floats]:
+        """Return shares (n, D) over equal progress as what trainers execute, from step to step.
+
+        Progress follows the best pilot's learning rate, stretched to the duration.
+        """
+        run = self.covered["best"]
+        done = np.interp(np.linspace(0.0, 1.0, len(shares) + 1), run["progress"], run["steps"])
+        rows = np.vstack([shares, shares[-1:]])
+        shown = {f"share_{name}": rows[:, d] for d, name in enumerate(self.domains)}
+        return {"step": np.round(duration * done), **shown}
+
     # Losses
 
     def _by_law(self, states: Floats) -> Floats:

@@ -15,6 +15,7 @@ from replan.check import Floats
 from replan.errors import ArgumentError
 from replan.models.rate_law import RateLaw
 from replan.pilots import rates
+from replan.pilots.next_pilot import NextPilot, next_pilot
 from replan.pilots.runs import Pilots, Prediction, Run
 from replan.pilots.share_fit import ShareFit, fit_of_shares
 from replan.problem import Control, Problem
@@ -55,6 +56,8 @@ class Fit(Result):
         >>> fit = replan.fit(table)
         >>> fit.agreement, fit.covered["horizon"]
         ((5, 5), 10000.0)
+        >>> fit.next_pilot().question  # which decay is best, or which peak
+        'decay'
         >>> fit.save("law.toml")
         >>> replan.Problem.load("law.toml").model.peak
         0.001
@@ -73,7 +76,7 @@ class Fit(Result):
 
     @cached_property
     def _grid(self) -> rates.Grid:
-        return _grid(self.pilots, self.pilots.runs, self.fitted.unit, self.loss)
+        return rates.grid(self.pilots, self.pilots.runs, self.fitted.unit, self.loss)
 
     # The law
 
@@ -137,20 +140,24 @@ class Fit(Result):
             return float(next(r.steps[-1] for r in self.pilots.runs if r.name == self.running))
         return self._warm
 
+    @property
+    def history(self) -> tuple[Floats, Floats]:
+        """Steps and rates (n,) up to where plans begin: a warm-up, or the running training's."""
+        name = self.running or max(self.pilots.runs, key=lambda run: run.rates.max()).name
+        run = next(run for run in self.pilots.runs if run.name == name)
+        before = run.steps <= self._begin
+        return run.steps[before], run.rates[before]
+
     def problem(self, duration: float | None = None) -> Problem:
         """Return the problem of the rate from the warm-up, or the running training, on.
 
         `duration`: in steps; by default up to the pilots' horizon.
         """
-        name = self.running or max(self.pilots.runs, key=lambda run: run.rates.max()).name
-        run = next(run for run in self.pilots.runs if run.name == name)
-        before = run.steps <= self._begin
-        start = self.law.after(run.steps[before], run.rates[before])
         low, high = self.covered["rates"]
         left = self.pilots.horizon - self._begin
         duration = duration or (left if left > 0 else self.pilots.horizon)
         control = Control(tasks=False, lr=(low, high))
-        return Problem(self.law, start, duration, control=control, lr=high)
+        return Problem(self.law, self.law.after(*self.history), duration, control=control, lr=high)
 
     # Predictions
 
@@ -158,7 +165,9 @@ class Fit(Result):
         """Predict other runs, by name, at the steps of their logs; their losses are not used."""
         if not isinstance(runs, Pilots):
             runs = Pilots.from_table(runs, warmup=self.pilots.warmup, earlier=self.pilots.runs)
-        values, deviations = self._spread(_grid(self.pilots, runs.runs, self.fitted.unit, None))
+        values, deviations = self._spread(
+            rates.grid(self.pilots, runs.runs, self.fitted.unit, None)
+        )
         predicted = {}
         for run, value, deviation in zip(runs.runs, values, deviations, strict=True):
             rows = slice(run.first, len(run.steps))
@@ -222,6 +231,13 @@ class Fit(Result):
         notes.append("other data, models, optimisers and batch sizes are other laws")
         return tuple(notes)
 
+    def next_pilot(self, duration: float | None = None) -> NextPilot:
+        """Return the run that would tell most about the best schedule, and how much.
+
+        `duration`: of the training to plan, as in `problem`.
+        """
+        return next_pilot(self, self.problem(duration))
+
     # Showing and keeping
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,6 +255,7 @@ class Fit(Result):
                 "coverage": files.nullable(np.array([self.coverage]))[0],
                 "starts_agree": list(self.agreement),
                 "warnings": list(self.warnings),
+                "next_pilot": self.next_pilot().to_dict(),
                 "version": files.version(),
             }
         }
@@ -325,7 +342,7 @@ def fit(
         return fit_of_shares(used, losses, seed)
     chosen = _loss_of(used, loss)
     unit = rates.unit_of(used)
-    fitted = rates.fit_rates(_grid(used, used.runs, unit, chosen), unit, seed=seed)
+    fitted = rates.fit_rates(rates.grid(used, used.runs, unit, chosen), unit, seed=seed)
     folds = _left_out(used, chosen, fitted, seed) if len(used.runs) >= _FEWEST else ()
     return Fit(used, chosen, fitted, folds, name)
 
@@ -349,21 +366,14 @@ def _loss_of(pilots: Pilots, loss: str | None) -> str:
     return check.one_of("loss", loss, pilots.losses)
 
 
-def _grid(pilots: Pilots, runs: tuple[Run, ...], unit: float, loss: str | None) -> rates.Grid:
-    """Return runs in the terms of the pilots, with the losses of one name, or none."""
-    batch = float(np.median([np.median(run.batch) for run in pilots.runs]))
-    index = None if loss is None else pilots.losses.index(loss)
-    return rates.grid(runs, pilots.peak, unit, index, pilots.early, batch)
-
-
 def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tuple[LeftOut, ...]:
     """Return the errors on each pilot, at most a dozen of them, of the law of the others."""
     results, unit = [], whole.unit
     for i, run in enumerate(pilots.runs[:_MOST_FOLDS]):
         others = pilots.without(i)
-        grid = _grid(pilots, others.runs, unit, loss)
+        grid = rates.grid(pilots, others.runs, unit, loss)
         fitted = rates.fit_rates(grid, unit, 2, seed, whole)
-        data = _grid(pilots, (run,), unit, loss)
+        data = rates.grid(pilots, (run,), unit, loss)
         values, deviations = rates.spread(fitted, data.runs)
         known = data.fitted
         errors = np.exp(values[known]) - data.losses[known]

@@ -64,10 +64,9 @@ def unit_of(pilots: Pilots) -> float:
     return float(np.median(areas)) / _UNITS
 
 
-def grid(
-    runs: tuple[Run, ...], peak: float, unit: float, loss: int | None, early: float, batch: float
-) -> Grid:
-    """Return runs as the law reads them, with the losses of one name, or none."""
+def grid(pilots: Pilots, runs: tuple[Run, ...], unit: float, loss: str | None) -> Grid:
+    """Return runs in the terms of the pilots, with the losses of one name, or none."""
+    batch = float(np.median([np.median(run.batch) for run in pilots.runs]))
     size = max(len(run.steps) for run in runs)
 
     def padded(rows: Floats, fill: float | None = None) -> Floats:
@@ -78,12 +77,12 @@ def grid(
     steps = np.stack([padded(run.steps) for run in runs])
     rates = np.stack([padded(run.rates) for run in runs])
     batches = np.stack([padded(run.batch / batch) for run in runs])
-    unknown = np.full(steps.shape, np.nan)
-    losses = (
-        unknown if loss is None else np.stack([padded(run.losses[:, loss], np.nan) for run in runs])
-    )
-    fitted = np.isfinite(losses) & (steps >= early)
-    return Grid(pieces(steps, rates, peak, unit, batches), steps, losses, fitted)
+    losses = np.full(steps.shape, np.nan)
+    if loss is not None:
+        index = pilots.losses.index(loss)
+        losses = np.stack([padded(run.losses[:, index], np.nan) for run in runs])
+    fitted = np.isfinite(losses) & (steps >= pilots.early)
+    return Grid(pieces(steps, rates, pilots.peak, unit, batches), steps, losses, fitted)
 
 
 def laws(parameters: NDArray[Any]) -> NDArray[Any]:
@@ -119,10 +118,16 @@ def fit_rates(
     misfit = _misfit(values, data, scale)
     if whole is not None:
         scale, misfit = max(scale, whole.scale), max(misfit, whole.misfit)
-    jacobian = slopes[:, data.fitted] / (_between(misfit, _PARAMETERS) * scale + 1e-12)
-    precision = jacobian @ jacobian.T + np.diag(_prior(known)[1] ** -2.0)
-    covariance: Floats = np.linalg.inv(precision).astype(np.float64)
-    return RateFit(best, covariance, scale, misfit, np.array([cost for cost, _ in ends]), unit)
+    costs = np.array([cost for cost, _ in ends])
+    prior = RateFit(best, np.diag(_prior(known)[1] ** 2.0), scale, misfit, costs, unit)
+    return prior._replace(covariance=with_more(prior, slopes[:, data.fitted]))
+
+
+def with_more(fit: RateFit, slopes: Floats) -> Floats:
+    """Return the covariance (7, 7) with more rows, whose log losses have derivatives (7, n)."""
+    jacobian = slopes / (_between(fit.misfit, _PARAMETERS) * fit.scale + 1e-12)
+    precision = np.linalg.inv(fit.covariance) + jacobian @ jacobian.T
+    return np.linalg.inv(precision).astype(np.float64)
 
 
 def _misfit(values: Floats, data: Grid, scale: float) -> float:

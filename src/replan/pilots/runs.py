@@ -153,7 +153,8 @@ class Pilots:
         if len(kept) < 2:
             got = f"{len(kept)}" + (f" ({warnings[-1]})" if kept != list(self.runs) else "")
             raise ArgumentError("pilots", "two or more runs with losses that fall", got)
-        if not any(np.any(np.diff(run.rates[_after_warmup(run)]) < 0) for run in kept):
+        falls = any(np.any(np.diff(run.rates[_after_warmup(run)]) < 0) for run in kept)
+        if not falls and not self.shares_vary:
             warnings.append(
                 "NO PILOT LOWERS ITS LEARNING RATE: what a decay brings cannot be predicted from "
                 "these pilots; the values below rest on priors. Add a pilot with a drop"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,8 @@ from replan.check import Floats
 from replan.errors import ArgumentError
 from replan.models.share_law import ShareLaw, names
 from replan.pilots import shares
+from replan.pilots.next_pilot import NextPilot
+from replan.pilots.next_shares import next_share_pilot
 from replan.pilots.plain import PLAIN, features
 from replan.pilots.runs import Pilots, Prediction, Run
 from replan.problem import Problem
@@ -103,31 +105,31 @@ class ShareFit(Result):
     @cached_property
     def law(self) -> ShareLaw:
         """The law as a model, with those that fit nearly as well beside the best."""
-        laws = [self._laws(one) for one in self.fits]
+        run = self.best_run
+        pace = np.trapezoid(run.rates, run.steps) / (self.pilots.peak * run.steps[-1])
         return ShareLaw(
-            np.stack(laws, axis=1),
+            np.stack([self._laws(one) for one in self.fits], axis=1),
             self.pilots.domains,
             [one.name for one in self.fits],
-            self.unit * self._best.steps[-1] / np.trapezoid(self._best.rates, self._best.steps)
-            * self.pilots.peak,
+            self.unit / float(pace),
             self.fits[0].data.runs.repeats,
             _extremes(self._rows),
             self.covered,
-        )  # fmt: skip
+        )
 
     def _laws(self, one: LossFit) -> Floats:
         """Return laws (P, 5 + 3D) of one loss, with the noise at the end of the best pilot."""
         rows = shares.draws(one.fitted, one.data, one.inflation, _LAWS).astype(complex)
         laws = shares.laws_of(rows).real
         if one.noisy:
-            run = shares.data_of(self.pilots, (self._best,), None, self.unit, True)
+            run = shares.data_of(self.pilots, (self.best_run,), None, self.unit, True)
             noise = shares.noise(rows, run.rates)[-1, :, 0].real
             laws[:, 0] += noise
             laws[:, 1] *= 1.0 + shares.KAPPA * noise
         return laws
 
     @cached_property
-    def _best(self) -> Run:
+    def best_run(self) -> Run:
         """The pilot whose losses end lowest."""
         ends = np.mean([one.ends for one in self.fits], axis=0)
         return self.pilots.runs[int(np.argmin(ends))]
@@ -135,7 +137,9 @@ class ShareFit(Result):
     @property
     def _rows(self) -> Floats:
         """All mixtures of the pilots (n, D)."""
-        return np.unique(np.concatenate([run.shares for run in self.pilots.runs]).round(6), axis=0)
+        rows = np.concatenate([run.shares for run in self.pilots.runs])
+        rows = rows / rows.sum(axis=1, keepdims=True)  # logs round
+        return rows[np.unique(rows.round(6), axis=0, return_index=True)[1]]
 
     @cached_property
     def stages(self) -> int:
@@ -148,18 +152,19 @@ class ShareFit(Result):
     def covered(self) -> dict[str, Any]:
         """What plans must know of the pilots.
 
-        `horizon`; `stages` of plans; `errors`: of log losses, the law's own; `best`: the pilot that ended
-        lowest, by its `steps`, `progress` and `shares` as fractions.
+        `horizon`; `stages` of plans; `error`: the law's own, of a log loss; `best`: the pilot that
+        ended lowest, its `steps` and `progress` as fractions, and its `shares`.
         """
-        run = self._best
+        run = self.best_run
         steps = np.linspace(run.steps[0], run.steps[-1], 201)
         rates = np.interp(steps, run.steps, run.rates)
         done = np.concatenate([[0.0], np.cumsum(0.5 * (rates[1:] + rates[:-1]))])
         at = np.searchsorted(run.steps, steps[:-1], side="right") - 1
         return {
             "horizon": self.pilots.horizon,
+            "starts_at": 0.0,
             "stages": self.stages,
-            "errors": [float(one.inflation * one.fitted.scale) for one in self.fits],
+            "error": max(float(one.inflation * one.fitted.scale) for one in self.fits),
             "best": {
                 "run": run.name,
                 "steps": (steps / steps[-1]).tolist(),
@@ -190,10 +195,10 @@ class ShareFit(Result):
             expected = f"runs with shares of {', '.join(self.pilots.domains)}"
             raise ArgumentError("pilots", expected, ", ".join(runs.domains) or "no shares")
         order = [runs.domains.index(x) for x in self.pilots.domains]
-        given = tuple(shares.reordered(run, order) for run in runs.runs)
+        given = [shares.whole(replace(x, shares=x.shares[:, order])) for x in runs.runs]
         predicted = {}
         for one in self.fits:
-            data = shares.data_of(self.pilots, given, None, self.unit, one.noisy)
+            data = shares.data_of(self.pilots, tuple(given), None, self.unit, one.noisy)
             values, deviations = shares.spread(one.fitted, data)
             for run, rows, value, around in zip(given, data.rows, values, deviations, strict=True):
                 own = slice(len(np.unique(rows)) - len(run.steps[run.own]), len(np.unique(rows)))
@@ -239,13 +244,17 @@ class ShareFit(Result):
                 word = "BETTER THAN" if gain < -half else "as good as"
                 if gain <= half:
                     notes.append(
-                        f"{one.name}: a plain {name} fit of end losses is {word} this law: left-out "
-                        f"errors differ by {gain:+.2g} ± {half:.2g}"
+                        f"{one.name}: a plain {name} fit of end losses is {word} this law: its "
+                        f"left-out errors are larger by {gain:.2g} ± {half:.2g}"
                     )
         if self.stages == 1:
             notes.append("no pilot changes its shares: what their timing does is unknown")
         notes.append("plans keep to mixtures of the pilots' shares, and to the best pilot's rates")
         return tuple(notes)
+
+    def next_pilot(self) -> NextPilot:
+        """Return the run that would tell most about which shares are best."""
+        return next_share_pilot(self)
 
     # Showing and keeping
 
@@ -268,6 +277,7 @@ class ShareFit(Result):
                     }
                     for one in self.fits
                 },
+                "next_pilot": self.next_pilot().to_dict(),
                 "warnings": list(self.warnings),
                 "version": files.version(),
             }
@@ -296,7 +306,9 @@ class ShareFit(Result):
 def fit_of_shares(pilots: Pilots, losses: tuple[str, ...], seed: int) -> ShareFit:
     """Fit a law of shares to each of the losses; see `replan.fit`."""
     if len(pilots.runs) < _FEWEST:
-        raise ArgumentError("pilots", f"{_FEWEST} or more where shares vary", len(pilots.runs))
+        got = f"{len(pilots.runs)}"
+        raise ArgumentError("pilots", f"{_FEWEST} or more where shares vary", got)
+    pilots = replace(pilots, runs=tuple(map(shares.whole, pilots.runs)))
     unit = shares.unit_of(pilots)
     return ShareFit(
         pilots, unit, tuple(_fit_loss(pilots, pilots.losses.index(x), unit, seed) for x in losses)

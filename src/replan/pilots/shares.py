@@ -6,14 +6,12 @@ losses. Parameters t (9 + 3D,) are floor, signal, …, with scales as logarithms
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replan.check import Bools, Floats
-from replan.models import rate_law
 from replan.models.rate_law import Pieces, noise_of, pieces
 from replan.models.relaxation import relax
 from replan.models.share_law import Mixtures, moves, numbers, parts, untrained
@@ -62,11 +60,11 @@ class ShareFitted(NamedTuple):
 
 def unit_of(pilots: Pilots) -> float:
     """Return the steps at the peak that count as 1: those of a typical training."""
-    areas = [np.trapezoid(run.rates, run.steps) / pilots.peak for run in map(_whole, pilots.runs)]
+    areas = [np.trapezoid(run.rates, run.steps) / pilots.peak for run in pilots.runs]
     return float(np.median(areas))
 
 
-def _whole(run: Run) -> Run:
+def whole(run: Run) -> Run:
     """Return a run with its first step, where its log begins later."""
     if run.steps[0] == 0:
         return run
@@ -92,13 +90,12 @@ def data_of(
 
     Without noise pieces of equal shares are one, in closed form.
     """
-    whole = [_whole(run) for run in runs]
-    kept = [_kept(run, loss, pilots.early, noisy) for run in whole]
+    kept = [_kept(run, loss, pilots.early, noisy) for run in runs]
     size = max(map(len, kept))
     rows = np.stack([np.pad(x, (0, size - len(x)), mode="edge") for x in kept])
     batch = float(np.median([np.median(run.batch) for run in pilots.runs]))
     progress, length, drive, shares, losses = [], [], [], [], []
-    for run, at in zip(whole, rows, strict=True):
+    for run, at in zip(runs, rows, strict=True):
         fine = pieces(run.steps[None], run.rates[None], pilots.peak, unit)
         progress.append(np.diff(fine.progress[0, at]))
         length.append(np.diff(run.steps[at]) / unit)
@@ -107,9 +104,7 @@ def data_of(
         values = np.full(size, np.nan)
         if loss is not None:
             new = np.diff(at, prepend=-1) > 0
-            values = np.where(
-                new & (run.steps[at] >= pilots.early), run.losses[at, loss], np.nan
-            )
+            values = np.where(new & (run.steps[at] >= pilots.early), run.losses[at, loss], np.nan)
         losses.append(values)
     done, lengths = np.stack(progress), np.stack(length)
     pace = done / np.maximum(lengths, 1e-12)
@@ -254,7 +249,7 @@ def spread(fit: ShareFitted, data: Data) -> tuple[Floats, Floats]:
 def draws(fit: ShareFitted, data: Data, inflation: float, count: int) -> Floats:
     """Return parameters (count, 9 + 3D) that fit nearly as well: the best, and draws about it."""
     rows = np.repeat(fit.parameters[None], count, axis=0)
-    free = np.ix_(range(1, count), np.flatnonzero(fit.free))
+    free = np.ix_(np.arange(1, count), np.flatnonzero(fit.free))
     fitted = np.isfinite(data.losses)
     logs = np.log(values(rows[:1].astype(complex), data)[0].real[fitted])
 
@@ -267,8 +262,3 @@ def draws(fit: ShareFitted, data: Data, inflation: float, count: int) -> Floats:
     best, covariance = fit.parameters[fit.free], inflation**2 * fit.covariance
     rows[free] = nearby(best, covariance, change, expected, count - 1)
     return rows
-
-
-def reordered(run: Run, order: list[int]) -> Run:
-    """Return a run with its domains in another order."""
-    return replace(run, shares=run.shares[:, order])
