@@ -362,7 +362,8 @@ def shares(data: Path) -> str:
         for seed in range(SPLITS)
     ]
     whole = replan.fit(table, loss="code")
-    return f"""mean errors (%) of the end losses of 24 runs, fitted to {FITTED}; covered by 90 % intervals
+    return f"""mean errors (%) of the end losses of 24 runs, fitted to {FITTED}; covers: by 90 % \
+intervals
 {show(rows)}
 
 all 72, code alone:

@@ -76,7 +76,7 @@ def test_the_order_of_columns_does_not_matter(fit):
 
 def test_plain_regressions_stand_beside_the_law(fit):
     text = str(fit)
-    assert "EXPERIMENTAL" in text and "how much data web has is unknown" in text
+    assert "EXPERIMENTAL" in text and "HOW MUCH DATA web HAS IS UNKNOWN" in text
     for name in ("Gaussian process", "quadratic"):
         assert f"left out: {name}" in text
         assert all(np.isfinite(one.errors[name]).all() for one in fit.fits)

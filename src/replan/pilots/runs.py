@@ -424,6 +424,6 @@ def _share_warnings(pilots: Pilots) -> list[str]:
     if not unknown:
         return []
     return [
-        f"how much data {', '.join(unknown)} has is unknown: repeated data cannot be told from "
-        "fresh ones. Give columns `unique_tokens_<domain>`"
+        f"HOW MUCH DATA {', '.join(unknown)} HAS IS UNKNOWN: if data are repeated, predictions are "
+        "wrong. Give columns `unique_tokens_<domain>`"
     ]
