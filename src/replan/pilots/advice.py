@@ -13,6 +13,7 @@ from replan.check import Floats
 from replan.control import Plan, Relax, solve
 from replan.errors import ArgumentError
 from replan.models import RateLaw, Schedule
+from replan.pilots.runs import FARTHEST
 from replan.problem import Control, Problem
 from replan.results import Result
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BOUNDS = ("horizon", "rates", "changes")
-_FARTHEST = 4.0  # times the pilots' horizon
 _LIFTED = 3.0  # times the largest rate of the pilots, where `rates` is lifted
 _FASTER = 2.0  # times the fastest change of a pilot's rate
 _FAMILIES = ("linear", "cosine", "warmup-stable-decay")
@@ -145,10 +145,10 @@ def _extrapolations(law: RateLaw, duration: float, lifted: Sequence[str]) -> lis
     """Say where a plan leaves what the pilots cover; refuse a horizon far beyond theirs."""
     notes = []
     end, horizon = law.covered["starts_at"] + duration, law.covered["horizon"]
-    if end > _FARTHEST * horizon and "horizon" not in lifted:
+    if end > FARTHEST * horizon and "horizon" not in lifted:
         raise ArgumentError(
             "duration",
-            f"such that training ends at most {_FARTHEST:g} times after the pilots, which end at "
+            f"such that training ends at most {FARTHEST:g} times after the pilots, which end at "
             f"{horizon:g}; lift this bound by `horizon`",
             f"an end at {end:g}",
         )
