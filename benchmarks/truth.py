@@ -360,9 +360,10 @@ def pilots(network: str) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def rivals(network: str, pilots: Path, times: int) -> tuple[str, dict[str, NDArray[np.float64]]]:
-    """Return what `replan.fit` recommends, in words, and the rates of it and of its rivals."""
-    fitted = replan.fit(pilots)
+def rivals(
+    network: str, fitted: replan.Fit, times: int
+) -> tuple[str, dict[str, NDArray[np.float64]]]:
+    """Return what the law recommends, in words, and the rates of it and of its rivals."""
     before, begin, best = warmup(network), fitted.covered["starts_at"], fitted.covered["best"]
     T = times * NETWORKS[network]().horizon
     advice = replan.advise(fitted.problem(T - begin))
@@ -394,9 +395,9 @@ def check(network: str, seeds: list[int]) -> str:
         pilots(network).to_csv(made, index=False, float_format="%.6g")
     if not ends.exists():
         ends.write_text("horizon,run,seed,loss\n")
-    texts = []
+    texts, fitted = [], replan.fit(made)
     for times in (1, 3):
-        words, schedules = rivals(network, made, times)
+        words, schedules = rivals(network, fitted, times)
         for seed in seeds:
             for run, schedule in schedules.items():
                 done = pd.read_csv(ends).set_index(["horizon", "run", "seed"]).index
@@ -408,13 +409,24 @@ def check(network: str, seeds: list[int]) -> str:
                     row.to_csv(ends, mode="a", header=False, index=False)
                     print(f"{network} {times}x {run} seed {seed}: {loss:.4f}", flush=True)
         table = pd.read_csv(ends).query("horizon == @times and seed in @seeds")
-        texts.append(
-            f"{words}\n{compared(table.pivot(index='run', columns='seed', values='loss'))}"
-        )
+        table = table.pivot(index="run", columns="seed", values="loss")
+        texts.append(f"{words}\n{compared(table, predicted(fitted, schedules))}")
     return "\n\n".join(texts)
 
 
-def compared(ends: pd.DataFrame) -> str:
+def predicted(
+    fitted: replan.Fit, schedules: dict[str, NDArray[np.float64]]
+) -> dict[str, tuple[float, float, float]]:
+    """Return the predicted end loss of each schedule with its 90 % interval."""
+    tables = [
+        pd.DataFrame({"run": run, "step": np.arange(len(rates)), "lr": rates})
+        for run, rates in schedules.items()
+    ]
+    found = fitted.predict(pd.concat(tables))
+    return {run: (x.loss[-1], x.low[-1], x.high[-1]) for run, x in found.items()}
+
+
+def compared(ends: pd.DataFrame, predicted: dict[str, tuple[float, float, float]]) -> str:
     """Return a table of end losses (runs, seeds), and how much lower the recommended is (90 %)."""
     rows = []
     for run, losses in ends.loc[ends.mean(axis=1).sort_values().index].iterrows():
@@ -422,7 +434,9 @@ def compared(ends: pd.DataFrame) -> str:
         half = t.ppf(0.95, len(gains) - 1) * gains.std() / np.sqrt(len(gains))
         paired = {"recommended is lower by": f"{gains.mean():+.4f}", "±": f"{half:.4f}"}
         each = {f"seed {seed}": f"{loss:.4f}" for seed, loss in losses.items()}
-        rows.append({"schedule": run, "mean": f"{losses.mean():.4f}", **paired, **each})
+        value, low, high = predicted[run]
+        law = {"predicted": f"{value:.4f}", "90 %": f"{low:.4f} to {high:.4f}"}
+        rows.append({"schedule": run, "mean": f"{losses.mean():.4f}", **paired, **law, **each})
     return show(rows)
 
 

@@ -90,7 +90,7 @@ def test_other_commands_take_a_law(run, pilots):
     for line in ("levers", "compare", "evaluate --strategy interleaved", "study"):
         command, *options = line.split()
         code, out, err = run(" ".join([command, "law.toml", *options]))
-        assert code == 0 and "loss" in out + err or command == "study", err
+        assert code == 0 and out, err
     code, _, err = run("simulate law.toml --strategy interleaved")
     assert code == 2 and "Traceback" not in err, err
 
