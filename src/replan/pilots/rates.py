@@ -32,6 +32,7 @@ _UNITS = 24.0  # per typical training
 _PARAMETERS, _MISFIT, _LEAST = 3.6, 1.2, 3e-4
 # What the law takes for granted, and pilots hardly decide, by standard deviations of exponents:
 _NOISE_SHAPE = 1.0  # noise changes by e^(x s) with the loss s that is left to learn
+_BEND = 0.01  # the signal, S^−exponent, changes by S^(x log S)
 _OTHER_PEAK = 0.2  # progress at another peak than all pilots' changes by (their ratio)^x
 _SEVERAL = 1.3  # ratio of peaks from which pilots have several
 
@@ -48,8 +49,8 @@ class Grid(NamedTuple):
 class RateFit(NamedTuple):
     """A fitted law: parameters (7,), their covariance, the residuals' scale and all starts' ends.
 
-    follow: (7,) by how much the parameters change where noise has another shape, by one standard
-    deviation. scale: 90 % of the residuals are within 1.645 times it.
+    follow: (2, 7) how the parameters change with what the law takes for granted, by one standard
+    deviation of each. scale: 90 % of the residuals are within 1.645 times it.
     misfit: from 0, residuals are white, to 1, they show that the law is not quite right.
     peak: of all fitted runs where they have one, else NaN.
     ends: costs (starts,) in ascending order. unit: steps.
@@ -130,23 +131,25 @@ def fit_rates(
     jacobian = slopes[:, data.fitted] / sd
     precision = jacobian @ jacobian.T + np.diag(_prior(known)[1] ** -2.0)
     covariance: Floats = np.linalg.inv(precision).astype(np.float64)
-    shape = _by_shape(best, slopes, data.runs)[data.fitted] / sd
-    follow = -covariance @ (jacobian @ shape)
+    granted = _by_granted(best, values, slopes, data.runs)[:, data.fitted] / sd
+    follow = -(granted @ jacobian.T) @ covariance
     peaks = data.runs.pace.max(axis=1)
     peak = float(np.median(peaks)) if peaks.max() < _SEVERAL * peaks.min() else np.nan
     costs = np.array([cost for cost, _ in ends])
     return RateFit(best, covariance, follow, scale, misfit, peak, costs, unit)
 
 
-def _by_shape(parameters: Floats, slopes: Floats, runs: Pieces) -> Floats:
-    """Return the change of log losses (R, n) where noise has another shape, by one sd.
+def _by_granted(parameters: Floats, values: Floats, slopes: Floats, runs: Pieces) -> Floats:
+    """Return the changes of log losses (2, R, n) by what the law takes for granted, by one sd each.
 
-    That noise grows as 1 + 2 s is a choice that pilots hardly decide; it matters for runs that are
-    unlike them.
+    Pilots hardly decide whether noise grows as 1 + 2 s and whether the signal is a power law; both
+    matter for runs that are unlike them, or longer.
     """
     _, signal, exponent = laws(parameters[None])[0, :3]
-    by_log_noise = slopes[NAMES.index("noise")]
-    return _NOISE_SHAPE * signal * runs.progress**-exponent * by_log_noise
+    rest = signal * runs.progress**-exponent
+    by_shape = rest * slopes[NAMES.index("noise")]
+    by_bend = rest * np.log(runs.progress) ** 2 / np.exp(values)
+    return np.stack([_NOISE_SHAPE * by_shape, _BEND * by_bend])
 
 
 def _misfit(values: Floats, data: Grid, scale: float) -> float:
@@ -235,10 +238,13 @@ def spread(fit: RateFit, runs: Pieces) -> tuple[Floats, Floats]:
     """Return log losses (R, n) and the standard deviations of their errors."""
     values, slopes = value_and_slopes(fit.parameters, runs)
     of_parameters = np.einsum("pra,pq,qra->ra", slopes, fit.covariance, slopes)
-    of_shape = _by_shape(fit.parameters, slopes, runs)
-    of_shape += np.tensordot(fit.follow, slopes, 1)
+    granted = _by_granted(fit.parameters, values, slopes, runs) + np.tensordot(
+        fit.follow, slopes, 1
+    )
     of_peak = 0.0 if np.isnan(fit.peak) else _by_peak(fit, values, runs)
-    return values, np.sqrt(of_parameters + of_shape**2 + of_peak**2 + own_error(fit) ** 2)
+    return values, np.sqrt(
+        of_parameters + (granted**2).sum(axis=0) + of_peak**2 + own_error(fit) ** 2
+    )
 
 
 def _by_peak(fit: RateFit, values: Floats, runs: Pieces) -> Floats:
