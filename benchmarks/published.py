@@ -2,6 +2,7 @@
 
     python benchmarks/published.py mpl            nine schedules, fitted to three (25M and 100M)
     python benchmarks/published.py decays         36 runs of 124M, fitted to three: which is best?
+    python benchmarks/published.py splits         fitted to random choices of three: coverage
     python benchmarks/published.py multi-power    the best schedule under the multi-power law
     python benchmarks/published.py shares         72 runs with two shares of code, fitted to 48
 
@@ -226,6 +227,35 @@ def _errors(fitted: replan.Fit, table: pd.DataFrame) -> tuple[dict[str, float], 
     }, ends.p_loss
 
 
+# --- splits: errors and coverage of other choices of three ----------------------------------------
+
+
+def splits(data: Path, count: int = 12) -> str:
+    """Predict all other runs from random choices of three; of the 124M, one is the constant."""
+    rng = np.random.default_rng(0)
+    texts = []
+    for name in ("decays_124M", "mpl_25M", "mpl_100M"):
+        table = pd.read_csv(data / f"{name}.csv")
+        is_124M = name == "decays_124M"
+        table = table.assign(run=table.run.map(label) if is_124M else table.run)
+        runs = [run for run in table.run.unique() if run != CONSTANT]
+        rows = []
+        for _ in range(count):
+            chosen = rng.choice(runs, 2 if is_124M else 3, replace=False)
+            pilots = table.run.isin([*chosen, CONSTANT])
+            fitted = replan.fit(table[pilots], warmup=0 if is_124M else WARMUP)
+            errors = _errors(fitted, table)[0]
+            rows.append({"pilots": ", ".join(chosen), **errors, "left out": fitted.coverage})
+        mean = pd.DataFrame(rows).drop(columns="pilots").mean()
+        within = sum(0.80 <= row["covered"] <= 0.97 for row in rows)
+        beside = f", beside {CONSTANT}" if is_124M else ""
+        texts.append(f"""{name}, three random pilots{beside}: errors on all others, coverage, and \
+that of left-out pilots
+{show([*rows, {"pilots": "mean", **mean}])}
+coverage from 0.80 to 0.97 in {within} of {count}""")
+    return "\n\n".join(texts)
+
+
 # --- multi-power: the best schedule under the law -------------------------------------------------
 
 SIZE, HORIZON = "100M", 24000  # of their optimised schedule
@@ -396,14 +426,16 @@ def _split(table: pd.DataFrame, loss: str, seed: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=["mpl", "decays", "multi-power", "shares"])
+    parser.add_argument("command", choices=["mpl", "decays", "splits", "multi-power", "shares"])
     parser.add_argument("--data", type=Path, default=HERE.parent / "../shared/pilots")
     parser.add_argument("--theirs", type=Path, help="their optimized_schedules/100.npy")
     chosen = parser.parse_args()
     if chosen.command == "multi-power":
         text = multi_power(chosen.theirs)
     else:
-        text = {"mpl": mpl, "decays": decays, "shares": shares}[chosen.command](chosen.data)
+        text = {"mpl": mpl, "decays": decays, "splits": splits, "shares": shares}[chosen.command](
+            chosen.data
+        )
     print(text)
     text += f"\n\nreplan {replan.__version__}, numpy {np.__version__}, scipy {scipy.__version__}\n"
     path = HERE / "results" / f"published-{chosen.command}.txt"

@@ -1,20 +1,22 @@
 """Two real trainings whose learning rate is an array: what a fitted law and its plan are held to.
 
-    python benchmarks/truth.py pilots text out.csv      trains 8 pilots: run, step, lr, loss
-    python benchmarks/truth.py train text schedules.csv out.csv --seeds 1 2 3
-    python benchmarks/truth.py noise text               spread of two pilots' end loss over seeds
+    python benchmarks/truth.py check text images       pilots, a fit, and its rivals on fresh seeds
+    python benchmarks/truth.py pilots text out.csv     trains 8 pilots only: run, step, lr, loss
+    python benchmarks/truth.py noise text              spread of two pilots' end loss over seeds
 
 `text` is a character-level transformer on the sources of Python's standard library (so its numbers
 belong to one version of Python), `images` a ReLU network on shifted images of Fashion-MNIST.
-`schedules.csv` has the columns run, step, lr; rates between two rows are interpolated, two rows of
-the same step make a jump, and the last row's step is the horizon. `train` appends each finished
-run to `out.csv` (run, seed, loss, horizon), and skips those that are already there.
+`check` trains, at 1 and 3 times the pilots' horizon and with 5 seeds, what `replan.advise`
+recommends, the best pilot, WSD 20 %, a cosine and the best constant rate. It keeps pilots and end
+losses in build/truth and skips what is there: remove them after a change of the law. What it prints
+at the end goes to benchmarks/results/truth.txt.
 
-A process uses one core.
+A process uses one core: 30 minutes for the text, 4 for the images.
 """
 
 import argparse
 import os
+import platform
 import sys
 import sysconfig
 import time
@@ -38,9 +40,11 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 import replan
+from common import HERE, show
 
 Parameters = dict[str, Array]
 Batch = tuple[Array, Array]
+FOLDER = HERE.parent / "build" / "truth"
 
 
 class Network(NamedTuple):
@@ -356,70 +360,84 @@ def pilots(network: str) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def read_schedules(path: Path) -> dict[str, NDArray[np.float64]]:
-    """Return the rate of each step, by run."""
-    schedules = {}
-    for run, rows in pd.read_csv(path, dtype={"run": str}).groupby("run", sort=False):
-        if not rows.step.is_monotonic_increasing or rows[["step", "lr"]].isna().any(axis=None):
-            raise ValueError(f"{path}: run {run} needs rising steps, each with a rate")
-        schedules[run] = np.interp(np.arange(rows.step.iloc[-1]), rows.step, rows.lr)
-    return schedules
-
-
-def train_all(network: str, schedules: Path, out: Path, seeds: list[int]) -> None:
-    """Train with each schedule and seed, and append the end losses to `out`."""
-    if not out.exists():
-        out.write_text("run,seed,loss,horizon\n")
-    done = pd.read_csv(out, dtype={"run": str})
-    done = set(zip(done.run, done.seed, strict=True))
-    for seed in seeds:
-        for run, rates in read_schedules(schedules).items():
-            if (run, seed) in done:
-                continue
-            begin = time.perf_counter()
-            loss = train(network, rates, seed, 10 * NETWORKS[network]().every)[1][-1]
-            row = pd.DataFrame([[run, seed, loss, len(rates)]])
-            row.to_csv(out, mode="a", header=False, index=False)
-            print(f"{run} seed {seed}: {loss:.4f}  {time.perf_counter() - begin:.1f} s", flush=True)
-
-
-def rivals(network: str, pilots: Path, out: Path) -> None:
-    """Write what `replan.fit` recommends, and its rivals, at 1 and 3 times the pilots' horizon."""
-    fitted = replan.fit(pilots)
+def rivals(
+    network: str, fitted: replan.Fit, times: int
+) -> tuple[str, dict[str, NDArray[np.float64]]]:
+    """Return what the law recommends, in words, and the rates of it and of its rivals."""
     before, begin, best = warmup(network), fitted.covered["starts_at"], fitted.covered["best"]
-    rows = []
+    T = times * NETWORKS[network]().horizon
+    advice = replan.advise(fitted.problem(T - begin))
+    table, peak = advice.to_frame(), best["peak"]
+    fixed = float(advice.candidates[0].schedule[0])
+    steps = np.arange(T + 1)
+    after = np.clip((steps - begin) / (T - begin), 0.0, 1.0)
+    ramp = np.minimum(1.0, (steps + 1) / before)
+    found = {
+        "recommended": np.interp(steps, table["step"], table["lr"]) * ramp,
+        "best pilot": np.interp(after, best["times"], best["rates"]) * ramp,
+        "WSD 20 %": wsd(peak, T, before, 0.2),
+        "cosine": cosine(peak, T, before),
+        "best constant": constant(fixed, T, before),
+    }
+    if best["run"] == "wsd":  # the same run twice
+        del found["best pilot"]
+    return (
+        f"{network}, {T} steps, {times} times the pilots: recommended is {advice.chosen.name}; "
+        f"best pilot {best['run']}; best constant {fixed:.3g}"
+    ), found
+
+
+def check(network: str, seeds: list[int]) -> str:
+    """Train the recommended schedules and their rivals; return tables of the end losses."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    made, ends = FOLDER / f"{network}-pilots.csv", FOLDER / f"{network}-ends.csv"
+    if not made.exists():
+        pilots(network).to_csv(made, index=False, float_format="%.6g")
+    if not ends.exists():
+        ends.write_text("horizon,run,seed,loss\n")
+    texts, fitted = [], replan.fit(made)
     for times in (1, 3):
-        T = times * NETWORKS[network]().horizon
-        advice = replan.advise(fitted.problem(T - begin))
-        table, peak = advice.table(), best["peak"]
-        fixed = float(advice.candidates[0].schedule[0])
-        after = np.clip((np.arange(T + 1) - begin) / (T - begin), 0.0, 1.0)
-        ramp = np.minimum(1.0, (np.arange(T + 1) + 1) / before)
-        found = {
-            "recommended": np.interp(np.arange(T + 1), table["step"], table["lr"]) * ramp,
-            "best-constant": constant(fixed, T, before),
-            "wsd-20": wsd(peak, T, before, 0.2),
-            "cosine": cosine(peak, T, before),
-        }
-        if best["run"] != "wsd":  # else it is there already
-            found["best-pilot"] = np.interp(after, best["times"], best["rates"]) * ramp
-        print(f"{times}x: {advice.chosen.name}; best pilot {best['run']}; constant {fixed:.3g}")
-        for name, rates in found.items():
-            rows += [(f"{name}-{times}x", k, rate) for k, rate in enumerate(rates)]
-    pd.DataFrame(rows, columns=["run", "step", "lr"]).to_csv(out, index=False)
+        words, schedules = rivals(network, fitted, times)
+        for seed in seeds:
+            for run, schedule in schedules.items():
+                done = pd.read_csv(ends).set_index(["horizon", "run", "seed"]).index
+                if (times, run, seed) not in done:
+                    loss = train(network, schedule[:-1], seed, 10 * NETWORKS[network]().every)[1][
+                        -1
+                    ]
+                    row = pd.DataFrame([[times, run, seed, loss]])
+                    row.to_csv(ends, mode="a", header=False, index=False)
+                    print(f"{network} {times}x {run} seed {seed}: {loss:.4f}", flush=True)
+        table = pd.read_csv(ends).query("horizon == @times and seed in @seeds")
+        table = table.pivot(index="run", columns="seed", values="loss")
+        texts.append(f"{words}\n{compared(table, predicted(fitted, schedules))}")
+    return "\n\n".join(texts)
 
 
-def summary(out: Path) -> None:
-    """Print the mean end losses, and how much lower the recommended schedule's are (90 %)."""
-    for horizon, ends in pd.read_csv(out).groupby("horizon"):
-        by_run = ends.assign(run=ends.run.str.rpartition("-")[0]).pivot(
-            index="seed", columns="run", values="loss"
-        )
-        print(f"{horizon} steps, {len(by_run)} seeds")
-        for run, losses in by_run.items():
-            gains = losses - by_run["recommended"]
-            half = t.ppf(0.95, len(gains) - 1) * gains.std() / np.sqrt(len(gains))
-            print(f"  {run:14} {losses.mean():.4f}  gain {gains.mean():+.4f} ± {half:.4f}")
+def predicted(
+    fitted: replan.Fit, schedules: dict[str, NDArray[np.float64]]
+) -> dict[str, tuple[float, float, float]]:
+    """Return the predicted end loss of each schedule with its 90 % interval."""
+    tables = [
+        pd.DataFrame({"run": run, "step": np.arange(len(rates)), "lr": rates})
+        for run, rates in schedules.items()
+    ]
+    found = fitted.predict(pd.concat(tables))
+    return {run: (x.loss[-1], x.low[-1], x.high[-1]) for run, x in found.items()}
+
+
+def compared(ends: pd.DataFrame, predicted: dict[str, tuple[float, float, float]]) -> str:
+    """Return a table of end losses (runs, seeds), and how much lower the recommended is (90 %)."""
+    rows = []
+    for run, losses in ends.loc[ends.mean(axis=1).sort_values().index].iterrows():
+        gains = losses - ends.loc["recommended"]
+        half = t.ppf(0.95, len(gains) - 1) * gains.std() / np.sqrt(len(gains))
+        paired = {"recommended is lower by": f"{gains.mean():+.4f}", "±": f"{half:.4f}"}
+        each = {f"seed {seed}": f"{loss:.4f}" for seed, loss in losses.items()}
+        value, low, high = predicted[run]
+        law = {"predicted": f"{value:.4f}", "90 %": f"{low:.4f} to {high:.4f}"}
+        rows.append({"schedule": run, "mean": f"{losses.mean():.4f}", **paired, **law, **each})
+    return show(rows)
 
 
 def noise(network: str, seeds: list[int]) -> None:
@@ -437,29 +455,26 @@ def noise(network: str, seeds: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("pilots", "rivals", "train", "summary", "noise"):
-        command = commands.add_parser(name)
-        if name != "summary":
-            command.add_argument("network", choices=NETWORKS)
-        if name == "rivals":
-            command.add_argument("pilots", type=Path)
-        if name == "train":
-            command.add_argument("schedules", type=Path)
-        if name != "noise":
-            command.add_argument("out", type=Path)
-        if name in ("train", "noise"):
-            command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    command = commands.add_parser("check")
+    command.add_argument("networks", nargs="+", choices=NETWORKS)
+    command.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    command = commands.add_parser("pilots")
+    command.add_argument("network", choices=NETWORKS)
+    command.add_argument("out", type=Path)
+    command = commands.add_parser("noise")
+    command.add_argument("network", choices=NETWORKS)
+    command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     chosen = parser.parse_args()
     if chosen.command == "pilots":
-        pilots(chosen.network).to_csv(chosen.out, index=False)
-    elif chosen.command == "train":
-        train_all(chosen.network, chosen.schedules, chosen.out, chosen.seeds)
-    elif chosen.command == "rivals":
-        rivals(chosen.network, chosen.pilots, chosen.out)
-    elif chosen.command == "summary":
-        summary(chosen.out)
-    else:
+        pilots(chosen.network).to_csv(chosen.out, index=False, float_format="%.6g")
+    elif chosen.command == "noise":
         noise(chosen.network, chosen.seeds)
+    else:
+        text = "\n\n".join(check(network, chosen.seeds) for network in chosen.networks)
+        versions = f"replan {replan.__version__}, jax {jax.__version__}, numpy {np.__version__}"
+        text += f"\n\nPython {platform.python_version()}, {versions}\n"
+        print(text)
+        (HERE / "results" / "truth.txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

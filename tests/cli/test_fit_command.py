@@ -81,7 +81,8 @@ def test_a_running_training_is_planned_on(run, pilots):
     ("line", "words"),
     [
         ("fit none.csv", "`PILOTS` must be a file that can be read"),
-        ("fit pilots.csv --predict none.csv", "`--predict` must be a file"),
+        ("fit pilots.csv --predict none.csv --json o.json", "`--predict` must be a file"),
+        ("fit pilots.csv --predict other.csv", "`--json` must be given"),
         ("fit pilots.csv --lr rate", "`--lr` must be"),
         ("fit pilots.csv --loss rate", "`--loss` must be"),
         ("fit pilots.csv --warmup -1", "`--warmup` must be"),
@@ -96,6 +97,16 @@ def test_a_running_training_is_planned_on(run, pilots):
 def test_mistakes_are_named(run, pilots, line, words):
     code, out, err = run(line)
     assert code == 2 and out == "" and words in err and "Traceback" not in err, err
+
+
+def test_other_commands_take_a_law(run, pilots):
+    assert run("fit pilots.csv --out law.toml")[0] == 0
+    for line in ("levers", "compare", "evaluate --strategy interleaved", "study"):
+        command, *options = line.split()
+        code, out, err = run(" ".join([command, "law.toml", *options]))
+        assert code == 0 and out, err
+    code, _, err = run("simulate law.toml --strategy interleaved")
+    assert code == 2 and "Traceback" not in err, err
 
 
 def test_a_far_horizon_is_refused_and_lifted(run, pilots):

@@ -1,5 +1,6 @@
 """Fits: a known law is found again, its intervals cover what they say, published curves too."""
 
+import contextlib
 from pathlib import Path
 
 import made
@@ -55,6 +56,44 @@ def test_intervals_cover_what_they_say():
         for seed in range(8)
     ]
     assert 0.85 <= np.mean(fractions) <= 0.96
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_intervals_of_another_peak_say_that_it_is_a_guess(fit, times):
+    """They cover a law that is right, and one under which progress is not in proportion to η."""
+    one = made.table(["20"], peak=made.PEAK)
+    other = made.table(["20"], peak=times * made.PEAK, noise=0.0).assign(run="other")
+    with pytest.warns(match="above the pilots'") if times > 1 else contextlib.nullcontext():
+        coverage, _ = covered(fit, other)
+        wide, narrow = fit.predict(other)["other"], fit.predict(one)["20"]
+    assert coverage >= 0.8
+    assert np.log(wide.high / wide.low)[-1] > 3 * np.log(narrow.high / narrow.low)[-1]
+    both = replan.fit(pd.concat([made.table(), made.table(["50"], peak=1.5e-3).assign(run="b")]))
+    assert (
+        np.log(wide.high / wide.low)[-1]
+        > 2 * np.log(both.predict(one)["20"].high / both.predict(one)["20"].low)[-1]
+    )
+
+
+def test_intervals_cover_where_noise_has_another_shape():
+    """Noise that grows more slowly with the loss left to learn than the law takes for granted."""
+    bare = replan.models.RateLaw(made.LAW.laws * [1, 1, 1, 0, 1, 1, 1], made.PEAK, made.LAW.unit)
+    parts = []
+    for seed, family in enumerate(("constant", "10", "20", "cosine", "90")):
+        steps, lr = made.rates(family)
+        signal = bare.curve(steps, lr)
+        noise = (made.LAW.curve(steps, lr) - signal) / np.sqrt(1 + 2 * (signal - 2.4))
+        white = 2e-4 * np.random.default_rng(seed).normal(size=len(steps))
+        loss = (signal + noise) * np.exp(white)
+        parts.append(pd.DataFrame({"run": family, "step": steps, "lr": lr, "loss": loss}))
+    table = pd.concat(parts)
+    pilots = table.run.isin(["constant", "10", "20"])
+    assert covered(replan.fit(table[pilots]), table[~pilots])[0] >= 0.8
+
+
+def test_far_runs_are_predicted_with_a_warning(fit):
+    with pytest.warns(match="20 ENDS 10.0 TIMES AFTER THE PILOTS"):
+        fit.predict(made.table(["20"], steps=100_000))
 
 
 def test_the_plan_of_a_known_law_is_found_again(fit):

@@ -1,5 +1,7 @@
 """Pilots: what is refused, what is warned of, and the history that each run is given."""
 
+import re
+
 import made
 import numpy as np
 import pandas as pd
@@ -23,7 +25,11 @@ def changed(**columns):
         (made.table(["constant"], rows=40), "pilots", "two or more runs"),
         (pd.concat([made.table(rows=40)] * 2), "step", "twice"),
         (changed(step=lambda t: t.step * np.where(t.run == "20", 4e3, 1)), "step", "same unit"),
+        (changed(step=lambda t: t.step / np.where(t.run == "20", 1e3, 1)), "step", "same unit"),
+        (changed(step=lambda t: t.step / np.where(t.run == "20", 1e2, 1)), "pilots", "same unit"),
         (changed(step=lambda t: -t.step), "step", "at least 0"),
+        (changed(loss=lambda t: np.where(t.step > 5e3, np.inf, t.loss)), "loss", "inf"),
+        (changed(loss=lambda t: 3 + t.step / 1e4), "pilots", "loss rises"),
         (changed(lr=lambda t: -t.lr), "lr", "positive"),
         (changed(lr=lambda t: "fast"), "lr", "fast"),
         (changed(loss=lambda t: -t.loss), "loss", "positive"),
@@ -51,6 +57,28 @@ def test_losses_that_rise_or_are_missing_are_left_out_and_named():
     table.loc[rising, "loss"] = np.nan
     with pytest.raises(ArgumentError, match="50 without"):
         replan.fit(table)
+
+
+def test_a_loss_that_ends_before_its_training_is_warned_of():
+    table = made.table(rows=40)
+    table.loc[(table.run == "20") & (table.step > 5000), "loss"] = np.nan
+    assert "WARNING: 20 has no loss after step" in str(replan.fit(table))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": lambda t: t.lr * np.where(t.run == "20", 1e3, 1)}, "LARGEST RATES .* OF 1000"),
+        ({"step": lambda t: t.step * np.where(t.run == "20", 50, 1)}, "LAST STEPS .* OF 50"),
+        ({"step": lambda t: t.step * np.where(t.run == "20", 16, 1)}, "20 is off by"),
+        ({"loss": lambda t: t.loss / np.where(t.run == "20", np.log(2), 1)}, "FOLLOW ONE LAW"),
+    ],
+    ids=["rates", "far steps", "near steps", "bits and nats"],
+)
+def test_a_run_in_other_units_is_warned_of_at_the_top_of_the_report(change, words):
+    table = changed(**change)
+    loud = [x for x in str(replan.fit(table)).splitlines() if x.startswith("WARNING: ")]
+    assert re.search(words, "\n".join(loud))
 
 
 def test_pilots_without_a_drop_are_warned_of_first():
@@ -99,4 +127,4 @@ def test_tokens_stand_for_steps():
 
 def test_repeated_data_of_unknown_size_are_warned_of():
     table = changed(share_a=lambda t: 0.5, share_b=lambda t: 0.5)
-    assert "repeated data cannot be told" in " ".join(replan.Pilots.from_table(table).warnings)
+    assert "HOW MUCH DATA a, b HAS IS UNKNOWN" in " ".join(replan.Pilots.from_table(table).warnings)

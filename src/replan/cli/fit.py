@@ -9,7 +9,7 @@ import click
 
 import replan
 from replan.cli._options import Command, output, outputs, say_written, show
-from replan.errors import renamed
+from replan.errors import ArgumentError, renamed
 
 
 @click.command("fit", cls=Command)
@@ -65,6 +65,8 @@ def command(
     from replan import files
     from replan.pilots.readers import read_pilots
 
+    if predict is not None and paths["json"] is None:
+        raise ArgumentError("--json", "given with `--predict`: predictions go there", "nothing")
     asked = [loss] if loss is not None and not loss.startswith("loss_") else []
     name = None if loss is None or asked else loss.removeprefix("loss_")
     table = read_pilots(*pilots, lr=lr, loss=asked)

@@ -13,6 +13,7 @@ from replan.check import Floats
 from replan.control import Plan, Relax, solve
 from replan.errors import ArgumentError
 from replan.pilots import rate_rivals, share_rivals
+from replan.pilots.runs import FARTHEST
 from replan.pilots.stages import stages
 from replan.problem import Problem
 from replan.results import Result
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BOUNDS = ("horizon", "rates", "shares", "changes")
-_FARTHEST = 4.0  # times the pilots' horizon
 _NORMAL = 1.645  # of a 90 % interval
 LAWS = {"rate-law": rate_rivals, "share-law": share_rivals}  # by the kind of their model
 
@@ -147,10 +147,10 @@ def advise(problem: Problem, *, lift: Sequence[str] = (), progress: bool = False
 def _beyond_horizon(law: Any, duration: float, lifted: Sequence[str]) -> list[str]:
     """Say where a training is longer than the pilots; refuse one that is far longer."""
     end, horizon = law.covered["starts_at"] + duration, law.covered["horizon"]
-    if end > _FARTHEST * horizon and "horizon" not in lifted:
+    if end > FARTHEST * horizon and "horizon" not in lifted:
         raise ArgumentError(
             "duration",
-            f"such that training ends at most {_FARTHEST:g} times after the pilots, which end at "
+            f"such that training ends at most {FARTHEST:g} times after the pilots, which end at "
             f"{horizon:g}; lift this bound by `horizon`",
             f"an end at {end:g}",
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from replan.errors import ArgumentError
 from replan.models.rate_law import RateLaw
 from replan.pilots import rates
 from replan.pilots.next_pilot import NextPilot, next_pilot
-from replan.pilots.runs import Pilots, Prediction, Run
+from replan.pilots.runs import FARTHEST, Pilots, Prediction, Run
 from replan.pilots.share_fit import ShareFit, fit_of_shares
 from replan.problem import Control, Problem
 from replan.results import Result
@@ -28,6 +29,8 @@ _NORMAL = 1.645  # of a 90 % interval
 _LAWS = 12  # that plans are made for
 _FEWEST = 3  # pilots of which one can be left out
 _MOST_FOLDS = 12
+_SEVERAL = 1.3  # ratio of peaks from which they count as different
+_CONTRADICTORY = 0.1  # error of a left-out pilot, of its loss, from which a reader is warned
 
 
 class LeftOut(NamedTuple):
@@ -155,16 +158,22 @@ class Fit(Result):
         """
         low, high = self.covered["rates"]
         left = self.pilots.horizon - self._begin
-        duration = duration or (left if left > 0 else self.pilots.horizon)
+        if duration is None:
+            duration = left if left > 0 else self.pilots.horizon
         control = Control(tasks=False, lr=(low, high))
         return Problem(self.law, self.law.after(*self.history), duration, control=control, lr=high)
 
     # Predictions
 
     def predict(self, runs: Pilots | pd.DataFrame) -> dict[str, Prediction]:
-        """Predict other runs, by name, at the steps of their logs; their losses are not used."""
+        """Predict other runs, by name, at the steps of their logs; their losses are not used.
+
+        Warns of runs that are far from what the pilots cover.
+        """
         if not isinstance(runs, Pilots):
             runs = Pilots.from_table(runs, warmup=self.pilots.warmup, earlier=self.pilots.runs)
+        for run in runs.runs:
+            self._warn_of(run)
         values, deviations = self._spread(
             rates.grid(self.pilots, runs.runs, self.fitted.unit, None)
         )
@@ -176,6 +185,15 @@ class Fit(Result):
                 run.steps[run.own], np.exp(value), np.exp(value - around), np.exp(value + around)
             )
         return predicted
+
+    def _warn_of(self, run: Run) -> None:
+        times = run.steps[-1] / self.pilots.horizon
+        if times > FARTHEST:
+            text = f"{run.name} ENDS {times:.1f} TIMES AFTER THE PILOTS: the law extrapolates"
+            warnings.warn(text, stacklevel=3)
+        if run.rates.max() > _SEVERAL * self.pilots.peak:
+            text = f"{run.name} HAS A RATE OF {run.rates.max():g}, above the pilots': a guess"
+            warnings.warn(text, stacklevel=3)
 
     def _spread(self, grid: rates.Grid) -> tuple[Floats, Floats]:
         """Return log losses and standard deviations (R, n), wider where losses were not fitted."""
@@ -216,7 +234,7 @@ class Fit(Result):
         """What the law does not know, in words."""
         notes = []
         peaks = self.covered["peaks"]
-        if max(peaks) < 1.3 * min(peaks):
+        if max(peaks) < _SEVERAL * min(peaks):
             notes.append(
                 f"all pilots that decay have one peak, {peaks[-1]:g}: whether another is better is "
                 "unknown"
@@ -344,6 +362,7 @@ def fit(
     unit = rates.unit_of(used)
     fitted = rates.fit_rates(rates.grid(used, used.runs, unit, chosen), unit, seed=seed)
     folds = _left_out(used, chosen, fitted, seed) if len(used.runs) >= _FEWEST else ()
+    used = replace(used, warnings=(*used.warnings, *_contradictions(used, chosen, folds)))
     return Fit(used, chosen, fitted, folds, name)
 
 
@@ -382,6 +401,22 @@ def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tup
             LeftOut(run.name, float(np.abs(errors).mean()), float(errors[-1]), float(within.mean()))
         )
     return tuple(results)
+
+
+def _contradictions(pilots: Pilots, loss: str, folds: Sequence[LeftOut]) -> list[str]:
+    """Warn where the pilots do not follow one law."""
+    index = pilots.losses.index(loss)
+    errors = {
+        fold.run: fold.mean / _end(run, index)
+        for run, fold in zip(pilots.runs, folds, strict=False)
+    }
+    worst = max(errors, key=errors.__getitem__, default="")
+    if not worst or errors[worst] < _CONTRADICTORY:
+        return []
+    return [
+        f"THE PILOTS DO NOT FOLLOW ONE LAW: {worst} is off by {100 * errors[worst]:.0f} % of its "
+        "loss where it is left out. Is a pilot in other units, or of other data?"
+    ]
 
 
 def _end(run: Run, index: int) -> float:

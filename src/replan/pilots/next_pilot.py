@@ -138,8 +138,9 @@ def _ends(fit: Fit, problem: Problem, schedules: Floats) -> tuple[Floats, Floats
 def _candidates(pilots: Pilots, peaks: Floats) -> Iterator[Run]:
     """Yield runs as long as a typical pilot, and logged as it is, with other rates."""
     length = np.median([run.steps[-1] for run in pilots.runs])
+    long = [run for run in pilots.runs if np.sum(run.steps >= pilots.warm_until) > 1]
     typical = min(
-        pilots.runs,
+        long,
         key=lambda run: (run.steps[run.first] > pilots.warm_until, abs(run.steps[-1] - length)),
     )
     first = int(np.searchsorted(typical.steps, pilots.warmup))  # a described one is not written

@@ -30,8 +30,12 @@ _UNITS = 24.0  # per typical training
 # Intervals, in residuals' standard deviations: what the parameters leave open, and the law's own
 # misfit. Both are 1 where residuals are white; where neighbours are correlated, as those of a law
 # that is not quite right, they are these, as measured on published curves (docs/pilots.md).
-_PARAMETERS, _MISFIT, _LEAST = 3.6, 2.5, 3e-4
-_CORRELATED = 0.3  # correlation of neighbours from which the law counts as not quite right
+_PARAMETERS, _MISFIT, _LEAST = 3.6, 1.2, 3e-4
+# What the law takes for granted, and pilots hardly decide, by standard deviations of exponents:
+_NOISE_SHAPE = 1.0  # noise changes by e^(x s) with the loss s that is left to learn
+_BEND = 0.01  # the signal, S^−exponent, changes by S^(x log S)
+_OTHER_PEAK = 0.2  # progress at another peak than all pilots' changes by (their ratio)^x
+_SEVERAL = 1.3  # ratio of peaks from which pilots have several
 
 
 class Grid(NamedTuple):
@@ -46,14 +50,19 @@ class Grid(NamedTuple):
 class RateFit(NamedTuple):
     """A fitted law: parameters (7,), their covariance, the residuals' scale and all starts' ends.
 
+    follow: (2, 7) how the parameters change with what the law takes for granted, by one standard
+    deviation of each. scale: 90 % of the residuals are within 1.645 times it.
     misfit: from 0, residuals are white, to 1, they show that the law is not quite right.
+    peak: of all fitted runs where they have one, else NaN.
     ends: costs (starts,) in ascending order. unit: steps.
     """
 
     parameters: Floats
     covariance: Floats
+    follow: Floats
     scale: float
     misfit: float
+    peak: float
     ends: Floats
     unit: float
 
@@ -119,25 +128,51 @@ def fit_rates(
     if whole is not None:
         scale, misfit = max(scale, whole.scale), max(misfit, whole.misfit)
     costs = np.array([cost for cost, _ in ends])
-    prior = RateFit(best, np.diag(_prior(known)[1] ** 2.0), scale, misfit, costs, unit)
-    return prior._replace(covariance=with_more(prior, slopes[:, data.fitted]))
+    peaks = data.runs.pace.max(axis=1)
+    peak = float(np.median(peaks)) if peaks.max() < _SEVERAL * peaks.min() else np.nan
+    before = np.diag(_prior(known)[1] ** 2.0)
+    prior = RateFit(best, before, np.zeros((2, len(NAMES))), scale, misfit, peak, costs, unit)
+    covariance = with_more(prior, slopes[:, data.fitted])
+    granted = _by_granted(best, values, slopes, data.runs)[:, data.fitted]
+    follow = -(granted @ slopes[:, data.fitted].T) @ covariance / _around(prior) ** 2
+    return prior._replace(covariance=covariance, follow=follow)
+
+
+def _around(fit: RateFit) -> float:
+    """Return the standard deviation of a row's log loss, as it counts for the parameters."""
+    return _between(fit.misfit, _PARAMETERS) * fit.scale + 1e-12
 
 
 def with_more(fit: RateFit, slopes: Floats) -> Floats:
     """Return the covariance (7, 7) with more rows, whose log losses have derivatives (7, n)."""
-    jacobian = slopes / (_between(fit.misfit, _PARAMETERS) * fit.scale + 1e-12)
+    jacobian = slopes / _around(fit)
     precision = np.linalg.inv(fit.covariance) + jacobian @ jacobian.T
     return np.linalg.inv(precision).astype(np.float64)
 
 
+def _by_granted(parameters: Floats, values: Floats, slopes: Floats, runs: Pieces) -> Floats:
+    """Return the changes of log losses (2, R, n) by what the law takes for granted, by one sd each.
+
+    Pilots hardly decide whether noise grows as 1 + 2 s and whether the signal is a power law; both
+    matter for runs that are unlike them, or longer.
+    """
+    _, signal, exponent = laws(parameters[None])[0, :3]
+    rest = signal * runs.progress**-exponent
+    by_shape = rest * slopes[NAMES.index("noise")]
+    by_bend = rest * np.log(runs.progress) ** 2 / np.exp(values)
+    return np.stack([_NOISE_SHAPE * by_shape, _BEND * by_bend])
+
+
 def _misfit(values: Floats, data: Grid, scale: float) -> float:
-    """Return how far the law is from right, 0 to 1: the correlation of neighbouring residuals."""
-    products = squares = 1e-300
+    """Return how far the law is from right, 0 to 1: how sure residuals are correlated."""
+    products, squares, count = 0.0, 1e-300, 1
     for value, losses, fitted in zip(values, data.losses, data.fitted, strict=True):
         wrong = np.clip(value[fitted] - np.log(losses[fitted]), -4.0 * scale, 4.0 * scale)
         products += float(wrong[1:] @ wrong[:-1])
         squares += float(wrong @ wrong)
-    return float(np.clip(products / squares / _CORRELATED, 0.0, 1.0))
+        count += len(wrong)
+    errors = products / squares * np.sqrt(count)  # standard errors, of white residuals
+    return float(np.clip(0.5 * (errors - 1.0), 0.0, 1.0))
 
 
 def _between(misfit: float, most: float) -> float:
@@ -206,15 +241,29 @@ def _descend(data: Grid, known: Floats, point: Floats) -> tuple[float, Floats]:
 
 
 def _scale(residuals: Floats) -> float:
-    """Return a robust standard deviation."""
-    return float(np.median(np.abs(residuals)) / 0.6745)
+    """Return the standard deviation of which 90 % of normal residuals would be as small."""
+    return float(np.quantile(np.abs(residuals), 0.9) / 1.645)
 
 
 def spread(fit: RateFit, runs: Pieces) -> tuple[Floats, Floats]:
     """Return log losses (R, n) and the standard deviations of their errors."""
     values, slopes = value_and_slopes(fit.parameters, runs)
     of_parameters = np.einsum("pra,pq,qra->ra", slopes, fit.covariance, slopes)
-    return values, np.sqrt(of_parameters + own_error(fit) ** 2)
+    granted = _by_granted(fit.parameters, values, slopes, runs) + np.tensordot(
+        fit.follow, slopes, 1
+    )
+    of_peak = 0.0 if np.isnan(fit.peak) else _by_peak(fit, values, runs)
+    return values, np.sqrt(
+        of_parameters + (granted**2).sum(axis=0) + of_peak**2 + own_error(fit) ** 2
+    )
+
+
+def _by_peak(fit: RateFit, values: Floats, runs: Pieces) -> Floats:
+    """Return the change of log losses (R, n) by one sd of what no other peak has shown."""
+    _, signal, exponent = laws(fit.parameters[None])[0, :3]
+    ratios = runs.pace.max(axis=1, keepdims=True) / fit.peak
+    by_progress = exponent * signal * runs.progress**-exponent / np.exp(values)
+    return _OTHER_PEAK * np.log(ratios) * by_progress
 
 
 def draws(fit: RateFit, data: Grid, count: int) -> Floats:

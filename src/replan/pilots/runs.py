@@ -19,10 +19,13 @@ from replan.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
+FARTHEST = 4.0  # times the pilots' horizon: a training that ends later is another one
 _WARMUP_ROWS = 20  # with which a described warm-up is drawn
 _EARLY = 0.08  # of the shortest training: losses before are not fitted
 _RISING = 1.02  # times the lowest level of a loss: a training that ends above has diverged
 _UNITS = 300.0  # horizons that differ by more are in different units
+_DOUBTFUL = {"last steps": 30.0, "largest rates": 100.0}  # ratios of which a reader is warned
+_STOPPED = 0.9  # of a training: a loss that is logged no longer has perhaps diverged
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Pilots:
         early = max([_EARLY * min(horizons), *(_warm_until(run) for run in runs)])
         peak = max(float(run.rates.max()) for run in runs)
         pilots = cls(tuple(runs), names, tuple(domains), unique, peak, early, warmup)
+        warnings += _unit_warnings(runs)
         return replace(pilots, warnings=(*warnings, *_share_warnings(pilots)))
 
     def for_fit(self) -> Pilots:
@@ -150,6 +154,7 @@ class Pilots:
                 warnings.append(f"{run.name} is left out: its loss rises {rising}")
             else:
                 kept.append(run)
+                warnings += _stops(run)
         if len(kept) < 2:
             got = f"{len(kept)}" + (f" ({warnings[-1]})" if kept != list(self.runs) else "")
             raise ArgumentError("pilots", "two or more runs with losses that fall", got)
@@ -162,7 +167,9 @@ class Pilots:
         for run in kept:
             if not np.isfinite(run.losses[run.steps >= self.early]).any():
                 raise ArgumentError(
-                    "pilots", f"runs with losses from step {self.early:g} on", f"{run.name} without"
+                    "pilots",
+                    f"runs with losses from step {self.early:g} on, in the same unit",
+                    f"{run.name} without; it ends at {run.steps[-1]:g}",
                 )
         return replace(self, runs=tuple(kept), warnings=tuple(warnings))
 
@@ -414,6 +421,31 @@ def _rises(run: Run, early: float) -> str:
         if level[-1] > _RISING * level.min():
             return f"from {level.min():.4g} to {level[-1]:.4g}"
     return ""
+
+
+def _stops(run: Run) -> list[str]:
+    """Warn of a loss that was logged only for a part of the training."""
+    last = run.steps[np.isfinite(run.losses).any(axis=1)].max(initial=0.0)
+    if last >= _STOPPED * run.steps[-1]:
+        return []
+    return [
+        f"{run.name} has no loss after step {last:g} of {run.steps[-1]:g}: if it diverged, take it "
+        "out of the pilots"
+    ]
+
+
+def _unit_warnings(runs: Sequence[Run]) -> list[str]:
+    """Warn of runs so different that one of them may be in another unit."""
+    seen = {
+        "last steps": [run.steps[-1] for run in runs],
+        "largest rates": [run.rates.max() for run in runs],
+    }
+    return [
+        f"THE {name.upper()} OF THE RUNS DIFFER BY A FACTOR OF {max(values) / min(values):.0f}, "
+        f"from {min(values):g} to {max(values):g}: are they in the same unit?"
+        for name, values in seen.items()
+        if max(values) > _DOUBTFUL[name] * min(values)
+    ]
 
 
 def _share_warnings(pilots: Pilots) -> list[str]:
