@@ -231,7 +231,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
         if check.integer("epoch", epoch) < self.epoch and self._resumed:
             if self._loaded:
                 over = f"epoch {epoch} was over when the state was saved"
-                advice = "loop over `range(sampler.epoch, epochs)`"
+                advice = "call `set_epoch` with those of `range(sampler.epoch, epochs)`"
                 warnings.warn(f"{over}: epoch {self.epoch} follows; {advice}", stacklevel=2)
             epoch = self.epoch
         self._loaded, self._over = False, False

@@ -197,6 +197,12 @@ def test_a_callback_that_was_forgotten_is_noticed(tmp_path):
         trainer(tmp_path, max_epochs=2).fit(Recorder(), loader(sampler))
 
 
+def test_data_that_the_sizes_do_not_fit_are_refused(tmp_path):
+    sampler, callback = make(sizes=(50, 40))
+    run = trainer(tmp_path, callback)
+    assert refused("sizes", lambda: run.fit(Recorder(), loader(sampler)))
+
+
 def test_bad_input_is_refused():
     sampler, _ = make()
     assert refused("sampler", lambda: ReplayCallback(3))
