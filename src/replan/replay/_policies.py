@@ -173,10 +173,9 @@ class FocusThenReplay(Policy):
     def on_losses(self, losses: dict[int, float]) -> None:
         """Smooth the losses, and end the focus phase if they are low enough."""
         known = self.state["losses"]
-        for task, loss in losses.items() if self.until == "halved" else ():
-            if math.isfinite(loss) and loss < 0:  # -1 is below half of itself
-                expected = 'at least 0, because `until="halved"` compares ratios'
-                raise ArgumentError("losses", expected, f"{loss} of task {task}")
+        if self.until == "halved" and any(-math.inf < loss < 0 for loss in losses.values()):
+            expected = 'at least 0, because `until="halved"` compares ratios'
+            raise ArgumentError("losses", expected, f"{losses}")  # -1 is below half of itself
         for task, loss in losses.items():
             if math.isfinite(loss):
                 before = loss if known[task] is None else known[task]

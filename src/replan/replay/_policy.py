@@ -224,10 +224,7 @@ def make_state(owner: object, arguments: Mapping[str, Any], **counters: Any) -> 
 
 
 def check_state(state: Any, own: Mapping[str, Any], strict: bool = True) -> dict[str, Any]:
-    """Return a copy of a state; refuse one of another class or entries than `own`.
-
-    strict: also one of other arguments.
-    """
+    """Return a copy of a state; refuse one unlike `own`, and if strict, of other arguments."""
     if not isinstance(state, Mapping) or state.get("class") != own["class"]:
         raise ArgumentError("state", f"the state of a {own['class']}", check.show(state))
     if state.keys() != own.keys():

@@ -40,20 +40,18 @@ class ReplayBatchSampler(Sampler[list[int]]):
     includes the policy's; from it, training resumes with the very next sample. The number of ranks
     may change if batch_size × ranks stays the same.
 
-    epoch, steps: the current epoch, and the batches done in all. dataset: the tasks' data sets
-    joined, if made by `from_datasets`.
+    epoch, steps: the current epoch, and the batches done in all. dataset: of `from_datasets`.
 
     **Main arguments**
 
     - `sizes`: (T,) samples of each task, one task after the other in the data set. `from_datasets`
-      takes them from the data, so that they cannot disagree; `from_labels` takes samples in any
-      order.
+      counts them itself; `from_labels` takes samples in any order.
     - `policy`: a policy of T tasks. The shares of tasks without samples go to the others.
     - `batch_size`: samples per batch and rank.
 
     **Other arguments**
 
-    - `batches`: per epoch, instead of one pass over the new task.
+    - `batches`: per epoch, instead of a pass over the new task; for protocols, give their length.
     - `seed`: of the shuffling, the same on all ranks.
     - `num_replicas`, `rank`: both or neither; by default those of the running group of
       `torch.distributed`. All ranks draw the same batches, and each takes its part of every task.
@@ -101,11 +99,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
         elif rank is not None:
             raise ArgumentError("rank", "given together with `num_replicas`", f"{rank} alone")
         self._batches, self._given_ranks = batches, (rank or 0, num_replicas)
-        ends = np.cumsum(counts)
+        self._sizes, ends = counts, np.cumsum(counts)
         self._members = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._labels = ""  # a digest, if samples come in any order
         self._present = [task for task, n in enumerate(counts) if n]
-        self._total = sum(counts)
         self.epoch, self.steps = 0, 0
         self._begun = 0  # the step at which this epoch began
         self._length: int | None = None  # of this epoch in batches, since the first was given out
@@ -175,12 +172,10 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def _one_pass(self) -> int:
         """Return the batches of a pass over the new task, or over all samples if it gets none."""
         new = self.policy.new_task
-        size = self.policy.epoch_steps = len(self._members[new])  # focus may be a part of it
+        size = self.policy.epoch_steps = self._sizes[new]  # of which a focus phase is a part
         drawn = self._planned(size)[new]
-        samples = size**2 / drawn if drawn else self._total
-        batches = math.ceil(samples / self._global_batch_size - 1e-9)  # a rounding error
-        self.policy.epoch_steps = batches * self._global_batch_size
-        return batches
+        samples = size**2 / drawn if drawn else sum(self._sizes)
+        return math.ceil(samples / self._global_batch_size - 1e-9)  # a rounding error
 
     def _planned(self, count: int) -> Floats:
         """Return how many of the next samples the policy plans to take from each task (T,)."""
@@ -191,7 +186,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def passes(self) -> Floats:
         """How often an epoch passes over the samples of each task (T,), as planned now."""
         steps = self.policy.epoch_steps = len(self) * self._global_batch_size
-        return self._planned(steps) / [max(1, len(members)) for members in self._members]
+        return self._planned(steps) / np.maximum(1, self._sizes)
 
     def __repr__(self) -> str:
         epoch = f"{len(self)} batches of {self._global_batch_size}"
@@ -200,10 +195,9 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     def check_dataset(self, dataset: Any) -> None:
         """Refuse a data set that the sizes do not fit: its length, and its parts if joined."""
-        sizes = [len(members) for members in self._members]
-        parts = [len(part) for part in getattr(dataset, "datasets", [])]
+        sizes, parts = self._sizes, [len(part) for part in getattr(dataset, "datasets", [])]
         swapped = not self._labels and len(parts) == len(sizes) and parts != sizes
-        if len(dataset) != self._total or swapped:
+        if len(dataset) != sum(sizes) or swapped:
             expected = f"those of the data, {parts or len(dataset)}"
             raise ArgumentError("sizes", expected, check.show(sizes))
 
@@ -223,17 +217,13 @@ class ReplayBatchSampler(Sampler[list[int]]):
             yield self._batch(number)["indices"][rank::ranks]
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; if it is the current one, continue with it.
-
-        A resumed sampler also continues if the number is of an earlier epoch: Accelerate's loaders
-        count from 0 in each process.
-        """
+        """Begin an epoch; if it is the current one, or an earlier one on resuming, continue."""
         if check.integer("epoch", epoch) < self.epoch and self._resumed:
             if self._loaded:
                 over = f"epoch {epoch} was over when the state was saved"
                 advice = "call `set_epoch` with those of `range(sampler.epoch, epochs)`"
                 warnings.warn(f"{over}: epoch {self.epoch} follows; {advice}", stacklevel=2)
-            epoch = self.epoch
+            epoch = self.epoch  # Accelerate's loaders count from 0 in each process
         self._loaded, self._over = False, False
         if epoch != self.epoch:
             self._warn_of_repeats()
@@ -308,8 +298,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     def _warn_of_arrivals(self) -> None:
         """Warn if it looks as if the policy was not told which task is new."""
-        new, present = self.policy.new_task, self._present
-        sizes = [len(members) for members in self._members]
+        new, present, sizes = self.policy.new_task, self._present, self._sizes
         told = {new, *self.policy.old_tasks}
         # Data sets of tasks to come may be there from the start; a memory is smaller than they are.
         waiting = [task for task in present if task not in told and sizes[task] > sizes[new]]
@@ -335,7 +324,7 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """Return where the sampler and its policy are and what they were made with: JSON types."""
         arguments = {
-            "sizes": [len(m) for m in self._members],
+            "sizes": self._sizes,
             "labels": self._labels,
             "global_batch_size": self._global_batch_size,  # ranks may change
             "batches": self._batches,
@@ -357,9 +346,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """Continue with the next sample of a sampler, and a policy, with the same arguments.
 
-        strict: False allows other arguments than the policy's, so other data or batches. Kept are
-        the policy's state, `epoch`, `steps`, and the passes over tasks whose sizes are the same,
-        without labels and with the same seed. Returned is what begins anew.
+        strict: whether data, batches and seed must be the same. If not, the state of the policy,
+        `epoch`, `steps` and passes over tasks of the same size are kept; returns what begins anew.
         """
         own = self.state_dict()
         saved = check_state(state, own, strict)
