@@ -144,6 +144,27 @@ def test_a_smaller_bound_may_be_set_or_resumed_with(longest):
         assert policy.switch_step == 30
 
 
+def test_a_loss_below_zero_has_not_halved():
+    """-1 is at most half of -1; the paper's rule compares no ratios."""
+    policy, paper = FocusThenReplay(2), met()
+    before = policy.state_dict()
+    assert refused("losses", policy.observe, {0: 0.5, 1: -1.0})
+    assert policy.state_dict() == before
+    paper.observe({0: -1.5, 1: -1.0})
+    assert paper.switch_step == -1
+
+
+def test_a_task_that_was_not_begun_may_not_join():
+    policy = FixedReplay(3, share=0.5)
+    policy.begin(0)
+    policy.next_tasks(4, among=[0, 2])  # all of task 2 was there from the start
+    before = policy.state_dict()
+    assert refused("policy", policy.next_tasks, 4, among=[0, 1, 2])
+    assert policy.state_dict() == before
+    policy.begin(1)
+    assert policy.next_tasks(4, among=[0, 1, 2]).tolist() == [0, 1, 0, 1]
+
+
 def test_the_new_task_alone_and_then_all_of_them():
     policy = met()
     assert policy.next_tasks(5).tolist() == [1] * 5

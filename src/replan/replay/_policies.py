@@ -90,9 +90,10 @@ class FocusThenReplay(Policy):
 
     - `tasks`: how many there will be. The last one is new until `begin` says otherwise.
     - `until`: what ends the focus phase. "halved": the new task's loss is at most half of the first
-      one told since the task arrived. "met": it is at most the largest of the old tasks' losses,
-      the paper's rule for real data (Mori et al., section 3.2), for losses of one scale. A number:
-      this fraction of the sampler's epoch is over, whatever the losses.
+      one told since the task arrived; negative losses are refused. "met": it is at most the
+      largest of the old tasks' losses, the paper's rule for real data (Mori et al., section 3.2),
+      for losses of one scale. A number: this fraction of the sampler's epoch is over, whatever the
+      losses.
     - `shares`: the share of the new task in the replay phase, by default an equal one; the old ones
       divide the rest equally.
     - `smoothing`: the weight of the past in the moving average of losses, from 0 to below 1.
@@ -172,6 +173,9 @@ class FocusThenReplay(Policy):
     def on_losses(self, losses: dict[int, float]) -> None:
         """Smooth the losses, and end the focus phase if they are low enough."""
         known = self.state["losses"]
+        if self.until == "halved" and any(-math.inf < loss < 0 for loss in losses.values()):
+            expected = 'at least 0, because `until="halved"` compares ratios'
+            raise ArgumentError("losses", expected, f"{losses}")  # -1 is below half of itself
         for task, loss in losses.items():
             if math.isfinite(loss):
                 before = loss if known[task] is None else known[task]

@@ -77,6 +77,7 @@ class Policy(ABC):
         self.epoch_steps: int | None = None
         self.decisions: list[Decision] = []
         self._lag = [0.0] * self.tasks  # samples that each task is behind its shares
+        self._present: list[int] | None = None  # tasks with samples, since the last arrival
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={check.show(x)}" for key, x in self.arguments.items())
@@ -122,6 +123,7 @@ class Policy(ABC):
         self.on_begin(new_task, old)
         self.new_task, self.old_tasks = new_task, old
         self._lag = [0.0] * self.tasks  # no catching up across arrivals
+        self._present = None
 
     @final
     def observe(self, losses: Mapping[int, float]) -> None:
@@ -133,15 +135,27 @@ class Policy(ABC):
         """Return the tasks (count,) of the next steps, spread as evenly as possible, and advance.
 
         among: the tasks that have samples; the shares of the others are divided among them in
-        proportion.
+        proportion. Refuses one that has joined them without `begin`: it would have no share.
         """
         count = check.integer("count", count)
+        given = range(self.tasks) if among is None else among
+        present = check.task_list("among", given, self.tasks)
         shares = np.asarray(self.shares(count))
         if among is not None:
-            shares = _restrict(shares, check.task_list("among", among, self.tasks))
+            shares = restrict(shares, present)
+        self._note_present(present.tolist())
         self.on_steps(count)
         self.step += count
         return _spread(shares, self._lag)
+
+    def _note_present(self, tasks: list[int]) -> None:
+        """Note which tasks have samples; refuse one that joined them without `begin`."""
+        joined = set(tasks) - set(self._present or tasks) - {self.new_task, *self.old_tasks}
+        if joined:
+            expected = f"told of arrivals, here by `begin({min(joined)})`"
+            got = f"samples of task {min(joined)}, which it would not train on"
+            raise ArgumentError("policy", expected, got)
+        self._present = tasks
 
     @final
     def next_counts(self, count: int) -> Ints:
@@ -158,6 +172,7 @@ class Policy(ABC):
             new_task=self.new_task,
             old_tasks=self.old_tasks,
             lag=self._lag,
+            present=self._present,
             decisions=[asdict(decision) for decision in self.decisions],
             state=self.state,
         )
@@ -168,6 +183,7 @@ class Policy(ABC):
         saved = check_state(state, self.state_dict())
         self.step, self.new_task = saved["step"], saved["new_task"]
         self.old_tasks, self._lag = saved["old_tasks"], saved["lag"]
+        self._present = saved["present"]
         self.decisions = [
             Decision(**entry | {"losses": {int(t): x for t, x in entry["losses"].items()}})
             for entry in saved["decisions"]
@@ -175,7 +191,7 @@ class Policy(ABC):
         self.state = saved["state"]
 
 
-def _restrict(shares: Floats, among: Ints) -> Floats:
+def restrict(shares: Floats, among: Ints) -> Floats:
     """Return shares (n, T) of some tasks alone, in proportion; equal ones where they had none."""
     if not among.size:
         raise ArgumentError("among", "at least one task", "none")
@@ -207,14 +223,14 @@ def make_state(owner: object, arguments: Mapping[str, Any], **counters: Any) -> 
     return _as_json({"class": type(owner).__name__, "arguments": arguments} | counters)
 
 
-def check_state(state: Any, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a state; refuse one of another class, arguments or entries than `own`."""
+def check_state(state: Any, own: Mapping[str, Any], strict: bool = True) -> dict[str, Any]:
+    """Return a copy of a state; refuse one unlike `own`, and if strict, of other arguments."""
     if not isinstance(state, Mapping) or state.get("class") != own["class"]:
         raise ArgumentError("state", f"the state of a {own['class']}", check.show(state))
     if state.keys() != own.keys():
         raise ArgumentError("state", f"a dict of {', '.join(own)}", ", ".join(map(str, state)))
     saved = _as_json(state)
-    for name, value in own["arguments"].items():
+    for name, value in own["arguments"].items() if strict else ():
         there = saved["arguments"].get(name)
         if there != value:
             raise ArgumentError(f"state.arguments.{name}", check.show(value), check.show(there))

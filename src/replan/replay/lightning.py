@@ -12,6 +12,8 @@ except ImportError as error:
         "replan.replay.lightning needs Lightning: pip install 'replan[lightning]'"
     ) from error
 
+from torch.utils.data import DataLoader
+
 from replan import check
 from replan.replay.torch import ReplayBatchSampler
 
@@ -45,7 +47,7 @@ class ReplayCallback(Callback):
         ... )
         >>> trainer.fit(BoringModel(), DataLoader(data, batch_sampler=sampler))
         >>> sampler.samples.tolist()
-        [10, 30]
+        [8, 24]
     """
 
     def __init__(
@@ -64,6 +66,11 @@ class ReplayCallback(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue where a checkpoint says: the trainer itself knows whether an epoch is over."""
         self.sampler.set_epoch(self.sampler.epoch)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse data that the sampler's sizes do not fit."""
+        if isinstance(trainer.train_dataloader, DataLoader):  # not several of them
+            self.sampler.check_dataset(trainer.train_dataloader.dataset)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -183,8 +183,8 @@ def test_two_devices_share_the_batches(tmp_path):
     run_to_the_end(script)
     first, second = (json.loads((tmp_path / f"{r}.json").read_text()) for r in range(2))
     assert first["state"] == second["state"]
-    assert sum(first["state"]["drawn"]) == 100
-    counts = policy_by_hand(10, until_met(), BATCH * 2)
+    assert sum(first["state"]["drawn"]) == 50  # one pass over the new task
+    counts = policy_by_hand(5, until_met(), BATCH * 2)
     together = [a + b for a, b in zip(first["seen"], second["seen"], strict=True)]
     assert tasks_of(together) == counts
     new = [i for batch in together for i in batch if i >= 50]
@@ -195,6 +195,12 @@ def test_a_callback_that_was_forgotten_is_noticed(tmp_path):
     sampler, _ = make()
     with pytest.warns(UserWarning, match="`step` was not called after 20 batches"):
         trainer(tmp_path, max_epochs=2).fit(Recorder(), loader(sampler))
+
+
+def test_data_that_the_sizes_do_not_fit_are_refused(tmp_path):
+    sampler, callback = make(sizes=(50, 40))
+    run = trainer(tmp_path, callback)
+    assert refused("sizes", lambda: run.fit(Recorder(), loader(sampler)))
 
 
 def test_bad_input_is_refused():
