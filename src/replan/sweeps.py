@@ -338,7 +338,13 @@ def _unpack(executor: Any) -> tuple[Any, Any]:
 
 
 def _import_path(function: Any) -> str:
-    """Return "module:name" if other processes can import the function by it, else ""."""
+    """Return "module:name" if other processes can import the function by it, else "".
+
+    For a partial of functions, the names of all of them.
+    """
+    if isinstance(function, partial) and not function.keywords:
+        names = [_import_path(part) for part in (function.func, *function.args)]
+        return " of ".join(names) if all(names) else ""
     module, name = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
     with suppress(ImportError, AttributeError, ValueError):
         if resolve_name(f"{module}:{name}") is function:
