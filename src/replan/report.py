@@ -639,6 +639,7 @@ def tuned(tuned: Tuned) -> Parts:
             continue
         more = tuned.differences[choice]
         mark = "cannot be told from it" if choice in tuned.runners_up else ""
+        mark = "lower on fresh seeds" if more.high < 0 else mark
         rows.append([*name, f"{more.mean:+.3g}", f"{more.low:+.3g} to {more.high:+.3g}", mark])
     up_to = f"no cliff up to rate {tuned.rates[tuned.choice.share][-1]:g}"
     if cliff := tuned.cliff:

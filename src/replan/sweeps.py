@@ -68,7 +68,8 @@ def sweep(
     **Main arguments**
 
     - `function`: defined at the top level of a module or script, so that worker processes can
-      import it. A script that calls `sweep` needs its `if __name__ == "__main__"`.
+      import it, or a `functools.partial` of such functions. A script that calls `sweep` needs its
+      `if __name__ == "__main__"`.
     - `cases`: dicts of JSON types. In cases and results, NumPy numbers and arrays become Python
       numbers and lists.
     - `cache`: a folder with a file for each finished case, created if missing. A case that is

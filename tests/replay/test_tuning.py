@@ -126,6 +126,7 @@ def test_diverging_runs_are_results_and_the_cliff_is_known():
     assert len(lost) == len(SHARES) * len(DECAYS)
     assert np.isinf(lost["loss"]).all()
     assert (lost["failure"] == "").all()
+    assert (lost["seed"] == 0).all()  # more of them would be a waste
 
 
 def test_a_rate_that_is_far_worse_is_a_cliff_too():
@@ -186,11 +187,14 @@ def test_intervals_cover_although_the_choice_was_the_best_of_many(own):
 
 
 def test_runners_up_are_those_that_cannot_be_told_apart():
-    clear, noisy = search(Training(own=1e-4)), search(Training(own=0.2))
+    clear, noisy = search(Training(own=1e-4)), search(Training(own=0.03))
     assert clear.runners_up == []
     assert len(noisy.runners_up) >= 2
     for other, more in noisy.differences.items():
         assert (other in noisy.runners_up) == (more.low <= 0)
+    lower = sum(more.high < 0 for more in noisy.differences.values())
+    said = [text for text in noisy.warnings if "lower on fresh seeds" in text]
+    assert [int(text.split()[0]) for text in said] == [lower] * (lower > 0)
     cost = {share: more.mean for share, (_, more) in clear.shares.items()}
     truth = {share: 0.4 * (share - 0.25) ** 2 for share in SHARES}
     assert cost == pytest.approx(truth, abs=1e-3)
@@ -214,6 +218,18 @@ def test_losses_are_a_list_a_dict_an_array_or_a_number():
         assert result.loss.mean == pytest.approx(1.0, abs=0.1)
 
 
+def test_a_training_that_diverged_may_return_one_number_but_tasks_stay_the_same():
+    def train(share, lr, decay, seed):
+        return math.nan if lr > 0.1 or seed == TEST + 1 else {"old": lr, "new": lr}
+
+    result = search(train, [0.1, 0.2], weights={"old": 1, "new": 2})
+    assert result.choice.lr == 0.1
+    assert list(result.task_losses) == ["old", "new"]
+    with pytest.raises(ArgumentError) as caught:
+        search(lambda share, **_: [1.0] * (1 + (share > 0)))
+    assert caught.value.name == "train"
+
+
 def test_weights_decide_between_tasks():
     def train(share, lr, decay, seed):
         return {"old": 1 - share, "new": 2 * share}
@@ -231,7 +247,7 @@ def test_a_run_that_fails_is_shown_with_its_arguments_and_the_others_are_kept():
         return Training()(share, lr, decay, seed)
 
     result = search(train, [0.05, 0.1, 0.2])
-    assert result.choice.lr != 0.1
+    assert result.choice[:2] != (0.25, 0.1)
     text = "failed: share 0.25, rate 0.1, cosine, seed 0: MemoryError: of the GPU"
     assert text in result.warnings
     assert f"WARNING: {text}" in str(result)
@@ -301,14 +317,14 @@ def steady(share, lr, decay, seed):
 
 
 def test_runs_are_the_same_on_any_executor_and_in_processes(tmp_path):
-    few = {"rates": [0.1, 0.2], "shares": [0.1, 0.25], "decays": ["cosine"]}
+    few = {"rates": [0.1], "shares": [0.1, 0.25], "decays": ["cosine"], "seeds": 1}
     here = search(steady, **few)
     with ThreadPoolExecutor(2) as pool:
         assert search(steady, **few, executor=pool).runs == here.runs
     assert search(steady, **few, cache=tmp_path, workers=2).runs == here.runs
     kept = len(list(tmp_path.iterdir()))
     assert kept == len(here.runs)
-    more = search(steady, **few, cache=tmp_path, seeds=5, weights=[1, 2])
+    more = search(steady, **few | {"seeds": 5}, cache=tmp_path, weights=[1, 2])
     assert len(list(tmp_path.iterdir())) == len(more.runs)  # those on the first seeds were there
     assert len(more.runs) > kept
     notes = []
@@ -359,8 +375,8 @@ def test_the_print_fits_a_screen(result):
     assert max(map(len, lines)) <= 120
     assert f"choice: {result.choice}; loss" in lines[0]
     assert sum(line.endswith(" choice") for line in lines) == 1
-    told = len(result.runners_up)
-    assert sum("cannot be told" in line for line in lines) == told > 0
+    marked = [line for line in lines if line.endswith(("cannot be told from it", "fresh seeds"))]
+    assert len(marked) == len(result.runners_up) + 1 > 1  # the last line speaks of seeds, too
     assert f"{result.choice}: loss" in repr(result)
     assert "<table" in result._repr_html_()
 
@@ -372,6 +388,13 @@ def test_files_have_every_run(result, tmp_path):
     content = json.loads((tmp_path / "x.json").read_text())
     assert content["choice"] == result.choice._asdict()
     assert len(content["runs"]) == len(result.runs)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_picture_of_a_single_choice_is_drawn(sign, tmp_path):
+    result = search(lambda seed, **_: sign + seed % 3, [0.1], shares=[0.5], decays=["constant"])
+    result.plot(tmp_path / "x.png")
+    assert result.runners_up == result.warnings == []
 
 
 def test_the_picture_shows_every_share_and_what_diverged(result):

@@ -88,7 +88,7 @@ class Tuned(Result):
     def task_losses(self) -> dict[str, Estimate]:
         """The loss of the choice on each task, on test seeds."""
         tests = [r.losses for r in self.by_choice[self.choice].values() if r.test]
-        names = dict.fromkeys(name for losses in tests for name in losses)
+        names = max(tests, key=len)  # one that diverged may say less
         return {name: _estimate([x.get(name, math.inf) for x in tests]) for name in names}
 
     @cached_property
@@ -144,6 +144,8 @@ class Tuned(Result):
             tests = self._tests(other)
             if lost := int(np.isinf(tests).sum()):
                 notes.append(f"{other}: {lost} of {tests.size} tests have no finite loss")
+        if lower := sum(more.high < 0 for more in self.differences.values()):
+            notes.append(f"{lower} of the others end lower on fresh seeds: raise `seeds`")
         failed = [run for run in self.runs if run.failure]
         for run in failed[:3]:
             line = run.failure.partition("\n")[0]

@@ -104,7 +104,8 @@ def tune(
 class _Search:
     """Successive halving within each share.
 
-    work: `sweep` of the training. rates: by share. seeds: of the last round. runs: all so far.
+    work: `sweep` of the training. rates: by share. rounds: their numbers of seeds. runs: all so
+    far. tasks: the names of the losses.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class _Search:
         self.work, self.rates, self.decays, self.weights = work, rates, decays, weights
         self.rounds = sorted({min(2**k, seeds) for k in range(seeds.bit_length() + 1)})
         self.runs: dict[tuple[Choice, int], Run] = {}
+        self.tasks: list[str] = []
 
     def run(self, extend: bool) -> dict[float, dict[Choice, float]]:
         """Return the choices that are left at each share, best first, with their mean losses.
@@ -143,12 +145,14 @@ class _Search:
     def halve(self, share: float) -> tuple[dict[Choice, float], Todo]:
         """Return what the last round leaves, best first, or the runs of a round that are missing.
 
-        Mean losses are over the same seeds for all choices of a round.
+        In a round, all choices have the same seeds. What diverged goes no further.
         """
         left = {Choice(share, lr, x): 0.0 for lr in self.rates[share] for x in self.decays}
         for seeds in self.rounds:
             kept = max(_LEAST, math.ceil(len(left) / 2)) if seeds > 1 else len(left)
-            entered = list(left)[:kept]
+            entered = [x for x, loss in left.items() if math.isfinite(loss)][:kept]
+            if not entered:
+                break
             missing = [(x, i) for x in entered for i in range(seeds) if (x, i) not in self.runs]
             if missing:
                 return {}, missing
@@ -173,16 +177,20 @@ class _Search:
             self.runs[choice, seed] = Run(choice, seed, losses, loss, failures.get(i, ""))
 
     def mean(self, losses: dict[str, float]) -> float:
-        """Return the weighted mean of the losses of the tasks."""
+        """Return the weighted mean of the losses of the tasks; infinite if one of them is."""
+        if math.inf in losses.values():
+            return math.inf
+        self.tasks = self.tasks or list(losses)
+        if losses.keys() != {*self.tasks}:
+            expected = f"a function that always returns losses of {', '.join(self.tasks)}"
+            raise ArgumentError("train", expected, check.show(losses))
         weights = self.weights or [1.0] * len(losses)
-        if not isinstance(weights, dict):
-            weights = (
-                dict(zip(losses, weights, strict=False)) if len(weights) == len(losses) else {}
-            )
-        if weights.keys() != losses.keys():
+        if not isinstance(weights, dict) and len(weights) == len(losses):
+            weights = dict(zip(self.tasks, weights, strict=True))
+        if not isinstance(weights, dict) or weights.keys() != losses.keys():
             expected = f"a number for each loss ({', '.join(losses)})"
             raise ArgumentError("weights", expected, check.show(self.weights))
-        return sum(w * losses[x] for x, w in weights.items() if w) / sum(weights.values())
+        return sum(w * losses[x] for x, w in weights.items()) / sum(weights.values())
 
 
 def _run(train: Callable[..., Any], **case: Any) -> dict[str, float | None]:
