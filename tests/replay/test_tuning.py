@@ -80,6 +80,9 @@ def test_every_choice_gets_the_same_first_seeds_and_every_share_the_same_budget(
         assert seeds[len(searched) :] == tests
     assert list(spent.values()) == [8 + 4 + 2 * 2 + 2 * 2] * len(SHARES)
     assert {choice.share for choice in result.tested} == set(SHARES)
+    at_best = [choice for choice in result.tested if choice.share == result.choice.share]
+    assert len(at_best) == 2  # all that were left there
+    assert len(search(Training(), seeds=2).tested) == len(SHARES) + 2
 
 
 def test_a_seed_that_is_hard_for_all_decides_nothing():
@@ -126,7 +129,8 @@ def test_diverging_runs_are_results_and_the_cliff_is_known():
     assert len(lost) == len(SHARES) * len(DECAYS)
     assert np.isinf(lost["loss"]).all()
     assert (lost["failure"] == "").all()
-    assert (lost["seed"] == 0).all()  # more of them would be a waste
+    seeds = search(Training(), [0.1, 0.4, 0.8]).to_frame().query("lr > 0.1")["seed"]
+    assert (seeds == 0).all()  # more of them would be a waste
 
 
 def test_a_rate_that_is_far_worse_is_a_cliff_too():
@@ -254,6 +258,11 @@ def test_a_run_that_fails_is_shown_with_its_arguments_and_the_others_are_kept():
     assert "in train" in next(run.failure for run in result.runs if run.failure)
     assert result.shares[0.5][0].lr == 0.1
 
+    def memory_is_short(share, lr, decay, seed):
+        return Training()(share, lr, decay, seed) if lr <= 0.1 else 1 / 0
+
+    assert search(memory_is_short, [0.05, 0.1, 0.2]).cliff is None
+
     def broken(share, lr, decay, seed):
         return 1 / 0
 
@@ -327,6 +336,8 @@ def test_runs_are_the_same_on_any_executor_and_in_processes(tmp_path):
     more = search(steady, **few | {"seeds": 5}, cache=tmp_path, weights=[1, 2])
     assert len(list(tmp_path.iterdir())) == len(more.runs)  # those on the first seeds were there
     assert len(more.runs) > kept
+    search(steady, **few, cache=tmp_path, key="other code")
+    assert len(list(tmp_path.iterdir())) == len(more.runs) + kept
     notes = []
     search(steady, **few, progress=notes.append)
     assert notes[-1].done == notes[-1].total
