@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from replan import files, report
 from replan.check import Floats
@@ -575,7 +576,7 @@ def _draw_rates(axes: Axes, tuned: Tuned, colours: Floats) -> None:
     first = min(run.seed for run in tuned.runs)
     own = {choice: runs[first].loss for choice, runs in tuned.by_choice.items()}
     lowest = min(own.values())
-    highest = 10 * lowest if lowest > 0 else np.inf
+    highest = 10 * max(own[best] for best, _ in tuned.shares.values()) if lowest > 0 else np.inf
     for i, (share, (best, _)) in enumerate(tuned.shares.items()):
         tried = np.array(tuned.rates[share])
         losses = np.array([own[best._replace(lr=lr)] for lr in tuned.rates[share]])
@@ -585,11 +586,14 @@ def _draw_rates(axes: Axes, tuned: Tuned, colours: Floats) -> None:
         axes.plot(best.lr, own[best], "o", markersize=7, **look)
         heights = np.full(lost.sum(), 1.0 - 0.05 * i)
         axes.plot(tried[lost], heights, "x", transform=axes.get_xaxis_transform(), **look)
-    axes.set(xscale="log", yscale="log" if lowest > 0 else "linear", ylabel=f"loss on seed {first}")
+    axes.set(xscale="log", ylabel=f"loss on seed {first}")
     above = f", or a loss above {highest:.2g}" if lowest > 0 else ""
     axes.set_xlabel(f"learning rate (×: diverged{above})")
     axes.set_xticks(sorted({lr for tried in tuned.rates.values() for lr in tried}))
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter("{x:g}")
+    if lowest > 0 and max(x for x in own.values() if x <= highest) > 5 * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
