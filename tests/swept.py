@@ -25,6 +25,10 @@ def counted(x, folder):
     return {"y": x}
 
 
+def applied(function, x):
+    return function(x) | {"applied": True}
+
+
 def reciprocal(x):
     return {"y": 1 / x}
 

@@ -44,6 +44,17 @@ def refused(name, *args, **settings):
 # Results and failures
 
 
+def test_a_partial_of_functions_is_kept_under_the_names_of_all_of_them(tmp_path):
+    run = functools.partial(sweep, cases=cases(1, 2), cache=tmp_path)
+    for function, count in ((square, 2), (swept.reciprocal, 4)):
+        applied = functools.partial(swept.applied, function)
+        found = run(applied, workers=2)
+        assert found == run(applied, workers=1) == [function(x) | {"applied": True} for x in (1, 2)]
+        assert len(kept(tmp_path)) == count
+    run(square, workers=1)
+    assert len(kept(tmp_path)) == 6
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_order_and_failures_at_the_end(workers, tmp_path):
     assert sweep(square, cases(5, 1, 4), workers=workers) == [{"y": 25}, {"y": 1}, {"y": 16}]
@@ -156,7 +167,7 @@ def test_bad_input_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x: {"y": x}, functools.partial(square), Machine().run],
+    [lambda x: {"y": x}, functools.partial(square, x=1), Machine().run],
     ids=["lambda", "partial", "method"],
 )
 def test_functions_that_cannot_be_imported_run_here_without_a_cache(function, tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from replan import files, report
 from replan.check import Floats
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from replan.pilots import Fit, ShareFit
     from replan.pilots.advice import Advice
     from replan.protocol import Protocol
+    from replan.replay.tuned import Tuned
     from replan.simulation import Simulation
     from replan.studies import Study
 
@@ -540,3 +542,58 @@ def _share_tables(
         rows[-1].set_xlabel("step")
         _legend_beside(picture, rows[0])
     return picture
+
+
+# Replay
+
+
+def tuned(tuned: Tuned, path: files.FilePath | None) -> Figure:
+    """Draw losses over rates on the seed that all choices have, and what each share costs.
+
+    Lines are for the decay that is best at their share.
+    """
+    shares = tuned.shares
+    colours = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.9, len(shares)))
+    with figure(path, width=8.0, height=3.4) as picture:
+        rates, costs = picture.subplots(1, 2)
+        _draw_rates(rates, tuned, colours)
+        for place, ((best, cost), colour) in enumerate(zip(shares.values(), colours, strict=True)):
+            chosen = best == tuned.choice
+            look: dict[str, Any] = {"marker": "*" if chosen else "o", "color": colour}
+            costs.plot(place, cost.mean, markersize=11 if chosen else 5, **look)
+            costs.vlines(place, cost.low, cost.high, color=colour)
+        costs.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+        labels = [f"{best.share:g}\n{best.lr:g}\n{best.decay}" for best, _ in shares.values()]
+        costs.set_xticks(range(len(shares)), labels)
+        costs.set_xlabel("share of replay, with its best rate and decay")
+        costs.set_ylabel("loss above the choice, 90 %")
+        _legend_above(picture, rates.get_legend_handles_labels()[0])
+    return picture
+
+
+def _draw_rates(axes: Axes, tuned: Tuned, colours: Floats) -> None:
+    """Draw a line for each share, a disc at its best rate and crosses for what is off the scale."""
+    first = min(run.seed for run in tuned.runs)
+    own = {choice: runs[first].loss for choice, runs in tuned.by_choice.items()}
+    lowest = min(own.values())
+    highest = 10 * max(own[best] for best, _ in tuned.shares.values()) if lowest > 0 else np.inf
+    for i, (share, (best, _)) in enumerate(tuned.shares.items()):
+        tried = np.array(tuned.rates[share])
+        losses = np.array([own[best._replace(lr=lr)] for lr in tuned.rates[share]])
+        lost = ~((losses <= highest) & np.isfinite(losses))
+        look: dict[str, Any] = {"color": colours[i], "clip_on": False}
+        axes.plot(tried, np.where(lost, np.nan, losses), ".-", label=f"share {share:g}", **look)
+        axes.plot(best.lr, own[best], "o", markersize=7, **look)
+        heights = np.full(lost.sum(), 1.0 - 0.05 * i)
+        axes.plot(tried[lost], heights, "x", transform=axes.get_xaxis_transform(), **look)
+    axes.set(xscale="log", ylabel=f"loss on seed {first}")
+    above = f", or a loss above {highest:.2g}" if lowest > 0 else ""
+    axes.set_xlabel(f"learning rate (×: diverged{above})")
+    axes.set_xticks(sorted({lr for tried in tuned.rates.values() for lr in tried}))
+    axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter("{x:g}")
+    if lowest > 0 and max(x for x in own.values() if x <= highest) > 5 * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.set_yticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")

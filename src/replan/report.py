@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from replan.pilots.advice import Advice
     from replan.pilots.next_pilot import NextPilot
     from replan.protocol import Protocol
+    from replan.replay.tuned import Tuned
     from replan.simulation import Simulation
     from replan.studies import Study
 
@@ -619,4 +620,37 @@ def advice(advice: Advice) -> Parts:
         Table(["schedule", "loss", "gain on best pilot", "±", ""], rows, "l   l"),
         "recommended is the simplest schedule that the laws cannot tell from the best, and that is "
         "not worse than the best pilot",
+    ]
+
+
+# Replay
+
+
+def tuned(tuned: Tuned) -> Parts:
+    """Return the choice, what was tested beside it, and the cliff."""
+    mean, low, high = tuned.loss
+    tests = [run for run in tuned.runs if run.test]
+    tasks = ", ".join(f"task {name} {x.mean:.4g}" for name, x in tuned.task_losses.items())
+    rows = []
+    for choice in sorted(tuned.tested):
+        name = [f"{choice.share:g}", f"{choice.lr:g}", choice.decay]
+        if choice == tuned.choice:
+            rows.append([*name, "", "", "choice"])
+            continue
+        more = tuned.differences[choice]
+        mark = "cannot be told from it" if choice in tuned.runners_up else ""
+        mark = "lower on fresh seeds" if more.high < 0 else mark
+        rows.append([*name, f"{more.mean:+.3g}", f"{more.low:+.3g} to {more.high:+.3g}", mark])
+    up_to = f"no cliff up to rate {tuned.rates[tuned.choice.share][-1]:g}"
+    if cliff := tuned.cliff:
+        up_to = f"cliff: at rate {cliff.lr:g}, {cliff.lr / tuned.choice.lr:g} times the choice's, "
+        up_to += cliff.what
+    return [
+        f"choice: {tuned.choice}; loss {mean:.4g}, 90 % interval {low:.4g} to {high:.4g}",
+        *[f"losses: {tasks}"] * (len(tuned.task_losses) > 1),
+        *(f"WARNING: {text}" for text in tuned.warnings),
+        Table(["share", "rate", "decay", "above the choice", "90 %", ""], rows, "  l  l"),
+        up_to,
+        f"{len(tuned.runs)} runs: {len(tuned.runs) - len(tests)} to choose; losses and differences "
+        f"are from the other {len(tests)}, on {len({run.seed for run in tests})} fresh seeds",
     ]

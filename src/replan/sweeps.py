@@ -68,7 +68,8 @@ def sweep(
     **Main arguments**
 
     - `function`: defined at the top level of a module or script, so that worker processes can
-      import it. A script that calls `sweep` needs its `if __name__ == "__main__"`.
+      import it, or a `functools.partial` of such functions. A script that calls `sweep` needs its
+      `if __name__ == "__main__"`.
     - `cases`: dicts of JSON types. In cases and results, NumPy numbers and arrays become Python
       numbers and lists.
     - `cache`: a folder with a file for each finished case, created if missing. A case that is
@@ -338,7 +339,13 @@ def _unpack(executor: Any) -> tuple[Any, Any]:
 
 
 def _import_path(function: Any) -> str:
-    """Return "module:name" if other processes can import the function by it, else ""."""
+    """Return "module:name" if other processes can import the function by it, else "".
+
+    For a partial of functions, the names of all of them.
+    """
+    if isinstance(function, partial) and not function.keywords:
+        names = [_import_path(part) for part in (function.func, *function.args)]
+        return " of ".join(names) if all(names) else ""
     module, name = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
     with suppress(ImportError, AttributeError, ValueError):
         if resolve_name(f"{module}:{name}") is function:
