@@ -69,6 +69,12 @@ def test_the_known_optimum_is_found_with_less_than_half_of_the_full_grid():
     assert result.shares[0.5][0] == Choice(0.5, 0.1, "cosine")
 
 
+def test_seeds_may_be_named():
+    result = search(Training(), [0.1, 0.2], seeds=[7, 3, 11], test_seeds=2)
+    assert {next(iter(runs)) for runs in result.by_choice.values()} == {7}
+    assert {x for runs in result.by_choice.values() for x in runs if x < TEST} == {7, 3, 11}
+
+
 def test_every_choice_gets_the_same_first_seeds_and_every_share_the_same_budget():
     result = search(Training(), [0.05, 0.1, 0.2, 0.3], seeds=6, test_seeds=3)
     spent = Counter()

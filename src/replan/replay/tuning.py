@@ -32,7 +32,7 @@ def tune(
     *,
     shares: Iterable[float] = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75),
     decays: Iterable[str] = ("constant", "cosine"),
-    seeds: int = 4,
+    seeds: int | Iterable[int] = 4,
     test_seeds: int = 8,
     weights: Sequence[float] | Mapping[str, float] | None = None,
     cache: files.FilePath | None = None,
@@ -55,8 +55,8 @@ def tune(
 
     **Other arguments**
 
-    - `seeds`: of the search. All choices get the first, the better half of each share's the
-      second, half of these the next two, and so on.
+    - `seeds`: of the search, how many or which. All choices get the first, the better half of each
+      share's the second, half of these the next two, and so on.
     - `test_seeds`: fresh ones, for the best choice of each share and two more at the share of the
       best.
     - `weights`: of the tasks in the mean of their losses; equal by default.
@@ -83,14 +83,16 @@ def tune(
     folder = None if cache is None else check.path("cache", cache)
     options = {"cache": folder, "key": key, "workers": workers, "executor": executor}
     work = partial(sweep, partial(_run, train), **options, progress=progress)
-    count = check.integer("seeds", seeds, at_least=1)
+    listed = range(check.integer("seeds", seeds, at_least=1)) if isinstance(seeds, Real) else seeds
+    own = partial(check.integer, "seeds", at_most=TEST - 1)
+    numbers = _distinct("seeds", [*map(own, _items("seeds", listed))])
     fresh = check.integer("test_seeds", test_seeds, at_least=2)
     words = _distinct("decays", [check.word("decays", x) for x in _items("decays", decays)])
     checked = partial(check.number, "shares", at_least=0.0, at_most=1.0)
     each = _distinct("shares", sorted(map(checked, _items("shares", shares))))
     rate_grid = _rates(rates)
     grid = {share: [*rate_grid] for share in each}
-    search = _Search(work, grid, words, count, _weights(weights))
+    search = _Search(work, grid, words, numbers, _weights(weights))
     left = search.run(extend=isinstance(rates, Real))
     tested = _finalists(left)
     if not tested:
@@ -104,7 +106,7 @@ def tune(
 class _Search:
     """Successive halving within each share.
 
-    work: `sweep` of the training. rates: by share. rounds: their numbers of seeds. runs: all so
+    work: `sweep` of the training. rates: by share. rounds: their seeds. runs: all so
     far. tasks: the names of the losses.
     """
 
@@ -113,11 +115,12 @@ class _Search:
         work: Callable[..., list[Any]],
         rates: dict[float, list[float]],
         decays: list[str],
-        seeds: int,
+        seeds: list[int],
         weights: list[float] | dict[str, float] | None,
     ) -> None:
         self.work, self.rates, self.decays, self.weights = work, rates, decays, weights
-        self.rounds = sorted({min(2**k, seeds) for k in range(seeds.bit_length() + 1)})
+        count = len(seeds)
+        self.rounds = [seeds[:n] for n in sorted({min(2**k, count) for k in range(count + 1)})]
         self.runs: dict[tuple[Choice, int], Run] = {}
         self.tasks: list[str] = []
 
@@ -149,14 +152,14 @@ class _Search:
         """
         left = {Choice(share, lr, x): 0.0 for lr in self.rates[share] for x in self.decays}
         for seeds in self.rounds:
-            kept = max(_LEAST, math.ceil(len(left) / 2)) if seeds > 1 else len(left)
+            kept = max(_LEAST, math.ceil(len(left) / 2)) if len(seeds) > 1 else len(left)
             entered = [x for x, loss in left.items() if math.isfinite(loss)][:kept]
             if not entered:
                 break
-            missing = [(x, i) for x in entered for i in range(seeds) if (x, i) not in self.runs]
+            missing = [(x, i) for x in entered for i in seeds if (x, i) not in self.runs]
             if missing:
                 return {}, missing
-            means = {x: sum(self.runs[x, i].loss for i in range(seeds)) / seeds for x in entered}
+            means = {x: sum(self.runs[x, i].loss for i in seeds) / len(seeds) for x in entered}
             left = dict(sorted(means.items(), key=lambda item: item[1]))
         return left, []
 
