@@ -359,7 +359,7 @@ def test_runs_are_the_same_on_any_executor_and_in_processes(tmp_path):
         ("rates", [None, 0.0, -1, math.nan, True, "0.1", [], [0.1, 0.1], [0.1, -1], ["x"]]),
         ("shares", [None, 0.5, [], [-0.1], [1.1], [0.5, 0.5], ["x"]]),
         ("decays", ["constant", [], [1], ["a", "a"], None]),
-        ("seeds", [0, 1.5, [1, 2], None]),
+        ("seeds", [0, 1.5, [1, 1], [-1], None]),
         ("test_seeds", [0, 1, None]),
         ("weights", [[0, 0], [-1, 2], "x", [1, 1, 1], {"a": 1}, [math.nan, 1], 3]),
         ("cache", [3]),
