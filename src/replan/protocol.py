@@ -43,6 +43,10 @@ class Protocol(Result):
                  7 to 25       0.5 task 1 + 0.5 task 2
         >>> protocol.refine(25).round().sequence[3:12]  # one task per step
         array([1, 1, 1, 1, 1, 1, 1, 1, 1])
+        >>> print(protocol.refine(250).round().stages(2)[-1])  # the nearest two constant stages
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%
+                 0 to 7        task 2
+                 7 to 25       0.5 task 1 + 0.5 task 2
     """
 
     def __init__(
@@ -271,11 +275,6 @@ class Protocol(Result):
 
         Nearest in the mean square of shares, and of knobs in units of their largest values: each
         stage has their means. `Plan.stages` returns those that lose the least.
-
-        Examples:
-            >>> protocol = replan.Protocol.from_segments([(7.0, 1), (18.0, [0.5, 0.5])], tasks=2)
-            >>> print(protocol.refine(50).round().stages(2)[-1])
-            Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%
         """
         from replan.core.segments import constant_segments
 

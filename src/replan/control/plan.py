@@ -92,6 +92,8 @@ class Plan(Result):
         'focus on task 2 for 10'
         >>> plan.certificate.scope, plan.certificate.integrality_gap >= 0
         ('local', True)
+        >>> [f"{run.loss / plan.loss:.2f}" for run in plan.stages(2)]  # what few stages cost
+        ['1.80', '1.00']
         >>> plan.save("plan.json")
         >>> replan.Plan.load("plan.json").loss == plan.loss
         True
@@ -176,10 +178,6 @@ class Plan(Result):
 
         A stage may mix the tasks; its shares, its free knobs and its length are optimised together,
         within the limits. What few stages cost is how far each `loss` lies above the plan's.
-
-        Examples:
-            >>> for run in plan.stages(3):
-            ...     print(run.protocol.steps, f"{run.loss:.4f}")
         """
         from replan.control.stages import few_stages  # which knows what a Plan is made of
 

@@ -14,6 +14,7 @@ from replan.errors import ArgumentError
 from replan.problem import Problem
 from replan.protocol import Protocol
 
+_STEPS = 200  # of the objective, at least
 _ITERATIONS = 100  # of a minimisation, at most
 _PRECISION = 1e-6  # of the loss at its start: smaller gains end it
 _DIVERGED = 1e6  # times that loss
@@ -25,7 +26,8 @@ def few_stages(problem: Problem, protocol: Protocol, most: int) -> list[Trajecto
     """Return the best trainings found in 1, 2, … and at most `most` stages near a protocol."""
     if not problem.availability.always:
         raise ArgumentError("problem", "one whose tasks are always available", "arrivals")
-    objective = DiscretisedObjective(problem, problem.steps)
+    # A switch within a step mixes both stages there: on many steps that is nearly the same.
+    objective = DiscretisedObjective(problem, problem.steps * -(-_STEPS // problem.steps))
     nearest = protocol.stages(most)
     best, found = np.inf, [nearest[0]]
     for k in range(min(most, problem.steps // problem.step_limits.dwell)):
@@ -34,7 +36,7 @@ def few_stages(problem: Problem, protocol: Protocol, most: int) -> list[Trajecto
             longest = int(np.argmax(found[-1].lengths))
             starts.append(found[-1].split([found[-1].edges[longest : longest + 2].mean()]))
         for start in starts:
-            value, stages = _minimised(objective, _Stages(problem, start))
+            value, stages = _minimised(objective, _Stages(problem, start, objective.steps))
             if value < best:
                 best, found[k:] = value, [stages]
         found[k:] = found[k:] or [found[-1]]
@@ -43,13 +45,10 @@ def few_stages(problem: Problem, protocol: Protocol, most: int) -> list[Trajecto
 
 
 class _Stages:
-    """Protocols of K stages as vectors: the stages' parts of the time, then their free controls.
+    """Protocols of K stages as vectors: the stages' parts of the time, then their free controls."""
 
-    A switch within a step mixes both stages there.
-    """
-
-    def __init__(self, problem: Problem, start: Protocol) -> None:
-        self._problem, self._count = problem, start.steps
+    def __init__(self, problem: Problem, start: Protocol, steps: int) -> None:
+        self._problem, self._count, self._steps = problem, start.steps, steps
         fixed = Controls(start.shares, problem.knob_rows(start))
         self._each = RelaxedControls(problem, fixed, free_tasks=bool(problem.control.tasks))
         self.start = np.append(start.lengths / start.duration, self._each.join(fixed))
@@ -63,23 +62,23 @@ class _Stages:
 
     def _covered(self, z: Floats) -> tuple[Floats, Floats]:
         """Return the ends (K,) of the stages in steps, and how much of each step they cover."""
-        edges, ends = np.arange(self._problem.steps + 1.0), np.cumsum(z[: self._count])
-        ends *= self._problem.steps / ends[-1]
+        edges, ends = np.arange(self._steps + 1.0), np.cumsum(z[: self._count])
+        ends *= self._steps / ends[-1]
         begins = np.append(0.0, ends[:-1])
         return ends, np.diff(np.clip(edges[:, None] - begins, 0.0, ends - begins), axis=0)
 
     def split(self, z: Floats) -> Controls:
-        """Return the controls of a vector on the steps of the problem."""
+        """Return the controls of a vector on the steps of the objective."""
         covered, (shares, knobs) = self._covered(z)[1], self._each.split(z[self._count :])
         return Controls(covered @ shares, covered @ knobs)
 
     def slopes(self, z: Floats, gradient: Gradient) -> Floats:
         """Return the gradient by the vector, whose parts sum to 1."""
         (ends, covered), (shares, knobs) = self._covered(z), self._each.split(z[self._count :])
-        steps = np.minimum(ends[:-1].astype(np.int64), self._problem.steps - 1)
+        steps = np.minimum(ends[:-1].astype(np.int64), self._steps - 1)
         by_ends = -np.sum(gradient.by_shares[steps] * np.diff(shares, axis=0), axis=1)
         by_ends -= np.sum(gradient.by_knobs[steps] * np.diff(knobs, axis=0), axis=1)
-        by_parts = np.append(np.cumsum(by_ends[::-1])[::-1], 0.0) * self._problem.steps
+        by_parts = np.append(np.cumsum(by_ends[::-1])[::-1], 0.0) * self._steps
         each = gradient._replace(
             by_shares=covered.T @ gradient.by_shares, by_knobs=covered.T @ gradient.by_knobs
         )
@@ -102,9 +101,7 @@ class _Stages:
         knobs: dict[str, Any] = self._problem.model.layout.by_name(rows)
         return Protocol(
             shares / shares.sum(axis=1, keepdims=True),
-            edges=np.append(
-                0.0, self._covered(z)[0] * self._problem.duration / self._problem.steps
-            ),
+            edges=np.append(0.0, self._covered(z)[0] * self._problem.duration / self._steps),
             **{name: knobs[name] for name in self._problem.settings},
         )
 
