@@ -227,12 +227,16 @@ def _llm_foundry(stages: list[Stage]) -> list[str]:
 
 
 def _lambda_lr(stages: list[Stage]) -> list[str]:
-    """Return the largest rate, and the rate of every step as a factor of it, for `LambdaLR`."""
+    """Return the largest rate, and the rate of every step as a factor of it, for `LambdaLR`.
+
+    The last factor is there twice: schedulers ask for the rate after the last step, too.
+    """
     rates = [stage.knobs.get("lr") for stage in stages]
     if any(isinstance(rate, dict | None) for rate in rates):
         got = "no rate" if rates[0] is None else "a rate for each task"
         raise ArgumentError("to", "another format, without one learning rate for all tasks", got)
-    values = np.repeat(np.array(rates, np.float64), [stage.end - stage.start for stage in stages])
+    counts = [stage.end - stage.start for stage in stages]
+    values = np.repeat(np.array(rates, np.float64), [*counts[:-1], counts[-1] + 1])
     peak = float(values.max()) or 1.0
     return [json.dumps({"peak": peak, "factors": (values / peak).tolist()}) + "\n"]
 

@@ -38,8 +38,10 @@ def test_a_single_stage_is_the_best_constant_share():
 
 
 @pytest.mark.parametrize("goal", ["final", "worst"])
-@pytest.mark.parametrize("tasks", [True, "constant", False])
+@pytest.mark.parametrize("tasks", [True, "constant", False, "arriving"])
 def test_slopes_are_those_of_the_value(goal, tasks):
+    arrivals = [5.0, 0.0] if tasks == "arriving" else None
+    tasks = True if arrivals else tasks
     control = Control(tasks, lr=Range(0.0, 5.0, shared=tasks is True))
     problem = ten_units(
         steps=20, control=control, objective=Objective(goal=goal, running=[0.1, 0.2])
@@ -91,10 +93,22 @@ def test_ensembles_have_stages():
     assert plan.stages(2)[-1].loss < plan.stages(1)[0].loss
 
 
+@pytest.mark.parametrize("most", [None, 0.25])
+def test_tasks_that_arrive_join_a_stage(most):
+    problem = stream(20, limits=Limits(max_replay=most))
+    plan = solve(problem, max_gradients=300)
+    runs = plan.stages(3)
+    assert runs[2].loss < 0.9 * runs[0].loss
+    for run in runs:
+        edges, shares = run.protocol.edges, run.protocol.shares
+        assert set(problem.availability.changes) <= set(edges)
+        for begin, end in ((7.5, 15.0), (15.0, 30.0)) if most else ():
+            inside = (edges[:-1] >= begin) & (edges[1:] <= end)
+            old = shares[:, : 1 if begin == 7.5 else 2].sum(axis=1)
+            assert run.protocol.lengths[inside] @ old[inside] <= most * (end - begin) + 1e-2
+
+
 def test_refused():
     with pytest.raises(ArgumentError) as caught:
         planned().stages(0)
     assert caught.value.name == "most"
-    with pytest.raises(ArgumentError) as caught:
-        solve(stream()).stages()
-    assert caught.value.name == "problem"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replan.cli._options import Command, OneOf, output, say_written
+from replan.cli._options import Command, OneOf, output, problem_file, say_written
 from replan.errors import ArgumentError, renamed
 
 _STAGES = 4
@@ -14,7 +14,7 @@ _ENOUGH = 0.01  # of the loss: stages that gain less are not worth having
 
 
 @click.command("export", cls=Command)
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@problem_file
 @click.option("--to", required=True, cls=OneOf, words="replan.exports:FORMATS")
 @click.option(
     "--steps", type=int, help="Training steps (llm-foundry: tokens); a law's are its own."
@@ -31,7 +31,7 @@ _ENOUGH = 0.01  # of the loss: stages that gain less are not worth having
 )
 @output("--out", (), "The file to write; of several, FILE-1, FILE-2, …  [default: print]")
 def command(
-    path: Path,
+    file: Path,
     to: str,
     steps: int | None,
     names: str | None,
@@ -51,7 +51,8 @@ def command(
     """
     from replan import exports, files
 
-    source = exports.load(path)
+    with renamed({"path": "FILE"}):
+        source = exports.load(file)
     protocol, steps = source.protocol, source.steps if steps is None else steps
     if steps is None:
         raise ArgumentError("--steps", "given: the steps of the whole training", "nothing")
