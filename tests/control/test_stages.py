@@ -98,7 +98,7 @@ def test_tasks_that_arrive_join_a_stage(most):
     problem = stream(20, limits=Limits(max_replay=most))
     plan = solve(problem, max_gradients=300)
     runs = plan.stages(3)
-    assert runs[2].loss < 0.9 * runs[0].loss
+    assert runs[2].loss < 0.95 * runs[0].loss
     for run in runs:
         edges, shares = run.protocol.edges, run.protocol.shares
         assert set(problem.availability.changes) <= set(edges)

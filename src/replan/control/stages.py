@@ -10,6 +10,7 @@ from replan.check import Floats
 from replan.control.discretised import Controls, DiscretisedObjective, Gradient
 from replan.control.relaxed_controls import RelaxedControls
 from replan.curves import Trajectory, evaluate
+from replan.errors import ArgumentError
 from replan.problem import Problem
 from replan.protocol import Protocol
 
@@ -17,6 +18,7 @@ _STEPS = 200  # of the objective, at least
 _ITERATIONS = 100  # of a minimisation, at most
 _PRECISION = 1e-6  # of the loss at its start: smaller gains end it
 _DIVERGED = 1e6  # times that loss
+_ROOM = 1e-4  # by which limits may be missed
 _NONE = 1e-9  # what no share counts for, lest no available task has one
 _SMALLEST = 1e-5  # share of a task: the minimiser knows bounds to a few digits
 _GOALS, _COOLING = 5, 0.2  # smooth ones, one after another, where the goal is not smooth
@@ -38,6 +40,8 @@ def few_stages(problem: Problem, protocol: Protocol, most: int) -> list[Trajecto
             if value < best:
                 best, found[k:] = value, [stages]
         found[k:] = found[k:] or [found[-1]]
+        if best == np.inf:
+            raise ArgumentError("problem", "one whose limits constant shares can keep", "others")
     runs = [evaluate(problem, _of_available(problem, stages)) for stages in found]
     return [min(runs[: k + 1], key=lambda run: run.loss) for k in range(len(runs))]
 
@@ -46,6 +50,8 @@ def _of_available(problem: Problem, stages: Protocol) -> Protocol:
     """Return stages that are cut where tasks arrive or depart, with shares of those available."""
     cut = stages.split(problem.availability.changes)
     shares = problem.availability.renormalise(cut.shares, cut.edges)
+    shares = np.where(shares < _SMALLEST, 0.0, shares)
+    shares /= shares.sum(axis=1, keepdims=True)
     return Protocol(shares, edges=cut.edges, **cut.knobs)
 
 
@@ -120,7 +126,7 @@ class _Stages:
     def protocol(self, z: Floats) -> Protocol:
         """Return the protocol of a vector."""
         shares, rows = self._each.split(z[self._count :])
-        shares = np.where(shares < _SMALLEST, 0.0, shares)
+        shares = np.maximum(shares, 0.0) + _NONE
         knobs: dict[str, Any] = self._problem.model.layout.by_name(rows)
         return Protocol(
             shares / shares.sum(axis=1, keepdims=True),
@@ -160,4 +166,5 @@ def _minimised(objective: DiscretisedObjective, space: _Stages) -> tuple[float, 
         if smoothing is not None:
             mixture = objective.gradient(space.split(z), smoothing).surrogate.mixture
             smoothing = smoothing.sharpened(mixture, _COOLING)
-    return objective.value(space.split(z)), space.protocol(z)
+    kept = not limited or space.room(z).min() > -_ROOM
+    return objective.value(space.split(z)) if kept else np.inf, space.protocol(z)
