@@ -39,7 +39,9 @@ def command(
     multiple: int,
     out: Path | None,
 ) -> None:
-    """Write a schedule for another project's trainer, in a few constant stages.
+    """Write a schedule for another trainer.
+
+    A plan becomes a few constant stages that lose the least; their losses are shown.
 
     FILE: a plan or a recommended schedule (replan solve … --json), or any protocol.
 
@@ -49,29 +51,31 @@ def command(
       replan export plan.json --steps 10000 --to energon --names ./web,./code --out blend.yaml
       replan export plan.json --steps 10000 --to lambda-lr --out rate.json
     """
-    from replan import exports, files
+    from replan import check, exports, files
 
+    check.one_of("to", to, exports.FORMATS)
     with renamed({"path": "FILE"}):
         source = exports.load(file)
     protocol, steps = source.protocol, source.steps if steps is None else steps
     if steps is None:
-        raise ArgumentError("--steps", "given: the steps of the whole training", "nothing")
-    most = stages if stages is not None else _STAGES
-    if stages is None and (protocol.tasks == 1 or to == "lambda-lr"):
-        pass  # a learning rate, at every step
-    elif source.plan is not None:
-        with renamed({"most": "--stages"}):
+        raise ArgumentError("steps", "given: those of the whole training", "nothing")
+    most = _STAGES if stages is None else stages
+    runs = []
+    with renamed({"most": "--stages"}):
+        if stages is None and (protocol.tasks == 1 or to == "lambda-lr"):
+            pass  # a learning rate, at every step
+        elif source.plan is not None:
             runs = source.plan.stages(most)
-        losses = ", ".join(f"{run.loss:.4g}" for run in runs)
-        least = runs[-1].loss + _ENOUGH * abs(runs[-1].loss)
-        protocol = next(run.protocol for run in runs if run.loss <= least)
-        counts = "1 stage" if len(runs) == 1 else f"1 to {len(runs)} stages"
-        click.echo(f"loss in {counts}: {losses}; the plan: {source.plan.loss:.4g}", err=True)
-    elif protocol.steps > most:
-        with renamed({"most": "--stages"}):
+            enough = runs[-1].loss + _ENOUGH * abs(runs[-1].loss)
+            protocol = next(run.protocol for run in runs if run.loss <= enough)
+        else:
             protocol = protocol.stages(most)[-1]
     chosen = source.names if names is None else names.split(",")
     texts = exports.export(protocol, to, steps=steps, names=chosen, multiple=multiple)
+    if source.plan is not None and runs:
+        losses = ", ".join(f"{run.loss:.4g}" for run in runs)
+        most_stages = "1 stage" if len(runs) == 1 else f"1 to {len(runs)} stages"
+        click.echo(f"loss in {most_stages}: {losses}; the plan: {source.plan.loss:.4g}", err=True)
     if out is None:
         click.echo("---\n".join(texts), nl=False)
         return

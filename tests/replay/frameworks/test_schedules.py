@@ -31,7 +31,7 @@ def test_datasets_interleaves_with_the_shares():
 def test_a_scheduler_follows_the_table():
     table = json.loads(export(TWO, "lambda-lr", steps=8)[0])
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=table["peak"])
-    scheduler = LambdaLR(optimizer, table["factors"].__getitem__)
+    scheduler = LambdaLR(optimizer, lambda step: table["factors"][step])
     rates = []
     for _ in range(8):
         rates.append(scheduler.get_last_lr()[0])
