@@ -36,7 +36,7 @@ test-sanitized: .venv/installed-dev core
 
 # PyTorch and Lightning, in an environment of their own.
 test-torch: .venv-torch/installed
-	.venv-torch/bin/pytest $(FRAMEWORKS)/test_torch.py $(FRAMEWORKS)/test_lightning.py $(FRAMEWORKS)/test_examples.py
+	.venv-torch/bin/pytest $(FRAMEWORKS)/test_torch.py $(FRAMEWORKS)/test_lightning.py $(FRAMEWORKS)/test_schedules.py $(FRAMEWORKS)/test_examples.py
 
 # Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
 test-avalanche: .venv-avalanche/installed

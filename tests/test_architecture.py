@@ -36,6 +36,7 @@ LAYERS = [
     "curves",
     "strategies",
     "control",
+    "exports",
     "pilots",
     "comparison",
     "simulation",

@@ -245,3 +245,48 @@ def test_bad_files_are_refused(tmp_path, name, file, text):
         Protocol.load(path)
     assert caught.value.name == name
     assert caught.value.source == str(path)
+
+
+def distance(protocol, stages):
+    """The mean square distance of shares and rates, the latter in units of the largest."""
+    stages = stages.split(protocol.edges)
+    fine = protocol.split(stages.edges)
+    rates = (stages.by_task("lr") - fine.by_task("lr")) / np.abs(protocol.lr).max()
+    per_task = protocol.lr.ndim == 2
+    squares = rates**2 * (fine.shares if per_task else 1.0 / protocol.tasks)
+    return fine.lengths @ (((stages.shares - fine.shares) ** 2).sum(axis=1) + squares.sum(axis=1))
+
+
+@settings(max_examples=40)
+@given(protocols(), st.integers(0, 2**32))
+def test_stages_are_nearer_than_any_others(protocol, seed):
+    found = protocol.stages(3)
+    assert [x.steps for x in found] == list(range(1, min(3, protocol.steps) + 1))
+    rng = np.random.default_rng(seed)
+    for stages in found:
+        cuts = rng.choice(protocol.steps - 1, stages.steps - 1, replace=False) + 1
+        edges = protocol.edges[[0, *sorted(cuts), protocol.steps]]
+        means = np.array(
+            [
+                protocol.lengths[a:b] @ protocol.shares[a:b] / protocol.lengths[a:b].sum()
+                for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), protocol.steps], strict=True)
+            ]
+        )
+        other = Protocol(means, edges=edges, lr=float(protocol.lr.mean()))
+        assert distance(protocol, stages) <= distance(protocol, other) + 1e-5
+
+
+def test_stages_of_few_stages_are_themselves():
+    few = Protocol([[1, 0], [0.25, 0.75]], edges=[0, 3, 5], lr=[2.0, 1.0])
+    found = few.refine(10).stages(4)
+    assert len(found) == 2
+    assert found[-1] == few
+    assert found[0].lr[0] == pytest.approx(1.6)
+    with pytest.raises(ArgumentError) as caught:
+        few.stages(0)
+    assert caught.value.name == "most"
+
+
+def test_the_rate_of_a_stage_is_that_of_what_is_trained():
+    protocol = Protocol([[1, 0], [0, 1]], 2.0, lr=[[0.5, 99.0], [99.0, 0.1]])
+    assert protocol.stages(1)[0].lr[0] == pytest.approx([0.5, 0.1], rel=1e-3)

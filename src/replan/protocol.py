@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("spread", "random")
 _SAME = 1e-9  # times closer than this fraction of the duration count as one
+_UNTRAINED = 1e-6  # what a knob of a task that has no share counts for in `stages`
 
 
 class Protocol(Result):
@@ -41,6 +43,10 @@ class Protocol(Result):
                  7 to 25       0.5 task 1 + 0.5 task 2
         >>> protocol.refine(25).round().sequence[3:12]  # one task per step
         array([1, 1, 1, 1, 1, 1, 1, 1, 1])
+        >>> print(protocol.refine(250).round().stages(2)[-1])  # the nearest two constant stages
+        Protocol: 25 units in 2 steps, task 1 36.0%, task 2 64.0%
+                 0 to 7        task 2
+                 7 to 25       0.5 task 1 + 0.5 task 2
     """
 
     def __init__(
@@ -263,6 +269,35 @@ class Protocol(Result):
         check.one_of("order", order, ORDERS)
         rng = np.random.default_rng(check.integer("seed", seed))
         return Samples(self, dimension, order, rng).take(sample_count(self, dimension))[0]
+
+    def stages(self, most: int = 4) -> list[Protocol]:
+        """Return the protocols of 1, 2, … and at most `most` constant stages nearest to this one.
+
+        Nearest in the mean square of shares, and of knobs in units of their largest values: each
+        stage has their means. `Plan.stages` returns those that lose the least.
+        """
+        from replan.core.segments import constant_segments
+
+        most = check.integer("most", most, at_least=1)
+        ones, trained = np.ones_like(self.shares), self.shares + _UNTRAINED
+        parts = [(self.shares, ones)]
+        for values in self.knobs.values():
+            weights = trained if values.ndim == 2 else ones[:, :1]
+            size = np.abs(values).max() or 1.0
+            parts.append((values.reshape(self.steps, -1), weights / size**2))
+        rows, weights = (np.hstack(x) for x in zip(*parts, strict=True))
+        widths = np.cumsum([part.shape[1] for part, _ in parts])[:-1]
+        found = []
+        segments = constant_segments(rows, weights * self.lengths[:, None])
+        for steps, means in islice(segments, most):
+            shares, *columns = np.split(means, widths, axis=1)
+            knobs: dict[str, Any] = {
+                name: column.reshape(len(steps), *values.shape[1:])
+                for (name, values), column in zip(self.knobs.items(), columns, strict=True)
+            }
+            shares /= shares.sum(axis=1, keepdims=True)
+            found.append(Protocol(shares, edges=self.edges[[*steps, self.steps]], **knobs))
+        return found
 
     # Files, pictures and text
 

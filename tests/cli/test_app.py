@@ -11,7 +11,7 @@ import pytest
 import replan
 from replan import cli
 
-HELP = ("", "new", "compare", "solve", "levers", "evaluate", "simulate")
+HELP = ("", "new", "compare", "solve", "levers", "evaluate", "simulate", "export")
 
 
 @pytest.mark.parametrize("command", HELP)

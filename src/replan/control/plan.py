@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from replan import files
+from replan import check, files
 from replan.check import Floats
 from replan.curves import Trajectory, evaluate
 from replan.errors import ArgumentError, in_file
@@ -92,6 +92,8 @@ class Plan(Result):
         'focus on task 2 for 10'
         >>> plan.certificate.scope, plan.certificate.integrality_gap >= 0
         ('local', True)
+        >>> [f"{run.loss / plan.loss:.2f}" for run in plan.stages(2)]  # what few stages cost
+        ['1.80', '1.00']
         >>> plan.save("plan.json")
         >>> replan.Plan.load("plan.json").loss == plan.loss
         True
@@ -170,6 +172,17 @@ class Plan(Result):
         losses, targets = self.trajectory.largest_losses, self.problem.objective.targets
         finite = np.flatnonzero(targets < np.inf).tolist()
         return [(t, float(losses[t]), float(targets[t])) for t in finite]
+
+    def stages(self, most: int = 4) -> list[Trajectory]:
+        """Return the best trainings found in 1, 2, … and at most `most` constant stages.
+
+        A stage may mix the tasks; its shares, its free knobs and its length are optimised together,
+        within the limits. What few stages cost is how far each `loss` lies above the plan's.
+        """
+        from replan.control.stages import few_stages  # which knows what a Plan is made of
+
+        most = check.integer("most", most, at_least=1)
+        return few_stages(self.problem, self.relaxed, most)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a reader of the result needs, as JSON types."""

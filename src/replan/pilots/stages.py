@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replan.check import Floats
+from replan.core.segments import segmentations
 
 _CLOSE = 0.02  # of the largest rate: no rate differs by more
 
@@ -42,7 +43,7 @@ def stages(edges: Floats, rates: Floats, low: float, high: float) -> list[Stage]
 
 
 def _cuts(times: Floats, values: Floats) -> Iterator[list[int]]:
-    """Yield the rows [0, …, n] at which 1, 2, … lines with the least squared error begin."""
+    """Return the rows [0, …, n] at which 1, 2, … lines with the least squared error begin."""
     t, v, tt, tv, vv, count = (
         np.subtract.outer(sums, sums).T  # [i, j]: over rows i to j - 1
         for sums in (
@@ -54,15 +55,7 @@ def _cuts(times: Floats, values: Floats) -> Iterator[list[int]]:
         squares = vv - v**2 / count - (tv - t * v / count) ** 2 / (tt - t**2 / count)
     squares[count == 1] = 0.0
     squares[count < 1] = np.inf
-    errors, begins = squares[0], [np.zeros(len(times) + 1, int)]
-    while True:
-        cuts = [len(times)]
-        for begin in reversed(begins):
-            cuts.append(int(begin[cuts[-1]]))
-        yield cuts[::-1]
-        totals = errors[:, None] + squares
-        begins.append(totals.argmin(axis=0))
-        errors = totals.min(axis=0)
+    return segmentations(squares)
 
 
 def _joined(times: Floats, values: Floats, cuts: list[int]) -> tuple[Floats, Floats]:
