@@ -159,6 +159,7 @@ class ReplayTrainer(Trainer):
             self._policy.load_state_dict(self._given)
             self.sampler = self._new_sampler()
         self._logged = len(self._policy.decisions)
+        self.args.ignore_data_skip = False  # skipping loads nothing here, and counts steps right
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -253,8 +254,7 @@ class _Progress(TrainerCallback):
         self._accumulated = 0
         batches = self.trainer._batches
         steps = math.ceil(len(batches) / args.gradient_accumulation_steps)
-        if not args.ignore_data_skip:
-            batches.skip = state.global_step % steps * args.gradient_accumulation_steps
+        batches.skip = state.global_step % steps * args.gradient_accumulation_steps
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._accumulated += 1
