@@ -1,8 +1,8 @@
 """Policies decide in a running training loop which task comes next.
 
 A policy is told losses, if it needs any, and answers with tasks. It needs no framework; the
-adapters are separate modules: `replan.replay.torch`, `replan.replay.lightning` and
-`replan.replay.avalanche`.
+adapters are separate modules: `replan.replay.torch`, `.lightning`, `.transformers` and
+`.avalanche`.
 """
 
 from replan.replay._policies import FixedReplay, FocusThenReplay, FollowProtocol

@@ -458,3 +458,19 @@ def test_a_checkpoint_with_other_data_is_refused(tmp_path):
     make(tmp_path, callbacks=[Stop(2)]).train()
     other = make(tmp_path, sizes=(21, 29))
     assert refused("state.arguments.sizes", lambda: other.train(resume_from_checkpoint=True))
+
+
+def test_the_section_on_the_trainer_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[3] / "docs" / "training-loops.md"
+    section = page.read_text(encoding="utf-8").partition("## Hugging Face Trainer")[2]
+    code = section.partition("```py\n")[2].partition("```")[0]
+    names = {
+        "model": model(), "old": rows(0, 40), "new": rows(40, 200),
+        "FixedReplay": FixedReplay, "TrainingArguments": TrainingArguments,
+    }  # fmt: skip
+    exec(compile(code, page.name, "exec"), names)
+    old, new = names["trainer"].sampler.samples.tolist()
+    assert old == pytest.approx((old + new) / 4, abs=1)
+    assert capsys.readouterr().out.endswith(f"[{old:3} {new:3}]\n")
+    assert (tmp_path / "run" / "checkpoint-20" / "replay.json").exists()
