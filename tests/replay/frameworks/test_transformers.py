@@ -113,7 +113,7 @@ def make(folder, kind=Replayed, policy=None, sizes=(20, 30), dataset=None, callb
     if issubclass(kind, SFTTrainer):
         make_args, data = SFTConfig, {name: Dataset.from_list(part) for name, part in data.items()}
         own["processing_class"] = tokenizer()
-        more = {"activation_checkpointing": False, "bf16": False, "max_length": 12} | more
+        more = {"bf16": False, "max_length": 12} | more
     args = make_args(
         output_dir=str(folder), use_cpu=True, disable_tqdm=True, report_to="none",
         log_level="error", seed=3,
