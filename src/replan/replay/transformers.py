@@ -159,6 +159,12 @@ class ReplayTrainer(Trainer):
         settings = {name: getattr(loader, name) for name in _LOADER.split()}
         return DataLoader(loader.dataset, batch_sampler=self._batches, **settings)
 
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """Return the samples of an epoch, of which the logs compute the speed."""
+        if not isinstance(dataloader.batch_sampler, _Batches):
+            return super().num_examples(dataloader)
+        return len(dataloader) * self._train_batch_size * self.args.world_size
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """Return a scheduler that follows the policy, if it plans learning rates."""
         if self.lr_scheduler is None and self._policy.lr(1) is not None:

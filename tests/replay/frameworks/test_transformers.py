@@ -32,7 +32,7 @@ from trl import SFTConfig, SFTTrainer
 
 from replan import Protocol
 from replan.errors import ArgumentError
-from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol
+from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol, Policy
 from replan.replay.torch import ReplayBatchSampler
 from replan.replay.transformers import ReplayTrainer
 from scripted import BATCH, RULES, losses_after, policy_by_hand, refused, run_to_the_end, tasks_of
@@ -166,6 +166,7 @@ def test_three_lines_are_enough(tmp_path):
     trainer.train()
     length = len(trainer.sampler)
     assert len(trainer.seen) == 2 * length
+    assert trainer.num_examples(trainer.get_train_dataloader()) == 4 * length
     assert trainer.state.global_step == 2 * math.ceil(length / 3)  # the last of them is smaller
     assert trainer.seen == first(2 * length, alone((20, 30), FixedReplay(2, 0.4)))
     assert trainer.sampler.samples.tolist() == np.sum(tasks_of_sizes(trainer.seen, 20), 0).tolist()
@@ -211,7 +212,8 @@ def test_no_sample_is_lost_or_trained_twice(
         for step, before in sorted({(step % steps, before) for step, before in stops}):
             if step or before:  # not the first step yet
                 stop = Stop(step, before)
-                stop.trainer = job = make(folder, callbacks=[stop], **shape)
+                stop.trainer = job = make(folder, **shape)
+                job.add_callback(stop)
                 job.train(resume_from_checkpoint=resume)
                 assert whole.seen[len(seen) :][: len(job.seen)] == job.seen
                 seen, resume = whole.seen[: batches_done(folder)], True
@@ -304,19 +306,30 @@ def test_the_same_losses_give_the_same_decisions(tmp_path, rule, switch):
     assert decision == f"replay: {policy.decisions[-1].reason}"
 
 
-def test_an_evaluation_of_the_tasks_by_name_tells_the_policy(tmp_path):
-    policy = FocusThenReplay(2)
-    held_out = {"new": rows(20, 5), "old": rows(0, 5)}
+class Listener(Policy):
+    """Remembers what it was told."""
+
+    needs_losses = True
+
+    def __init__(self):
+        super().__init__(2)
+        self.told = []
+
+    def shares(self, count):
+        return np.full((count, 2), 0.5)
+
+    def on_losses(self, losses):
+        self.told.append(losses)
+
+
+def test_an_evaluation_of_the_tasks_by_name_tells_the_policy_at_once(tmp_path):
+    policy, held_out = Listener(), {"new": rows(20, 5), "old": rows(0, 5)}
     trainer = make(tmp_path, policy=policy, eval_dataset=held_out, max_steps=1, eval_on_start=True)
     trainer.train()
-    told = {
-        t: trainer.state.log_history[i]["eval_" + x + "_loss"]
-        for i, t, x in [(1, 0, "old"), (0, 1, "new")]
-    }
-    assert policy.losses == told
-    trainer.is_in_train = False
-    trainer.evaluate({"old": rows(20, 5), "new": rows(0, 5)})
-    assert policy.losses == told  # after the training nobody decides
+    new, old, *_ = trainer.state.log_history
+    assert policy.told == [{0: old["eval_old_loss"], 1: new["eval_new_loss"]}]
+    trainer.evaluate(held_out)
+    assert len(policy.told) == 1  # after the training nobody decides
 
 
 PLAN = Protocol([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], 3.0, lr=[[1.0, 9.0], [9.0, 0.5], [0.4, 0.2]])
@@ -420,14 +433,22 @@ def test_rows_whose_tasks_packing_lost_are_refused(tmp_path):
 
 
 def test_an_epoch_cut_short_and_another_accumulation_lose_no_sample(tmp_path):
+    """The trainer then counts epochs otherwise than the sampler, and gets what it asks for."""
+
     class Cut(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_epoch_stop = state.global_step == 3
 
+    whole = make(tmp_path, callbacks=[Cut()], num_train_epochs=2)
+    whole.train()
+    length = len(whole.sampler)
+    assert len(whole.seen) == 3 + length
     job = make(tmp_path, callbacks=[Cut(), Stop(9)], num_train_epochs=2)
     job.train()
     resumed = make(tmp_path, num_train_epochs=2, gradient_accumulation_steps=2)
     resumed.train(resume_from_checkpoint=True)
+    epochs, steps = divmod(9, -(-length // 2))
+    assert len(resumed.seen) == (2 - epochs) * length - 2 * steps
     together = job.seen + resumed.seen
     assert together == first(len(together), alone((20, 30), FixedReplay(2, 0.4)))
 
