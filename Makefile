@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
-.PHONY: demo core test test-all test-sanitized test-torch test-avalanche test-reproduction test-package docs \
+.PHONY: demo core test test-all test-sanitized test-torch test-transformers test-avalanche test-reproduction test-package docs \
 	notebooks figures format bench clean
 
 demo: .venv/installed core
@@ -34,9 +34,12 @@ test-sanitized: .venv/installed-dev core
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) libstdc++.so.6" ASAN_OPTIONS=detect_leaks=0 \
 		REPLAN_CORE=$(CURDIR)/build/sanitized/_core-base.so $(BIN)/pytest tests/core tests/models/test_gradients.py
 
-# PyTorch and Lightning, in an environment of their own.
+# PyTorch, Lightning and Hugging Face, in an environment of their own.
 test-torch: .venv-torch/installed
 	.venv-torch/bin/pytest $(FRAMEWORKS)/test_torch.py $(FRAMEWORKS)/test_lightning.py $(FRAMEWORKS)/test_schedules.py $(FRAMEWORKS)/test_examples.py
+
+test-transformers: .venv-torch/installed
+	.venv-torch/bin/pytest $(FRAMEWORKS)/test_transformers.py
 
 # Avalanche, in another one: torchvision, which it needs, breaks `import lightning` there.
 test-avalanche: .venv-avalanche/installed
@@ -98,7 +101,7 @@ bench: .venv/installed-bench core
 
 .venv-torch/installed: .venv-torch/pip pyproject.toml
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
-	.venv-torch/bin/python -m pip install --quiet accelerate --editable '.[lightning,test]'
+	.venv-torch/bin/python -m pip install --quiet trl --editable '.[lightning,transformers,test]'
 	touch $@
 
 .venv-avalanche/installed: .venv-avalanche/pip pyproject.toml

@@ -8,7 +8,8 @@ import pytest
 import replan
 from documented import ENTRIES, find, public_names, run_example
 
-ADAPTERS = ("replan.replay.torch", "replan.replay.lightning", "replan.replay.avalanche")
+FRAMEWORKS = ("torch", "lightning", "transformers", "avalanche")
+ADAPTERS = tuple(f"replan.replay.{name}" for name in FRAMEWORKS)
 HERE = [name for name in ENTRIES if not name.startswith(ADAPTERS)]
 NAMESPACES = ("control", "models", "replay", "strategies")  # each has a page
 

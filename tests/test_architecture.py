@@ -49,8 +49,8 @@ LAYERS = [
 
 MODEL = "replan.models.teacher_student"
 FACES = {"replan", "replan.models"}  # re-export the models
-PUBLIC_MODULES = {f"replan.replay.{name}" for name in ("torch", "lightning", "avalanche")}
-FRAMEWORKS = {"torch", "lightning", "avalanche"}  # that may not be installed
+FRAMEWORKS = {"torch", "lightning", "transformers", "avalanche"}  # that may not be installed
+PUBLIC_MODULES = {f"replan.replay.{name}" for name in FRAMEWORKS}
 
 
 def module_name(path):

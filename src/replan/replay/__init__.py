@@ -1,8 +1,9 @@
 """Policies decide in a running training loop which task comes next.
 
 A policy is told losses, if it needs any, and answers with tasks. It needs no framework; the
-adapters are separate modules: `replan.replay.torch`, `replan.replay.lightning` and
-`replan.replay.avalanche`. `tune` searches for the share, rate and decay of any training.
+adapters are separate modules: `replan.replay.torch`, `.lightning`, `.transformers` and
+`.avalanche`. `tune` searches for the share, rate and decay of any
+training.
 """
 
 from typing import TYPE_CHECKING

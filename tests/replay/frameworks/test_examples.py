@@ -6,7 +6,8 @@ import pytest
 
 from documented import ENTRIES, run_example
 
-ADAPTERS = ("replan.replay.torch", "replan.replay.lightning", "replan.replay.avalanche")
+FRAMEWORKS = ("torch", "lightning", "transformers", "avalanche")
+ADAPTERS = tuple(f"replan.replay.{name}" for name in FRAMEWORKS)
 NAMES = [name for name in ENTRIES if name.startswith(ADAPTERS)]
 
 
@@ -14,7 +15,7 @@ NAMES = [name for name in ENTRIES if name.startswith(ADAPTERS)]
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(name, tmp_path, monkeypatch):
     framework = name.split(".")[2]
-    # Lightning is not for the environment of Avalanche, whose torchvision breaks it.
+    # No other framework is for the environment of Avalanche, whose torchvision breaks them.
     if find_spec(framework) is None or (framework != "avalanche" and find_spec("torchvision")):
         pytest.skip(f"{framework} is tested in another environment")
     if framework == "avalanche":
