@@ -2,8 +2,7 @@
 
 A policy is told losses, if it needs any, and answers with tasks. It needs no framework; the
 adapters are separate modules: `replan.replay.torch`, `.lightning`, `.transformers` and
-`.avalanche`. `tune` searches for the share, rate and decay of any
-training.
+`.avalanche`. `tune` searches for the share, rate and decay of any training.
 """
 
 from typing import TYPE_CHECKING
