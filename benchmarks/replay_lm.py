@@ -4,8 +4,9 @@
 
 A character-level transformer (that of truth.py, 104,768 parameters) learns the code of Python's
 standard library (without docstrings and comments), with AdamW and a cosine, and then its
-docstrings, so the numbers belong to one version of Python. All shares of replay train on equally
-many characters in total: what is replayed is not new. The old text is kept whole.
+docstrings, so the numbers belong to one version of Python. Docstrings in ROT13 stand for a domain
+that has less in common with the old one. All shares of replay train on equally many characters in
+total: what is replayed is not new. The old text is kept whole.
 
 Every share has the schedule and the rate that are best for it, searched for on a grid by 2, by the
 mean of both domains' losses on validation files with the tuning seeds; the numbers are of other
@@ -18,6 +19,7 @@ change of the training.
 """
 
 import ast
+import codecs
 import platform
 from collections.abc import Callable
 from functools import cache, partial
@@ -26,7 +28,6 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jax import Array, lax
 from numpy.typing import NDArray
 from scipy.stats import t
@@ -40,6 +41,10 @@ STEPS = {"few": 100, "many": 500}
 SHARES = [0.0, 0.05, 0.1, 0.25, 0.5, 0.75]
 OPTIMIZERS = {"AdamW": (truth.adamw, 1e-3), "SGD": (truth.sgd, 0.1)}  # where the search begins
 TUNING, TESTING = [1_000_001, 1_000_002], [1, 2, 3, 4, 5]
+CELLS = [
+    *(("docstrings", optimizer, size) for size, optimizer in product(STEPS, OPTIMIZERS)),
+    *(("ROT13", "AdamW", size) for size in STEPS),
+]
 KEPT = HERE.parent / "build" / "replay_lm.csv"
 
 
@@ -47,12 +52,15 @@ KEPT = HERE.parent / "build" / "replay_lm.csv"
 
 
 @cache
-def domains() -> tuple[Array, int, dict[str, list[truth.Batch]]]:
+def domains(new: str) -> tuple[Array, int, dict[str, list[truth.Batch]]]:
     """Return the text to train on, where its second domain begins, and held-out windows by use."""
     parts: list[dict[str, bytes]] = [{"train": b"", "validation": b"", "test": b""} for _ in "12"]
     for i, file in enumerate(truth.source_files()):
         use = {8: "validation", 9: "test"}.get(i % 10, "train")
-        for part, text in zip(parts, split(file.read_bytes()), strict=True):
+        code, docstrings = split(file.read_bytes())
+        if new == "ROT13":
+            docstrings = codecs.encode(docstrings, "rot13")
+        for part, text in zip(parts, (code, docstrings), strict=True):
             part[use] += text.encode() + b"\n\n"
     texts = [{use: truth.encoded(x) for use, x in part.items()} for part in parts]
     held_out = {
@@ -82,17 +90,17 @@ def learnt(seed: int) -> truth.Parameters:
     """Return the parameters after the first domain."""
     initial = truth.initial_transformer(jax.random.key(seed), WIDTH)
     rates = truth.cosine(PEAK, LEARNT, LEARNT // 20)[:-1]
-    return train("AdamW", initial, rates, 1.0, 2 * seed)
+    return train("docstrings", "AdamW", initial, rates, 1.0, 2 * seed)
 
 
 def train(
-    optimizer: str, parameters: truth.Parameters, rates: NDArray[np.float64], share: float,
-    seed: int,
+    new: str, optimizer: str, parameters: truth.Parameters, rates: NDArray[np.float64],
+    share: float, seed: int,
 ) -> truth.Parameters:  # fmt: skip
     """Train with `rates[k]` at step k, and `share` of the sequences from the old domain, evenly."""
     due = np.floor(share * np.arange(len(rates) * SEQUENCES + 1) + 1e-9)
     old = np.diff(due).reshape(-1, SEQUENCES) > 0
-    text, border, _ = domains()
+    text, border, _ = domains(new)
     return _trained(
         optimizer, parameters, jnp.asarray(rates, jnp.float32), old, jax.random.key(seed), text,
         border,
@@ -125,7 +133,7 @@ SCHEDULES: dict[str, Callable[[float, int], NDArray[np.float64]]] = {
     "constant": lambda rate, steps: np.full(steps, rate),
     "re-warmed": lambda rate, steps: truth.cosine(rate, steps, steps // 20)[:-1],
 }
-CASE = ["optimizer", "size", "share", "schedule", "rate", "seed"]
+CASE = ["new", "optimizer", "size", "share", "schedule", "rate", "seed"]
 
 
 class Runs:
@@ -135,22 +143,25 @@ class Runs:
         KEPT.parent.mkdir(exist_ok=True)
         if not KEPT.exists():
             KEPT.write_text(",".join([*CASE, "old", "new"]) + "\n")
-        rows = pd.read_csv(KEPT, float_precision="round_trip")
-        self.known = {tuple(row[:6]): row[6:] for row in rows.itertuples(index=False, name=None)}
+        lines = [line.split(",") for line in KEPT.read_text().splitlines()[1:]]
+        self.known = {tuple(x[:-2]): [float(loss) for loss in x[-2:]] for x in lines}
 
     def losses(self, case: tuple, seeds: list[int]) -> NDArray[np.float64]:
         """Return the losses (seeds, 2) of a case without its seed; infinite if it diverged."""
+        found = []
         for seed in seeds:
-            if (*case, seed) not in self.known:
-                self.known[(*case, seed)] = self._run(*case, seed)
-        return np.nan_to_num([self.known[(*case, seed)] for seed in seeds], nan=np.inf)
+            key = tuple(map(str, (*case, seed)))  # as in the file
+            if key not in self.known:
+                self.known[key] = self._run(*case, seed)
+            found.append(self.known[key])
+        return np.nan_to_num(found, nan=np.inf)
 
-    def _run(self, optimizer, size, share, schedule, rate, seed) -> tuple[float, ...]:
+    def _run(self, new, optimizer, size, share, schedule, rate, seed) -> list[float]:
         rates = SCHEDULES[schedule](rate, STEPS[size])
-        end = train(optimizer, learnt(seed), rates, share, 2 * seed + 1)
-        held_out = domains()[2]["validation" if seed in TUNING else "test"]
-        losses = tuple(float(_measured(end, batches)) for batches in held_out)
-        line = ",".join(map(str, (optimizer, size, share, schedule, rate, seed, *losses)))
+        end = train(new, optimizer, learnt(seed), rates, share, 2 * seed + 1)
+        held_out = domains(new)[2]["validation" if seed in TUNING else "test"]
+        losses = [float(_measured(end, batches)) for batches in held_out]
+        line = ",".join(map(str, (new, optimizer, size, share, schedule, rate, seed, *losses)))
         with KEPT.open("a") as file:
             file.write(line + "\n")
         print(line, flush=True)
@@ -171,13 +182,13 @@ class Runs:
 # --- Tables ---------------------------------------------------------------------------------------
 
 
-def cell(runs: Runs, optimizer: str, size: str) -> str:
-    """Return the tables of an optimizer and a number of steps."""
+def cell(runs: Runs, new: str, optimizer: str, size: str) -> str:
+    """Return the tables of a new domain, an optimizer and a number of steps."""
     guesses = dict.fromkeys(SCHEDULES, OPTIMIZERS[optimizer][1])
     chosen, tests, tried = {}, {}, []
     for share in SHARES:
         for schedule in SCHEDULES:
-            case = optimizer, size, share, schedule
+            case = new, optimizer, size, share, schedule
             guesses[schedule], losses = runs.tuned(case, guesses[schedule])
             tests[share, schedule] = runs.losses((*case, guesses[schedule]), TESTING)
             tried += [
@@ -201,7 +212,7 @@ def cell(runs: Runs, optimizer: str, size: str) -> str:
             "re-warmed − constant": interval(warmed),
         })  # fmt: skip
     characters = STEPS[size] * SEQUENCES * truth.CONTEXT
-    title = f"{optimizer}, {characters:,} characters ({size}); best on validation: {100 * best:g} %"
+    title = f"{new}, {optimizer}, {characters:,} characters; best on validation: {100 * best:g} %"
     return f"{title}\n{show(rows)}\n\ntried, validation: {title}\n{show(tried)}"
 
 
@@ -213,17 +224,17 @@ def interval(values: NDArray[np.float64], sign: str = "+") -> str:
 
 def main() -> None:
     runs = Runs()
-    tables = [cell(runs, optimizer, size) for size, optimizer in product(STEPS, OPTIMIZERS)]
-    before = np.array([
-        [float(_measured(learnt(seed), batches)) for batches in domains()[2]["test"]]
-        for seed in TESTING
-    ])  # fmt: skip
-    old, new = before.mean(axis=0)
+    tables = [cell(runs, *case) for case in CELLS]
     head = (
         "python benchmarks/replay_lm.py: test losses, nats per character, 95 % intervals; tuned "
-        f"with seeds {TUNING}, tested with {TESTING}\nbefore the new domain: old {old:.4f}, "
-        f"new {new:.4f}, mean {interval(before.mean(axis=1), '')}"
+        f"with seeds {TUNING}, tested with {TESTING}"
     )
+    for new in dict.fromkeys(case[0] for case in CELLS):
+        before = np.array([
+            [float(_measured(learnt(seed), batches)) for batches in domains(new)[2]["test"]]
+            for seed in TESTING
+        ]).mean(axis=0)  # fmt: skip
+        head += f"\nbefore {new}: old {before[0]:.4f}, new {before[1]:.4f}"
     versions = f"Python {platform.python_version()}, jax {jax.__version__}, numpy {np.__version__}"
     text = "\n\n".join([head, *tables, versions]) + "\n"
     print(text)
