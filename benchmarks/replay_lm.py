@@ -191,29 +191,27 @@ def cell(runs: Runs, new: str, optimizer: str, size: str) -> str:
             case = new, optimizer, size, share, schedule
             guesses[schedule], losses = runs.tuned(case, guesses[schedule])
             tests[share, schedule] = runs.losses((*case, guesses[schedule]), TESTING)
-            tried += [
-                {"share %": f"{100 * share:g}", "schedule": schedule, "rate": rate, "loss": loss}
-                for rate, loss in losses.items()
-            ]
+            each = "  ".join(f"{rate:g}: {loss:.4f}" for rate, loss in losses.items())
+            tried.append(f"{100 * share:g} %, {schedule}  {each}")
             choice = losses[guesses[schedule]], schedule, guesses[schedule]
             chosen[share] = min(chosen.get(share, choice), choice)
     best = min(SHARES, key=lambda share: chosen[share][0])
     ends = {share: tests[share, chosen[share][1]] for share in SHARES}
     rows = []
     for share in SHARES:
-        old, new = ends[share].mean(axis=0)
+        on_old, on_new = ends[share].mean(axis=0)
         difference = (ends[share] - ends[best]).mean(axis=1)
         warmed = (tests[share, "re-warmed"] - tests[share, "constant"]).mean(axis=1)
         rows.append({
             "share %": f"{100 * share:g}", "schedule": chosen[share][1],
-            "rate": chosen[share][2], "old": f"{old:.4f}", "new": f"{new:.4f}",
+            "rate": chosen[share][2], "old": f"{on_old:.4f}", "new": f"{on_new:.4f}",
             "loss": interval(ends[share].mean(axis=1), ""),
             f"loss − {100 * best:g} %": "–" if share == best else interval(difference),
             "re-warmed − constant": interval(warmed),
         })  # fmt: skip
     characters = STEPS[size] * SEQUENCES * truth.CONTEXT
     title = f"{new}, {optimizer}, {characters:,} characters; best on validation: {100 * best:g} %"
-    return f"{title}\n{show(rows)}\n\ntried, validation: {title}\n{show(tried)}"
+    return "\n".join([title, show(rows), "tried, validation loss by rate:", *tried])
 
 
 def interval(values: NDArray[np.float64], sign: str = "+") -> str:
