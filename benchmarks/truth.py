@@ -77,19 +77,17 @@ CONTEXT, WIDTH, LAYERS, HEADS, SEQUENCES = 64, 96, 2, 4, 12
 def text() -> Network:
     """Return the transformer on the standard library's sources."""
     train, held_out = (jnp.asarray(part) for part in sources())
-    window = jnp.arange(CONTEXT + 1)
 
     def batch(key: Array) -> Batch:
         begin = jax.random.randint(key, (SEQUENCES, 1), 0, len(train) - CONTEXT)
-        return _shifted(train[begin + window])
+        return at(train, begin)
 
-    begin = jnp.linspace(0, len(held_out) - CONTEXT - 1, 8 * 32).astype(int).reshape(8, 32, 1)
     return Network(
-        initial=_initial_transformer,
+        initial=initial_transformer,
         batch=batch,
-        loss=lambda parameters, batch: _cross_entropy(_transformer(parameters, batch[0]), batch[1]),
+        loss=next_character,
         update=adamw,
-        validation=_shifted(held_out[begin + window]),
+        validation=windows(held_out, 8),
         peak=3e-3,
         horizon=1200,
         every=60,
@@ -98,37 +96,60 @@ def text() -> Network:
 
 def sources() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return the standard library's characters, as indices: every tenth file is held out."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    index = np.full(256, 255, np.uint8)
-    index[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(len(VOCABULARY))
-    left_out = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*.py"))
-    files = [file for file in files if not left_out & set(file.parts)]
-    codes = [index[np.frombuffer((folder / file).read_bytes(), np.uint8)] for file in files]
-    codes = [x[x < 255] for x in codes]
+    codes = [encoded(path.read_bytes()) for path in source_files()]
     train = [x for i, x in enumerate(codes) if i % 10 != 9]
     return np.concatenate(train), np.concatenate(codes[9::10])
 
 
-def _shifted(characters: Array) -> Batch:
-    return characters[..., :-1].astype(int), characters[..., 1:].astype(int)
+def source_files() -> list[Path]:
+    """Return the standard library's sources, without tests and what is no library."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*.py"))
+    return [folder / file for file in files if not left_out & set(file.parts)]
 
 
-def _initial_transformer(key: Array) -> Parameters:
-    inner, outer = WIDTH**-0.5, (2 * LAYERS * WIDTH) ** -0.5
+def encoded(characters: bytes) -> NDArray[np.uint8]:
+    """Return characters as indices, without those that are not in the vocabulary."""
+    index = np.full(256, 255, np.uint8)
+    index[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(len(VOCABULARY))
+    indices = index[np.frombuffer(characters, np.uint8)]
+    return indices[indices < 255]
+
+
+def windows(held_out: Array, batches: int) -> Batch:
+    """Return stacked batches of 32 windows, evenly spaced over the text."""
+    begin = jnp.linspace(0, len(held_out) - CONTEXT - 1, batches * 32).astype(int)
+    return at(held_out, begin.reshape(batches, 32, 1))
+
+
+def at(characters: Array, begin: Array) -> Batch:
+    """Return the windows that begin there (…, 1), and the character after each of theirs."""
+    window = characters[begin + jnp.arange(CONTEXT + 1)].astype(int)
+    return window[..., :-1], window[..., 1:]
+
+
+def initial_transformer(key: Array, width: int = WIDTH) -> Parameters:
+    """Draw the parameters: 12 × LAYERS × width² and the embedding."""
+    inner, outer = width**-0.5, (2 * LAYERS * width) ** -0.5
     scales = {
-        "embedding": ((len(VOCABULARY), WIDTH), 0.02),
-        "qkv": ((LAYERS, WIDTH, 3 * WIDTH), inner),
-        "attended": ((LAYERS, WIDTH, WIDTH), outer),
-        "up": ((LAYERS, WIDTH, 4 * WIDTH), inner),
-        "down": ((LAYERS, 4 * WIDTH, WIDTH), outer / 2),
+        "embedding": ((len(VOCABULARY), width), 0.02),
+        "qkv": ((LAYERS, width, 3 * width), inner),
+        "attended": ((LAYERS, width, width), outer),
+        "up": ((LAYERS, width, 4 * width), inner),
+        "down": ((LAYERS, 4 * width, width), outer / 2),
     }
     keys = jax.random.split(key, len(scales))
     weights = {
         name: scale * jax.random.normal(k, shape)
         for k, (name, (shape, scale)) in zip(keys, scales.items(), strict=True)
     }
-    return weights | {"norm": jnp.ones((2 * LAYERS + 1, WIDTH))}
+    return weights | {"norm": jnp.ones((2 * LAYERS + 1, width))}
+
+
+def next_character(parameters: Parameters, batch: Batch) -> Array:
+    """Return the mean cross-entropy of the transformer's predictions, in nats per character."""
+    return _cross_entropy(_transformer(parameters, batch[0]), batch[1])
 
 
 def _transformer(p: Parameters, characters: Array) -> Array:
