@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
+from documented import assert_alike
 from pages import run_page
 from replan import Protocol
 from replan.replay import FixedReplay, FocusThenReplay, FollowProtocol
@@ -774,8 +775,9 @@ def test_the_example_runs():
 def test_the_page_on_training_loops_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[3] / "docs" / "training-loops.md"
-    [(_, first), (_, second)] = run_page(page, tmp_path)
+    [(shown, printed), (_, first), (_, second)] = run_page(page, tmp_path)
     losses = [float(x) for x in re.findall(r"\d\.\d+", first.splitlines()[1])]
     assert max(losses) < 0.25  # both tasks are known
     assert "448 4032" in first
     assert second == "replay\n"
+    assert_alike(printed, shown)  # the search
