@@ -109,10 +109,13 @@ def test_stages_fill_the_training_and_weights_sum_to_one(tasks, pieces, steps, s
     protocol = Protocol(shares, edges=[0, *edges])
     names = ["no", "a: b", 'qu"ote', "1e5", "null", "é"][:tasks]
     for to in ("json", "yaml"):
-        stages = yaml.safe_load(text(to, protocol, steps=steps, names=names))["stages"]
+        multiple = int(rng.integers(1, steps + 1))
+        written = text(to, protocol, steps=steps, names=names, multiple=multiple)
+        stages = yaml.safe_load(written)["stages"]
         starts, ends = zip(*((x["start_step"], x["end_step"]) for x in stages), strict=True)
         assert (starts[0], ends[-1]) == (0, steps)
         assert starts[1:] == ends[:-1]
+        assert not any(start % multiple for start in starts)
         for stage in stages:
             assert stage["end_step"] > stage["start_step"]
             assert list(stage["weights"]) == names
@@ -181,3 +184,11 @@ def test_the_shares_that_a_law_recommends(tmp_path):
     stages = json.loads(export(source.protocol, "json", steps=2000, names=NAMES)[0])["stages"]
     assert [x["start_step"] for x in stages] == [0, 800]
     assert stages[1]["weights"] == {"web": 0.2, "code": 0.8}
+
+
+@pytest.mark.parametrize("content", [3, {}, {"step": [0, 1]}, {"lr": [1, 1]}])
+def test_a_recommendation_without_a_table_is_refused(tmp_path, content):
+    (tmp_path / "plan.json").write_text(json.dumps({"recommended": content}))
+    with pytest.raises(ArgumentError) as caught:
+        load(tmp_path / "plan.json")
+    assert caught.value.name == "recommended"

@@ -67,8 +67,11 @@ def load(path: files.FilePath) -> Source:
     return Source(plan.relaxed, names, plan=plan)
 
 
-def _recommended(table: dict[str, Any]) -> Source:
+def _recommended(table: Any) -> Source:
     """Return the table of `Advice.to_frame`, whose last row ends the training."""
+    columns = [*check.instance("recommended", table, dict, "a schedule")]
+    if "step" not in columns or not any(x == "lr" or x.startswith("share_") for x in columns):
+        raise ArgumentError("recommended", "step, and lr or share_<name>", check.show(columns))
     edges = check.array("step", table["step"], ("n",))
     pieces = np.flatnonzero(np.diff(edges) > 0)
     ends = np.append(edges[pieces], edges[-1]) - edges[0]
@@ -122,7 +125,7 @@ def _stages(
             "names", f"{protocol.tasks} different ones, one for each task", check.show(names)
         )
     edges = multiple * np.rint(protocol.edges / protocol.duration * steps / multiple)
-    edges[-1] = steps
+    edges = np.append(np.minimum(edges[:-1], steps), steps)
     stages = []
     for i in np.flatnonzero(np.diff(edges)).tolist():
         weights = np.round(protocol.shares[i], _DIGITS)

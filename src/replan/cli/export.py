@@ -48,7 +48,7 @@ def command(
     \b
     Examples:
       replan export plan.json --steps 10000 --to levanter --names web,code
-      replan export plan.json --steps 10000 --to energon --names ./web,./code --out blend.yaml
+      replan export plan.json --steps 9000 --to energon --out blend.yaml
       replan export plan.json --steps 10000 --to lambda-lr --out rate.json
     """
     from replan import check, exports, files
