@@ -92,7 +92,8 @@ def test_the_report_says_when_a_plain_one_is_as_good():
     rows = rows.drop(columns=["loss_web", "loss_code"])
     rows["loss"] = np.where(rows.step == 1000, 2 + 0.3 * np.sin(9 * half), np.nan)
     notes = "".join(replan.fit(rows).unknown)
-    assert "Gaussian process fit of end losses is BETTER THAN" in notes
+    assert "Gaussian process fit of end losses predicts BETTER than this law" in notes
+    assert "errors are smaller by 0." in notes and "-" not in notes.partition("by ")[2][:20]
 
 
 def test_plans_keep_to_the_pilots_and_say_that_timing_is_worth_less_than_the_noise(fit):
