@@ -67,7 +67,7 @@ def descend(
 
     def huber_but_prior(z: Floats) -> Floats:
         large = (z > 1.0) & (np.arange(len(z)) < len(z) - len(mean))
-        root = np.sqrt(np.maximum(z, 1e-300))
+        root = np.sqrt(np.where(large, z, 1.0))
         return np.array(
             [
                 np.where(large, 2.0 * root - 1.0, z),

@@ -14,7 +14,7 @@ import numpy as np
 
 from replan.check import Floats
 from replan.pilots import shares
-from replan.pilots.descent import NORMAL, logs_of
+from replan.pilots.descent import NORMAL
 from replan.pilots.next_pilot import NextPilot
 from replan.pilots.runs import Run
 from replan.pilots.share_rivals import in_words
@@ -32,14 +32,9 @@ def next_share_pilot(fit: ShareFit) -> NextPilot:
     and those that cannot be told from it.
     """
     runs = tuple(_schedules(fit))
-    values, slopes, drawn = zip(
-        *(_ends(fit, x, rows, runs) for x, rows in zip(fit.fits, fit.drawn, strict=True)),
-        strict=True,
-    )
+    values, slopes = zip(*(_ends(fit, x, runs) for x in fit.fits), strict=True)
     total = np.mean([np.exp(x) for x in values], axis=0)
     best = int(np.argmin(total))
-    by_law = np.mean(drawn, axis=0)  # (P, K)
-    most = (by_law - by_law[:, [best]]).std(axis=0)
     covariances = [x.inflation**2 * x.fitted.covariance for x in fit.fits]
 
     def around(covariances: list[Floats]) -> Floats:
@@ -51,9 +46,10 @@ def next_share_pilot(fit: ShareFit) -> NextPilot:
             squares += np.einsum("pk,pq,qk->k", contrast, covariance, contrast)
         return np.sqrt(squares)
 
-    # A law is far from linear in what pilots leave open: no more than drawn laws differ.
+    # What pilots leave open is far from linear: no more than the law was wrong about one left out.
+    worst = np.mean([np.abs(x.errors["law"]).max() for x in fit.fits])
     linear = around(covariances)
-    tamed = np.minimum(1.0, most / np.maximum(linear, 1e-300))
+    tamed = np.minimum(1.0, worst / np.maximum(linear, 1e-300))
     own = fit.covered["error"] * total[best]
     close = total - total[best] <= NORMAL * np.hypot(tamed * linear, own)
     now = float((tamed * linear)[close].max())
@@ -102,14 +98,11 @@ def _with_row(run: Run, step: float) -> Run:
     )
 
 
-def _ends(
-    fit: ShareFit, loss: LossFit, drawn: Floats, runs: tuple[Run, ...]
-) -> tuple[Floats, Floats, Floats]:
-    """Return log losses (K,) at the end of runs, derivatives (k, K), and drawn losses (P, K)."""
+def _ends(fit: ShareFit, loss: LossFit, runs: tuple[Run, ...]) -> tuple[Floats, Floats]:
+    """Return the log losses (K,) at the end of runs, and their derivatives (k, K)."""
     data = shares.data_of(fit.pilots, runs, fit.unit, loss.noisy)
     values, slopes = shares.value_and_slopes(loss.fitted.parameters, loss.fitted.free, data)
-    ends = shares.values(drawn.astype(complex), data)[:, :, -1]
-    return values[:, -1], slopes[:, :, -1], np.exp(logs_of(ends))
+    return values[:, -1], slopes[:, :, -1]
 
 
 def _with_more(loss: LossFit, covariance: Floats, slope: Floats) -> Floats:

@@ -103,7 +103,7 @@ class ShareFit(LawFit):
         run = self.best_run
         pace = np.trapezoid(run.rates, run.steps) / (self.pilots.peak * run.steps[-1])
         return ShareLaw(
-            np.stack([self._laws(*x) for x in zip(self.fits, self.drawn, strict=True)], axis=1),
+            np.stack([self._laws(fit) for fit in self.fits], axis=1),
             self.pilots.domains,
             [fit.name for fit in self.fits],
             self.unit / float(pace),
@@ -112,14 +112,9 @@ class ShareFit(LawFit):
             self.covered,
         )
 
-    @cached_property
-    def drawn(self) -> list[Floats]:
-        """Parameters (P, 9 + 3D) of each loss that fit nearly as well, the best first."""
-        return [shares.draws(x.fitted, x.data, x.inflation, LAWS) for x in self.fits]
-
-    def _laws(self, fit: LossFit, drawn: Floats) -> Floats:
+    def _laws(self, fit: LossFit) -> Floats:
         """Return laws (P, 5 + 3D) of one loss, with the noise at the end of the best pilot."""
-        rows = drawn.astype(complex)
+        rows = shares.draws(fit.fitted, fit.data, fit.inflation, LAWS).astype(complex)
         laws = shares.laws_of(rows).real
         if fit.noisy:
             run = shares.data_of(self.pilots, (self.best_run,), self.unit, True)
