@@ -167,7 +167,7 @@ def test_unique_tokens_are_counted_in_steps_by_the_tokens_of_a_step():
     for wrong, words in (
         (table, "given with a column `tokens`"),
         (
-            table.assign(unique_tokens_a=np.where(table.run == "20", 2e9, 1e9), tokens=1),
+            table.assign(unique_tokens_a=np.where(table.run == "20", 2e9, 1e9), tokens=table.step),
             "one number",
         ),
     ):
