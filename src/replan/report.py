@@ -584,16 +584,14 @@ def _parameter(number: tuple[float, float, bool] | None) -> str:
     return f"{value:.3g} ({sd:.1g})" + ("" if known else " (?)")
 
 
-_OPEN = {"decay": "decays", "shares": "shares"}
-
-
 def _next_pilot(pilot: NextPilot) -> list[str]:
     if pilot.answered:
         return []
+    best = "decays" if pilot.question == "decay" else "shares"
     tells = (
         "show whether another peak is better"
         if pilot.question == "peak"
-        else f"narrow the differences between the best {_OPEN[pilot.question]} from "
+        else f"narrow the differences between the best {best} from "
         f"± {pilot.before:.4f} to ± {pilot.after:.4f}"
     )
     return [f"next pilot: {pilot.run.name}; it would {tells}"]
@@ -606,7 +604,7 @@ def advice(advice: Advice) -> Parts:
     rows = []
     for candidate in advice.candidates:
         lower, width = advice.difference(candidate, advice.best_pilot)
-        mark = "recommended" if candidate.name == advice.chosen.name else ""
+        mark = "recommended" if candidate is advice.chosen else ""
         rows.append(
             [candidate.name, f"{candidate.loss:.4f}", f"{lower:+.4f}", f"{width:.4f}", mark]
         )

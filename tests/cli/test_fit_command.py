@@ -115,4 +115,13 @@ def test_a_far_horizon_is_refused_and_lifted(run, pilots):
     assert code == 2 and "`--duration` must be" in err and "`horizon`" in err
     assert run("solve law.toml --duration 100000 --lift horizon")[0] == 0
     assert "`--lift` must be one of" in run("solve law.toml --lift none")[2]
-    assert "`--method` must be absent" in run("solve law.toml --method flips")[2]
+    for option in ("--method flips", "--seed 3", "--effort normal", "--max-gradients 10"):
+        name = option.split()[0]
+        assert f"`{name}` must be absent" in run(f"solve law.toml {option}")[2]
+
+
+def test_columns_of_other_names_are_read_from_the_running_log_too(run, pilots):
+    for name in ("pilots", "run"):
+        table = pd.read_csv(pilots / f"{name}.csv").rename(columns={"lr": "speed"})
+        table.to_csv(pilots / f"{name}.csv", index=False)
+    assert run("fit pilots.csv --lr speed --continue run.csv --out law.toml")[0] == 0

@@ -136,3 +136,79 @@ def test_a_law_without_pilots_gives_no_advice():
     problem = replan.Problem(made.LAW, made.LAW.warmed_up(200), 1000.0, lr=1e-3)
     with pytest.raises(ArgumentError, match="a law of no pilots"):
         replan.advise(problem)
+
+
+def ended(fit, advice, candidate):
+    """Return half the interval of the end loss that `predict` gives a candidate's schedule."""
+    table = advice.problem.model.table(advice.problem.duration, candidate.schedule)
+    steps, lr, _ = fit.history
+    run = {"step": np.append(steps[:-1], table["step"]), "lr": np.append(lr[:-1], table["lr"])}
+    low, high = fit.predict(pd.DataFrame({"run": "x"} | run))["x"][2:]
+    return 0.5 * (high[-1] - low[-1])
+
+
+@pytest.mark.parametrize("options", [{}, {"lift": ["rates"]}])
+@pytest.mark.filterwarnings("ignore:x ")
+def test_intervals_are_those_of_predictions(fit, options):
+    advice = replan.advise(fit.problem(30_000), **options)
+    for x in (advice.chosen, advice.candidates[-1]):
+        half = 1.645 * np.hypot(np.linalg.norm(x.changes), fit.covered["error"] * x.loss)
+        assert half == pytest.approx(ended(fit, advice, x), rel=0.05)
+
+
+def test_a_larger_peak_than_the_pilots_is_less_certain(fit):
+    advice = replan.advise(fit.problem(), lift=["rates"])
+    plan, best = advice.candidates[-1], advice.best_pilot
+    assert plan.schedule.max() > 2 * best.schedule.max()
+    within = replan.advise(fit.problem()).candidates[-1]
+    assert advice.difference(plan, best)[1] > 2 * advice.difference(within, best)[1]
+
+
+def test_a_running_training_is_read_by_the_names_of_its_losses(fit):
+    table = made.table(rows=40).rename(columns={"loss": "loss_web"})
+    table["loss_code"] = 0.5 * table.loss_web
+    run = made.table(["constant"], steps=14_000, rows=40, noise=0.0).assign(run="long")
+    columns = {"loss_code": 0.5 * run.loss, "loss_web": run.loss}
+    log = run.drop(columns="loss").assign(**columns)
+    for names in (["loss_code", "loss_web"], ["loss_web", "loss_code"], ["loss_code"]):
+        longer = replan.fit(table, loss="code", running=log[["run", "step", "lr", *names]])
+        problem = longer.problem(6000)
+        assert problem.model.losses(problem.state)[0] == pytest.approx(1.387, abs=0.005)
+
+
+def test_what_is_doubtful_of_a_running_training_is_told(fit):
+    late = made.table(["50"], rows=40).query("step > 6000").assign(run="late", lr=3e-4)
+    assert any(
+        "late begins at step" in x for x in replan.fit(made.table(rows=40), running=late).warnings
+    )
+
+
+def test_plans_keep_the_batch_of_the_running_training():
+    table = made.table(rows=40).assign(batch=8)
+    steps, lr = made.rates("constant", steps=14_000, rows=40)
+    columns = {"run": "long", "step": steps, "lr": lr, "loss": made.LAW.curve(steps, lr)}
+    fit = replan.fit(table, running=pd.DataFrame(columns).assign(batch=16))
+    problem = fit.problem(6000)
+    now = fit.predict(pd.DataFrame(columns).assign(batch=16))["long"].loss[-1]
+    best = problem.model.losses_each
+    assert best(problem.state)[0] == pytest.approx(now, rel=1e-6)
+    advice = replan.advise(problem)
+    protocol = replan.Protocol(np.ones((problem.steps, 1)), 6000.0, lr=advice.chosen.schedule)
+    end = best(replan.evaluate(problem, protocol).states[-1])[0]
+    table = advice.to_frame()
+    whole = {"step": np.append(steps[:-1], table.step), "lr": np.append(lr[:-1], table.lr)}
+    predicted = fit.predict(pd.DataFrame({"run": "x", "batch": 16} | whole))["x"].loss[-1]
+    assert end == pytest.approx(predicted, rel=1e-3)  # rates between rows
+
+
+def test_each_schedule_is_compared_once_and_one_is_recommended():
+    low = made.table(["50"], peak=3e-4).assign(run="low")
+    advice = replan.advise(replan.fit(pd.concat([made.table(), low])).problem())
+    names = [x.name for x in advice.candidates]
+    assert len(set(names)) == len(names)
+    assert sum(line.endswith("recommended") for line in str(advice).splitlines()) == 1
+
+
+def test_a_bound_of_another_law_is_refused(fit):
+    with pytest.raises(ArgumentError, match="one of horizon, rates, changes"):
+        replan.advise(fit.problem(), lift=["shares"])

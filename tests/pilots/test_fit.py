@@ -91,6 +91,19 @@ def test_intervals_cover_where_noise_has_another_shape():
     assert covered(replan.fit(table[pilots]), table[~pilots])[0] >= 0.8
 
 
+def test_intervals_cover_where_only_the_ends_of_a_few_pilots_are_measured():
+    within = []
+    for seed in range(4):
+        ends = made.table(("constant", "cosine", "20", "50", "80"), rows=40, seed=seed)
+        ends.loc[ends.groupby("run").step.transform("max") != ends.step, "loss"] = np.nan
+        fit = replan.fit(ends)
+        for family in ("10", "30", "65"):
+            true = made.table([family], rows=40, noise=0.0)
+            x = fit.predict(true)[family]
+            within.append(x.low[-1] <= true.loss.iloc[-1] <= x.high[-1])
+    assert np.mean(within) >= 0.8
+
+
 def test_far_runs_are_predicted_with_a_warning(fit):
     with pytest.warns(match="20 ENDS 10.0 TIMES AFTER THE PILOTS"):
         fit.predict(made.table(["20"], steps=100_000))

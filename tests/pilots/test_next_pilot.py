@@ -38,7 +38,7 @@ def half_width(fit, chosen=None):
         fit.fitted.parameters, fit.fitted.covariance, 400
     )
     steps, lr = (np.stack(x) for x in zip(*map(made.rates, DECAYS), strict=True))
-    runs = pieces(steps, lr, fit.pilots.peak, fit.fitted.unit)
+    runs = pieces(steps, lr, fit.pilots.peak, fit.fitted.unit, np.ones_like(lr))
     ends = curves(rates.laws(draws), runs)[:, :, -1]
     best = ends.mean(axis=0).argmin()
     worse = ends - ends[:, [best]]
@@ -100,7 +100,7 @@ def test_the_schedule_reads_as_a_pilot(table, options):
     pilot = fit.next_pilot()
     schedule = pilot.to_frame()
     assert list(schedule) == ["run", "step", "lr", "batch"]
-    own = replan.Pilots.from_table(schedule, earlier=fit.pilots.runs, **options).runs[0]
+    own = replan.Pilots.from_table(schedule, earlier=fit.pilots, **options).runs[0]
     np.testing.assert_allclose(own.rates, pilot.run.rates, rtol=1e-9)
     np.testing.assert_allclose(own.steps, pilot.run.steps)
     assert fit.predict(schedule)[pilot.run.name].loss[-1] < table.loss.max()

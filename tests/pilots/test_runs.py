@@ -9,6 +9,8 @@ import pytest
 
 import replan
 from replan import ArgumentError
+from replan.models.rate_law import pieces
+from replan.pilots import shares
 
 
 def changed(**columns):
@@ -125,6 +127,100 @@ def test_tokens_stand_for_steps():
     )
 
 
-def test_repeated_data_of_unknown_size_are_warned_of():
-    table = changed(share_a=lambda t: 0.5, share_b=lambda t: 0.5)
-    assert "HOW MUCH DATA a, b HAS IS UNKNOWN" in " ".join(replan.Pilots.from_table(table).warnings)
+def test_repeated_data_of_unknown_size_are_warned_of_where_shares_vary():
+    said = {}
+    for size in (0.0, 0.002, 0.2):
+        shares = {"share_a": lambda t, x=size: np.where(t.run == "20", 0.5 + x, 0.5)}
+        table = changed(**shares, share_b=lambda t, x=size: np.where(t.run == "20", 0.5 - x, 0.5))
+        pilots = replan.Pilots.from_table(table).for_fit()
+        said[size] = (
+            pilots.domains,
+            "HOW MUCH DATA a, b HAS IS UNKNOWN" in " ".join(pilots.warnings),
+        )
+    assert said == {0.0: ((), False), 0.002: ((), False), 0.2: (("a", "b"), True)}
+
+
+def test_a_missing_batch_is_that_of_the_others():
+    table, other = made.table(rows=40), made.table(["50"], rows=40)
+    for pilots, runs in (
+        (table.assign(batch=512), [other, other.assign(batch=512)]),
+        (table, [other, other.assign(batch=512)]),
+        (table.assign(tokens=1e6 * table.step), [other, other.assign(tokens=1e6 * other.step)]),
+    ):
+        fit = replan.fit(pilots)
+        one, two = (fit.predict(rows)["50"].loss for rows in runs)
+        np.testing.assert_allclose(one, two, rtol=1e-9)
+
+
+def test_unique_tokens_are_counted_in_steps_by_the_tokens_of_a_step():
+    shares = {"share_a": 0.5, "share_b": 0.5, "unique_tokens_a": 2e9}
+    table = made.table(rows=40).assign(**shares)
+    unique = [
+        replan.Pilots.from_table(x).unique[0]
+        for x in (
+            table.assign(tokens=1e6 * table.step),
+            table.assign(tokens=1e6 * table.step, batch=256),
+            table.rename(columns={"step": "tokens"}).assign(batch=256),
+        )
+    ]
+    assert unique == pytest.approx([2000, 2000, 2e9])
+    for wrong, words in (
+        (table, "given with a column `tokens`"),
+        (
+            table.assign(unique_tokens_a=np.where(table.run == "20", 2e9, 1e9), tokens=table.step),
+            "one number",
+        ),
+    ):
+        with pytest.raises(ArgumentError, match=words) as refused:
+            replan.Pilots.from_table(wrong)
+        assert refused.value.name == "unique_tokens_a"
+
+
+def test_a_run_without_one_of_the_losses_is_refused_by_name():
+    table = made.table(rows=40).rename(columns={"loss": "loss_web"})
+    table["loss_code"] = np.where(table.run == "20", np.nan, 0.5 * table.loss_web)
+    with pytest.raises(ArgumentError, match="20 without code"):
+        replan.fit(table, loss="code")
+    assert len(replan.fit(table, loss="web").pilots.runs) == 3
+
+
+def test_a_loss_that_is_not_chosen_may_rise():
+    table = made.table(rows=40)
+    table["loss_other"] = 3 + table.step / 1e4
+    assert len(replan.fit(table, loss="loss").pilots.runs) == 3
+
+
+def test_shares_that_do_not_vary_may_be_missing_in_some_tables():
+    table = made.table(rows=40)
+    constant = table.assign(share_a=0.5, share_b=0.5)
+    branch = made.table(["20"], rows=40).query("step > 8000").assign(run="b")
+    fit = replan.fit(constant)
+    one, two = (
+        fit.predict(x.assign(**{"continue": "constant"}))["b"].loss
+        for x in (branch, branch.assign(share_a=0.5, share_b=0.5))
+    )
+    np.testing.assert_array_equal(one, two)
+    assert replan.fit(constant, running=table[table.run == "20"].assign(run="c")).running == "c"
+    some = constant.assign(share_a=constant.share_a.where(constant.run != "20"))
+    some["share_b"] = some.share_a
+    assert replan.fit(some).pilots.domains == ()
+
+
+def test_rows_before_a_run_are_not_its_own():
+    table = made.table(("constant", "20"), rows=40)
+    branch = table[(table.run == "20") & (table.step > 8000)].assign(run="b")
+    pilots = replan.Pilots.from_table(pd.concat([table[table.step > 300], branch]))
+    for run in pilots.runs:
+        whole = shares.whole(run)
+        assert whole.steps[0] == 0
+        np.testing.assert_array_equal(whole.steps[whole.own], run.steps[run.own])
+
+
+def test_a_warm_up_within_one_logged_interval_is_no_jump():
+    """A coarse log of the same training makes the same progress."""
+    fine, coarse = np.linspace(0, 10_000, 1001), np.linspace(0, 10_000, 11)
+    done = [
+        pieces(x[None], np.minimum(1.0, x / 1000)[None], 1.0, 1.0, np.ones((1, len(x)))).progress
+        for x in (fine, coarse)
+    ]
+    assert done[1][0, 1] == pytest.approx(done[0][0, 100]) == pytest.approx(500, rel=1e-3)

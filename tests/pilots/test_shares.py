@@ -9,7 +9,8 @@ import pytest
 import replan
 from replan import ArgumentError
 from replan.models import Schedule, ShareLaw
-from replan.pilots.plain import gaussian_process, quadratic
+from replan.pilots import next_shares, shares
+from replan.pilots.plain import features, gaussian_process, quadratic
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "pilots" / "two_phase_72.csv"
 published = pytest.mark.skipif(not PUBLISHED.exists(), reason="published runs are not here")
@@ -64,7 +65,7 @@ def test_a_known_law_predicts_other_shares_with_honest_intervals(fit):
     assert np.mean(errors) < 0.005
     assert np.mean(within) >= 0.8
     for one in fit.fits:
-        assert one.agreement[1] == 5 and 0.7 <= one.covered <= 1.0
+        assert one.agreement[1] == 5 and 0.8 <= one.covered <= 0.99
 
 
 def test_the_order_of_columns_does_not_matter(fit):
@@ -92,7 +93,8 @@ def test_the_report_says_when_a_plain_one_is_as_good():
     rows = rows.drop(columns=["loss_web", "loss_code"])
     rows["loss"] = np.where(rows.step == 1000, 2 + 0.3 * np.sin(9 * half), np.nan)
     notes = "".join(replan.fit(rows).unknown)
-    assert "Gaussian process fit of end losses is BETTER THAN" in notes
+    assert "Gaussian process fit of end losses predicts BETTER than this law" in notes
+    assert "errors are smaller by 0." in notes and "-" not in notes.partition("by ")[2][:20]
 
 
 def test_plans_keep_to_the_pilots_and_say_that_timing_is_worth_less_than_the_noise(fit):
@@ -154,6 +156,114 @@ def test_few_pilots_and_other_domains_are_refused(fit):
     with pytest.raises(ArgumentError) as refused:
         replan.fit(table(PAIRS[:8]), running=table(PAIRS[:1]).assign(run="long"))
     assert refused.value.name == "running"
+
+
+def curves(pairs, *, rows=21, steps=1000, noise=0.002, seed=0):
+    """Return trainings as `table` does, with the loss of code at all rows."""
+    rng, parts = np.random.default_rng(seed), []
+    at = np.linspace(0, steps, rows)
+    for i, pair in enumerate(pairs):
+        code = np.where(at < steps / 2, *pair)
+        shares = np.column_stack([1 - code, code])[:-1]
+        pieces = np.ones((rows - 1, 0)), np.full(rows - 1, steps / (rows - 1))
+        path = KNOWN.roll_out(KNOWN.fresh(), Schedule.single_steps(shares, *pieces))
+        loss = KNOWN.losses(path)[:, 1] * np.exp(noise * rng.normal(size=rows))
+        parts.append(pd.DataFrame({
+            "run": f"r{i}", "step": at, "lr": 1e-3, "share_web": 1 - code, "share_code": code,
+            "tokens": 1e6 * at, "unique_tokens_code": 1e9 / 26, "loss": loss,
+        }))  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+FORGOTTEN = [(0.02, 0.98), (0.1, 0.9), (0.3, 0.7), (0.5, 0.5), (0.6, 0.4), (0.98, 0.02)]
+
+
+@pytest.fixture(scope="module")
+def long_curves():
+    return replan.fit(curves(FORGOTTEN, rows=201))
+
+
+def test_curves_that_rise_by_forgetting_are_fitted_with_the_noise(long_curves):
+    assert [run.name for run in long_curves.pilots.runs] == [f"r{i}" for i in range(6)]
+    (one,) = long_curves.fits
+    assert one.noisy and {"noise", "power"} <= set(long_curves.parameters["loss"])
+    others = curves([(0.2, 0.8), (0.7, 0.2)], noise=0.0)
+    late = (others.query("run == 'r0'").step >= 100).to_numpy()
+    for name, rows in others.groupby("run"):
+        predicted = long_curves.predict(rows)[name]
+        assert np.abs(predicted.loss / rows.loss - 1)[late].mean() < 0.01
+
+
+def test_long_logs_are_thinned_for_fits_and_not_for_predictions(long_curves):
+    assert long_curves.fits[0].data.losses.shape[1] < 80
+    assert len(long_curves.predict(curves(FORGOTTEN, rows=201))["r3"].loss) == 201
+    smooth = np.column_stack([np.linspace(0.2, 0.8, 1001), np.linspace(0.8, 0.2, 1001)])
+    assert len(shares.changes(smooth)) < 100
+
+
+def test_pilots_of_two_lengths():
+    rows = pd.concat([
+        curves(PAIRS[:7], seed=1),
+        curves(PAIRS[7:14], seed=2, steps=3000).assign(run=lambda x: "long " + x.run),
+    ])  # fmt: skip
+    rows.loc[rows.groupby("run").step.transform("max") != rows.step, "loss"] = np.nan
+    fit = replan.fit(rows)
+    (one,) = fit.fits
+    x = features(one.data.runs.shares, one.data.rates.lengths, one.data.runs.progress)
+    assert x.shape[1] == 3 and np.unique(x[:, 2].round(6)).tolist() == [0.0, 1.098612]
+    assert {name: np.abs(e).mean() < 0.05 for name, e in one.errors.items()}["Gaussian process"]
+
+
+def test_far_runs_are_predicted_with_a_warning(fit):
+    far = table(PAIRS[:1]).assign(step=lambda x: 20 * x.step, tokens=lambda x: 20 * x.tokens)
+    with pytest.warns(match="r0 ENDS 20.0 TIMES AFTER THE PILOTS"):
+        fit.predict(far)
+    pairs = PAIRS[:12] * 0.5
+    with pytest.warns(match="r0 HAS SHARES OUTSIDE OF THE PILOTS'"):
+        replan.fit(table(pairs), loss="code").predict(table([(0.9, 0.9)]))
+
+
+def test_a_switch_half_way_is_in_the_next_pilots_schedule():
+    rows = table([(x, x) for x in (0.1, 0.3, 0.5, 0.7)] + [(0.2, 0.8)])
+    rows = rows[(rows.run == "r4") | rows.step.isin([0, 1000])]
+    fit = replan.fit(rows, loss="code")
+    for run in next_shares._schedules(fit):
+        assert 500 in run.steps
+        assert run.name.count("%") == 2 * len(np.unique(run.shares, axis=0))
+
+
+def test_one_open_schedule_is_no_answer():
+    """Six pilots leave much open, however far the best schedule seems to be from the others."""
+    pilot = replan.fit(table(PAIRS[:6]), loss="code").next_pilot()
+    assert not pilot.answered and pilot.before < 3.0
+
+
+def test_few_noisy_pilots_give_a_law():
+    for seed in range(3):
+        pairs = np.random.default_rng(100 + seed).beta(0.7, 1, size=(8, 2))
+        assert (
+            replan.fit(table(pairs, seed=seed, noise=0.01), loss="code").law.laws[..., 2].min() >= 0
+        )
+
+
+def test_a_plan_in_json_is_of_domains_and_its_value_is_of_its_shares(fit):
+    advice = replan.advise(fit.problem())
+    content = advice.to_dict()
+    assert content["domains"] == ["web", "code"]
+    np.testing.assert_allclose(content["shares"], advice.candidates[-1].schedule)
+    assert content["value"] == pytest.approx(advice.candidates[-1].loss, abs=1e-6)
+
+
+def test_a_bound_of_another_law_is_refused(fit):
+    with pytest.raises(ArgumentError, match="one of horizon, shares, changes"):
+        replan.advise(fit.problem(), lift=["rates"])
+
+
+def test_nothing_is_learnt_where_nothing_transfers():
+    law = ShareLaw([[[0.7, 1.0, 0.3, *[0.0] * 8]]], ["web", "code"], ["code"], 1.0, [0, 0])
+    problem = replan.Problem(law, law.fresh(), 1000.0, steps=2)
+    protocol = replan.Protocol(np.array([[0.0, 1.0], [1.0, 0.0]]), 1000.0)
+    assert replan.evaluate(problem, protocol).loss == pytest.approx(1.7)
 
 
 # Plain regressions

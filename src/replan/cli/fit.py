@@ -72,8 +72,12 @@ def command(
     table = read_pilots(*pilots, lr=lr, loss=asked)
     if name is None and loss is not None and f"loss_{loss}" in table:
         name = loss
+    log = None
+    if running is not None:
+        with renamed({"pilots": "--continue"}):
+            log = read_pilots(running, lr=lr, loss=asked)
     with renamed({"pilots": "PILOTS", "running": "--continue"}):
-        law = replan.fit(table, warmup=warmup, loss=name, seed=seed, running=running)
+        law = replan.fit(table, warmup=warmup, loss=name, seed=seed, running=log)
     content: dict[str, Any] = law.to_dict()
     if predict is not None:
         with renamed({"pilots": "--predict"}):

@@ -97,28 +97,25 @@ def command(
     problem, sections = load_problem(file)
     if duration is not None:
         problem = problem.changed(duration=duration)
-    protocol = None if initial is None else load_protocol(initial)
-    methods = replan.control.METHODS
-    solver = methods[check.one_of("method", method, methods)]
-    settings: dict[str, Any] = {"starts": starts, "seed": seed, "tolerance": tolerance}
-    given = {name: value for name, value in settings.items() if value is not None}
-    for name, value in given.items():
-        if name not in signature(solver).parameters:
-            raise ArgumentError(name, f"absent with `--method {method}`", f"{value}")
     if problem.model.kind in LAWS:
-        if given or initial is not None or method != "relax":
-            raise ArgumentError(
-                "--method", "absent for a law of pilots, as all its settings", method
-            )
+        _refuse_search_settings()
         advice = replan.advise(problem, lift=lift, progress=True)
         show(advice, sections, paths, duration=duration, lift=list(lift))
         return
     if lift:
         raise ArgumentError("--lift", "absent unless FILE is a law of pilots", f"{lift[0]!r}")
+    protocol = None if initial is None else load_protocol(initial)
+    methods = replan.control.METHODS
+    solver = methods[check.one_of("method", method, methods)]
+    settings: dict[str, Any] = {"starts": starts, "seed": seed, "tolerance": tolerance}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    for name, value in chosen.items():
+        if name not in signature(solver).parameters:
+            raise ArgumentError(name, f"absent with `--method {method}`", f"{value}")
     with interruptible_once():  # a second Ctrl-C would lose the plan before it is written
         plan = replan.solve(
             problem,
-            solver(**given),
+            solver(**chosen),
             initial=protocol,
             effort=effort,
             max_gradients=max_gradients,
@@ -132,3 +129,11 @@ def command(
         show(plan, sections, paths, protocol=initial, **options, **settings)
     if plan.status == "stopped":
         raise KeyboardInterrupt
+
+
+def _refuse_search_settings() -> None:
+    """Refuse the options of a search: a law of pilots is always planned in the same way."""
+    context = click.get_current_context()
+    for name in ("method", "starts", "seed", "tolerance", "effort", "max_gradients", "initial"):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise ArgumentError(name, "absent for a law of pilots", f"{context.params[name]}")

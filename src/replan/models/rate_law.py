@@ -23,7 +23,7 @@ from replan.schema import from_keys
 
 NAMES = ("floor", "signal", "exponent", "noise", "pace", "spread", "power")
 MODES = np.geomspace(0.003, 10.0, 6)  # the modes' relaxation rates, times `pace`
-_KAPPA = 2.0  # noise grows with the loss that is left to learn: times 1 + κ s
+KAPPA = 2.0  # noise grows with the loss that is left to learn: times 1 + κ s
 _SLOWING = 0.25  # modes relax at the rate η^(1 + 1/4): decays end in a freeze
 _LEAST = 1e-9  # of the peak: rates below count as this one
 
@@ -62,7 +62,7 @@ def curves(laws: NDArray[Any], runs: Pieces) -> NDArray[Any]:
     noise = relax(np.zeros(1), *noise_of(laws, runs)).sum(axis=3).transpose(1, 2, 0)
     floor, signal, exponent, scale = (x[:, None, None] for x in laws.T[:4])
     rest = signal * np.exp(-exponent * np.log(runs.progress))
-    return floor + rest + scale * (1.0 + _KAPPA * rest) * noise
+    return floor + rest + scale * (1.0 + KAPPA * rest) * noise
 
 
 @register
@@ -124,19 +124,24 @@ class RateLaw(DifferentiableModel):
         rates = np.linspace(0.0, self.peak if peak is None else peak, 21)
         return self.after(np.linspace(0.0, max(steps, 1e-3 * self.unit), 21), rates)
 
-    def after(self, steps: ArrayLike, rates: ArrayLike) -> Floats:
-        """Return the state after a training from scratch, with rates (n,) logged at steps (n,)."""
-        runs = self._logged(steps, rates)
+    def after(self, steps: ArrayLike, rates: ArrayLike, batch: ArrayLike | None = None) -> Floats:
+        """Return the state after a training from scratch, with rates (n,) logged at steps (n,).
+
+        `batch`: (n,) over the batch size of what follows, by default the same.
+        """
+        runs = self._logged(steps, rates, np.ones_like(rates) if batch is None else batch)
         modes = relax(np.zeros(1), *noise_of(self.laws, runs))[-1, :, 0]
         return np.concatenate([runs.progress[0, -1:], modes.ravel()])
 
     def curve(self, steps: ArrayLike, rates: ArrayLike) -> Floats:
         """Return the mean losses (n,) of a training from scratch with rates (n,) at steps (n,)."""
-        return curves(self.laws, self._logged(steps, rates)).mean(axis=0)[0]
+        runs = self._logged(steps, rates, np.ones_like(rates))
+        return curves(self.laws, runs).mean(axis=0)[0]
 
-    def _logged(self, steps: ArrayLike, rates: ArrayLike) -> Pieces:
-        times, values = check.array("steps", steps, ("n",)), check.array("rates", rates, ("n",))
-        return pieces(times[None], values[None], self.peak, self.unit)
+    def _logged(self, steps: ArrayLike, rates: ArrayLike, batch: ArrayLike) -> Pieces:
+        rows = {"steps": steps, "rates": rates, "batch": batch}
+        times, values, sizes = (check.array(x, y, ("n",))[None] for x, y in rows.items())
+        return pieces(times, values, self.peak, self.unit, sizes)
 
     def pack(self, start: Any) -> Floats:
         """Check a start, and return it."""
@@ -177,7 +182,7 @@ class RateLaw(DifferentiableModel):
         ahead = (slice(None), *(None,) * (states.ndim - 1))
         floor, signal, exponent, scale = (x[ahead] for x in self.laws.T[:4])
         rest = signal * states[..., 0] ** -exponent
-        return floor + rest + scale * (1.0 + _KAPPA * rest) * noise
+        return floor + rest + scale * (1.0 + KAPPA * rest) * noise
 
     def losses(self, states: Any) -> Floats:
         """Return the mean loss (…, 1) of the laws at states (…, n)."""
@@ -188,8 +193,8 @@ class RateLaw(DifferentiableModel):
         _, signal, exponent, scale = self.laws.T[:4]
         modes = states[..., 1:].reshape(*states.shape[:-1], len(self.laws), len(MODES))
         rest = signal * states[..., :1] ** -exponent  # (…, P)
-        by_rest = (1.0 + _KAPPA * scale * modes.sum(axis=-1)) / len(self.laws)
-        by_mode = scale * (1.0 + _KAPPA * rest) / len(self.laws)
+        by_rest = (1.0 + KAPPA * scale * modes.sum(axis=-1)) / len(self.laws)
+        by_mode = scale * (1.0 + KAPPA * rest) / len(self.laws)
         slope = (-exponent * rest * by_rest).sum(axis=-1, keepdims=True) / states[..., :1]
         return cotangents * np.concatenate(
             [slope, np.repeat(by_mode, len(MODES), axis=-1)], axis=-1
@@ -212,11 +217,6 @@ class RateLaw(DifferentiableModel):
         finite = np.isfinite(states).all(axis=1)
         return states if finite.all() else states[: int(np.argmin(finite))]
 
-    def roll_out_each(self, starts: Floats, schedule: Schedule) -> Floats:
-        """Return the ends (pieces, n) of separate pieces."""
-        rows = [self.roll_out(x, schedule.rows(i, i + 1))[-1] for i, x in enumerate(starts)]
-        return np.stack(rows)
-
     def roll_out_vjp(
         self, states: Floats, cotangents: Floats, schedule: Schedule, tape: Any = None
     ) -> Gradients:
@@ -236,20 +236,20 @@ class RateLaw(DifferentiableModel):
         return Gradients(by_states, np.zeros((count, 1)), by_pace[:, None] / self.peak)
 
 
-def pieces(
-    steps: Floats, rates: Floats, peak: float, unit: float, batch: Floats | None = None
-) -> Pieces:
-    """Return logged runs, steps and rates (R, n) each, as pieces between their rows.
+def pieces(steps: Floats, rates: Floats, peak: float, unit: float, batch: Floats) -> Pieces:
+    """Return logged runs, steps, rates and batch (R, n) each, as pieces between their rows.
 
     A rate changes linearly between rows, but for a drop between two stretches of constant rate: it
-    happens at the second row, from which on the new rate was logged.
+    happens at the second row, from which on the new rate was logged. The first row is no stretch:
+    a rate that changes from there is a warm-up.
     """
     before = np.concatenate([rates[:, :1], rates[:, :-2]], axis=1)
     after = np.concatenate([rates[:, 2:], rates[:, -1:]], axis=1)
     left, right = rates[:, :-1], rates[:, 1:]
     jump = (before == left) & (after == right) & (left != right)
+    jump[:, 0] = False
     pace = np.where(jump, left, 0.5 * (left + right)) / peak
     lengths = np.diff(steps, axis=1) / unit
     progress = np.cumsum(pace * lengths, axis=1)
     progress = np.concatenate([np.zeros((len(steps), 1)), progress], axis=1) + 1e-3
-    return Pieces(pace, pace if batch is None else pace / batch[:, :-1], lengths, progress)
+    return Pieces(pace, pace / batch[:, :-1], lengths, progress)

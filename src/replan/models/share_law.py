@@ -73,7 +73,7 @@ def moves(laws: NDArray[Any], runs: Mixtures) -> tuple[NDArray[Any], NDArray[Any
     lost = (shares * x.forgetting[:, None]).sum(axis=-1, keepdims=True)
     seen = x.memorising[:, None] * runs.repeats * shares
     faded = x.fading[:, None] * (1.0 - shares)
-    rates = np.concatenate([learnt + lost, seen + faded + _LEAST], axis=-1)
+    rates = np.concatenate([learnt + lost, seen + faded], axis=-1) + _LEAST
     gains = np.concatenate([np.broadcast_to(lost, learnt.shape), seen], axis=-1)
     return runs.progress.T[:, None, :, None] * rates, gains / rates
 

@@ -11,8 +11,10 @@ import numpy as np
 from replan import check
 from replan.check import Floats
 from replan.control import Plan, Relax, solve
+from replan.curves import evaluate
 from replan.errors import ArgumentError
 from replan.pilots import rate_rivals, share_rivals
+from replan.pilots.descent import NORMAL
 from replan.pilots.runs import FARTHEST
 from replan.pilots.stages import stages
 from replan.problem import Problem
@@ -21,27 +23,23 @@ from replan.results import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-BOUNDS = ("horizon", "rates", "shares", "changes")
-_NORMAL = 1.645  # of a 90 % interval
 LAWS = {"rate-law": rate_rivals, "share-law": share_rivals}  # by the kind of their model
+BOUNDS = tuple(dict.fromkeys(name for kind in LAWS.values() for name in kind.BOUNDS))
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A schedule and what the laws say of it.
 
-    schedule: the rates (steps,), or the shares (steps, D) of domains over equal progress. losses:
-    (P,) at the end, by each of the laws.
+    schedule: the rates (steps,), or the shares (steps, D) of domains over equal progress. loss: at
+    the end, the mean of the laws. changes: (k,) of it by one standard deviation of each of what is
+    not known.
     """
 
     name: str
     schedule: Floats
-    losses: Floats
-
-    @property
-    def loss(self) -> float:
-        """The mean loss of the laws."""
-        return float(self.losses.mean())
+    loss: float
+    changes: Floats
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,10 @@ class Advice(Result):
     def difference(self, one: Candidate, other: Candidate) -> tuple[float, float]:
         """Return how much lower the loss of one is, and half the width of its 90 % interval."""
         law: Any = self.problem.model
-        gains = other.losses - one.losses
         same = np.array_equal(one.schedule, other.schedule)
         own = 0.0 if same else law.covered["error"] * one.loss
-        return float(gains.mean()), _NORMAL * float(np.hypot(gains.std(), own))
+        apart = np.linalg.norm(other.changes - one.changes)
+        return other.loss - one.loss, NORMAL * float(np.hypot(apart, own))
 
     @property
     def best_pilot(self) -> Candidate:
@@ -84,7 +82,7 @@ class Advice(Result):
         """Return the result: the schedule, the candidates and the plan."""
         gain, half = self.difference(self.chosen, self.best_pilot)
         table = {name: column.tolist() for name, column in self.to_frame().items()}
-        return self.plan.to_dict() | {
+        return self._planned() | {
             "recommended": {
                 "name": self.chosen.name,
                 "loss": self.chosen.loss,
@@ -95,6 +93,17 @@ class Advice(Result):
             },
             "candidates": [{"name": x.name, "loss": x.loss} for x in self.candidates],
             "notes": list(self.notes),
+        }
+
+    def _planned(self) -> dict[str, Any]:
+        """Return the plan; of shares, that of mixtures, which a trainer need not round to one."""
+        plan, law = self.plan, cast(Any, self.problem.model)
+        if law.kind == "rate-law":
+            return plan.to_dict()
+        content = plan.to_dict() | evaluate(self.problem, plan.relaxed).to_dict()
+        return content | {
+            "domains": list(law.domains),
+            "shares": (plan.relaxed.shares @ law.mixtures).tolist(),
         }
 
     def _for_trainers(self) -> dict[str, Any]:
@@ -126,18 +135,19 @@ def advise(problem: Problem, *, lift: Sequence[str] = (), progress: bool = False
         ('pilot wsd', True)
     """
     law: Any = check.instance("problem", problem, Problem, "a Problem").model
-    lifted = [check.one_of("lift", name, BOUNDS) for name in check.items("lift", lift, "names")]
     if law.kind not in LAWS or not law.covered:
         got = "a law of no pilots" if law.kind in LAWS else f"kind {law.kind!r}"
         raise ArgumentError("problem", "one of a law that `replan fit` wrote", got)
-    notes = _beyond_horizon(law, problem.duration, lifted)
     kind = LAWS[law.kind]
+    names = check.items("lift", lift, "names")
+    lifted = [check.one_of("lift", name, kind.BOUNDS) for name in names]
+    notes = _beyond_horizon(law, problem.duration, lifted)
     problem, more = kind.without_bounds(problem, lifted)
     plan = solve(problem, Relax(starts=0), progress=progress)
-    found = tuple(Candidate(*rival) for rival in kind.rivals(problem, plan, lifted))
-    best = min(found, key=lambda x: x.loss)
-    advice = Advice(problem, plan, found, best, (*notes, *more))
-    for candidate in found:  # simplest first
+    rivals = tuple(Candidate(*rival) for rival in kind.rivals(problem, plan, lifted))
+    best = min(rivals, key=lambda x: x.loss)
+    advice = Advice(problem, plan, rivals, best, (*notes, *more))
+    for candidate in rivals:  # simplest first
         gain, half = advice.difference(best, candidate)
         if gain <= half and candidate.loss <= advice.best_pilot.loss:
             return replace(advice, chosen=candidate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,22 +13,20 @@ import numpy as np
 from replan import check, files
 from replan.check import Floats
 from replan.errors import ArgumentError
-from replan.models.rate_law import RateLaw
+from replan.models.rate_law import NAMES, RateLaw
 from replan.pilots import rates
+from replan.pilots.descent import LAWS, NORMAL, agreement
+from replan.pilots.law_fit import LawFit
 from replan.pilots.next_pilot import NextPilot, next_pilot
-from replan.pilots.runs import FARTHEST, Pilots, Prediction, Run
+from replan.pilots.runs import Pilots, Prediction, Run, several
 from replan.pilots.share_fit import ShareFit, fit_of_shares
 from replan.problem import Control, Problem
-from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NORMAL = 1.645  # of a 90 % interval
-_LAWS = 12  # that plans are made for
 _FEWEST = 3  # pilots of which one can be left out
 _MOST_FOLDS = 12
-_SEVERAL = 1.3  # ratio of peaks from which they count as different
 _CONTRADICTORY = 0.1  # error of a left-out pilot, of its loss, from which a reader is warned
 
 
@@ -47,7 +44,7 @@ class LeftOut(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit(Result):
+class Fit(LawFit):
     """A law of rates fitted to pilots.
 
     - `pilots`: as used. `loss`: the name of the loss.
@@ -72,11 +69,6 @@ class Fit(Result):
     left_out: tuple[LeftOut, ...]
     running: str = ""
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        return (*self.pilots.warnings, *self.unknown)
-
     @cached_property
     def _grid(self) -> rates.Grid:
         return rates.grid(self.pilots, self.pilots.runs, self.fitted.unit, self.loss)
@@ -85,8 +77,12 @@ class Fit(Result):
 
     @cached_property
     def law(self) -> RateLaw:
-        """The law as a model, with those that fit nearly as well beside the best."""
-        laws = rates.draws(self.fitted, self._grid, _LAWS)
+        """The law as a model, with those that fit nearly as well beside the best.
+
+        Its noise is that of the batch size of the running training, or of a typical pilot.
+        """
+        laws = rates.draws(self.fitted, self._grid, LAWS)
+        laws[:, NAMES.index("noise")] *= self.batch ** -laws[:, NAMES.index("power")]
         return RateLaw(laws, self.pilots.peak, self.fitted.unit, covered=self.covered)
 
     @cached_property
@@ -97,8 +93,10 @@ class Fit(Result):
 
         `best`: the pilot that ended lowest, its schedule after the warm-up as fractions of its
         length and rates. `error`: the law's own error of a log loss. `starts_at`: the step.
+        `fitted` and `history`, from which follows how uncertain a schedule is; `batch`, as below.
         """
-        rows = [run.steps >= self._warm for run in self.pilots.runs]
+        warm = self.pilots.warm_until
+        rows = [run.steps >= warm for run in self.pilots.runs]
         later = [run.rates[x] for run, x in zip(self.pilots.runs, rows, strict=True)]
         slopes = [
             np.diff(rates) / np.diff(run.steps[x])
@@ -108,9 +106,10 @@ class Fit(Result):
         falling = [x for x in later if np.any(np.diff(x) < 0)]
         peaks = sorted({float(f"{x.max():.4g}") for x in falling or later})
         best = min(self.pilots.runs, key=lambda run: _end(run, self._index))
-        after = best.steps >= self._warm
-        times = (best.steps[after] - self._warm) / (best.steps[-1] - self._warm)
-        keep = _corners(times, best.rates[after])
+        after = best.steps >= warm
+        times = (best.steps[after] - warm) / (best.steps[-1] - warm)
+        keep = _corners(best.rates[after])
+        before = np.stack(self.history)
         return {
             "horizon": self.pilots.horizon,
             "rates": [float(min(x.min() for x in later)), peaks[-1]],
@@ -125,6 +124,9 @@ class Fit(Result):
                 "times": [float(f"{x:.6g}") for x in times[keep]],
                 "rates": best.rates[after][keep].tolist(),
             },
+            "fitted": {name: np.asarray(x).tolist() for name, x in self.fitted._asdict().items()},
+            "history": before[:, _corners(before[1])].tolist(),
+            "batch": self.batch,
         }
 
     @property
@@ -132,24 +134,30 @@ class Fit(Result):
         return self.pilots.losses.index(self.loss)
 
     @property
-    def _warm(self) -> float:
-        """The step at which the warm-up of the longest one ends."""
-        return self.pilots.warm_until
-
-    @property
     def _begin(self) -> float:
         """The step at which plans begin: after the warm-up, or where the running training is."""
-        if self.running:
-            return float(next(r.steps[-1] for r in self.pilots.runs if r.name == self.running))
-        return self._warm
+        return float(self._running.steps[-1]) if self.running else self.pilots.warm_until
 
     @property
-    def history(self) -> tuple[Floats, Floats]:
-        """Steps and rates (n,) up to where plans begin: a warm-up, or the running training's."""
-        name = self.running or max(self.pilots.runs, key=lambda run: run.rates.max()).name
-        run = next(run for run in self.pilots.runs if run.name == name)
+    def _running(self) -> Run:
+        return next(run for run in self.pilots.runs if run.name == self.running)
+
+    @property
+    def batch(self) -> float:
+        """The batch size of plans over the pilots' typical one: that of the running training."""
+        return float(self.pilots.batch_of(self._running)[-1]) if self.running else 1.0
+
+    @property
+    def history(self) -> tuple[Floats, Floats, Floats]:
+        """Steps, rates and batch sizes (n,) up to where plans begin, over the pilots' typical one.
+
+        They are those of a warm-up, or of the running training.
+        """
+        if self.running:
+            return self._running.steps, self._running.rates, self.pilots.batch_of(self._running)
+        run = max(self.pilots.runs, key=lambda run: run.rates.max())
         before = run.steps <= self._begin
-        return run.steps[before], run.rates[before]
+        return run.steps[before], run.rates[before], np.ones(int(before.sum()))
 
     def problem(self, duration: float | None = None) -> Problem:
         """Return the problem of the rate from the warm-up, or the running training, on.
@@ -161,7 +169,9 @@ class Fit(Result):
         if duration is None:
             duration = left if left > 0 else self.pilots.horizon
         control = Control(tasks=False, lr=(low, high))
-        return Problem(self.law, self.law.after(*self.history), duration, control=control, lr=high)
+        steps, before, batch = self.history
+        start = self.law.after(steps, before, batch / self.batch)
+        return Problem(self.law, start, duration, control=control, lr=high)
 
     # Predictions
 
@@ -170,30 +180,12 @@ class Fit(Result):
 
         Warns of runs that are far from what the pilots cover.
         """
-        if not isinstance(runs, Pilots):
-            runs = Pilots.from_table(runs, warmup=self.pilots.warmup, earlier=self.pilots.runs)
-        for run in runs.runs:
-            self._warn_of(run)
-        values, deviations = self._spread(
-            rates.grid(self.pilots, runs.runs, self.fitted.unit, None)
-        )
-        predicted = {}
-        for run, value, deviation in zip(runs.runs, values, deviations, strict=True):
-            rows = slice(run.first, len(run.steps))
-            value, around = value[rows], _NORMAL * deviation[rows]
-            predicted[run.name] = Prediction(
-                run.steps[run.own], np.exp(value), np.exp(value - around), np.exp(value + around)
-            )
-        return predicted
-
-    def _warn_of(self, run: Run) -> None:
-        times = run.steps[-1] / self.pilots.horizon
-        if times > FARTHEST:
-            text = f"{run.name} ENDS {times:.1f} TIMES AFTER THE PILOTS: the law extrapolates"
-            warnings.warn(text, stacklevel=3)
-        if run.rates.max() > _SEVERAL * self.pilots.peak:
-            text = f"{run.name} HAS A RATE OF {run.rates.max():g}, above the pilots': a guess"
-            warnings.warn(text, stacklevel=3)
+        runs = self._to_predict(runs)
+        grid = rates.grid(self.pilots, runs.runs, self.fitted.unit, None)
+        return {
+            run.name: Prediction.of(run, values, deviations)
+            for run, values, deviations in zip(runs.runs, *self._spread(grid), strict=True)
+        }
 
     def _spread(self, grid: rates.Grid) -> tuple[Floats, Floats]:
         """Return log losses and standard deviations (R, n), wider where losses were not fitted."""
@@ -221,8 +213,7 @@ class Fit(Result):
     @property
     def agreement(self) -> tuple[int, int]:
         """How many starts ended in the best fit, and how many there were."""
-        ends = self.fitted.ends
-        return int(np.sum(ends <= 1.05 * ends[0])), len(ends)
+        return agreement(self.fitted.ends)
 
     @cached_property
     def parameters(self) -> dict[str, tuple[float, float, bool]]:
@@ -234,7 +225,7 @@ class Fit(Result):
         """What the law does not know, in words."""
         notes = []
         peaks = self.covered["peaks"]
-        if max(peaks) < _SEVERAL * min(peaks):
+        if not several(peaks):
             notes.append(
                 f"all pilots that decay have one peak, {peaks[-1]:g}: whether another is better is "
                 "unknown"
@@ -249,12 +240,16 @@ class Fit(Result):
         notes.append("other data, models, optimisers and batch sizes are other laws")
         return tuple(notes)
 
+    @cached_property
+    def _next_pilot(self) -> NextPilot:
+        return next_pilot(self, self.problem())
+
     def next_pilot(self, duration: float | None = None) -> NextPilot:
         """Return the run that would tell most about the best schedule, and how much.
 
         `duration`: of the training to plan, as in `problem`.
         """
-        return next_pilot(self, self.problem(duration))
+        return self._next_pilot if duration is None else next_pilot(self, self.problem(duration))
 
     # Showing and keeping
 
@@ -278,13 +273,6 @@ class Fit(Result):
             }
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write the law as a problem file (.toml, or .json with a report), or `to_frame` (.csv)."""
-        if files.suffix(path, [".toml", ".json", ".csv"]) == ".toml":
-            self.problem().save(path)
-        else:
-            super().save(path)
-
     def to_frame(self) -> pd.DataFrame:
         """Return the pilots as a table: the logged losses, their fit and its 90 % interval."""
         import pandas as pd
@@ -299,16 +287,12 @@ class Fit(Result):
 
     def curves(self) -> list[tuple[Run, Floats, Prediction]]:
         """Return each pilot with its logged losses and the fit at its own rows."""
-        values, deviations = self._spread(self._grid)
-        result = []
-        for run, value, deviation in zip(self.pilots.runs, values, deviations, strict=True):
-            rows = slice(run.first, len(run.steps))
-            value, around = value[rows], _NORMAL * deviation[rows]
-            fit = Prediction(
-                run.steps[run.own], np.exp(value), np.exp(value - around), np.exp(value + around)
+        return [
+            (run, run.losses[run.own, self._index], Prediction.of(run, values, deviations))
+            for run, values, deviations in zip(
+                self.pilots.runs, *self._spread(self._grid), strict=True
             )
-            result.append((run, run.losses[run.own, self._index], fit))
-        return result
+        ]
 
 
 def fit(
@@ -316,7 +300,7 @@ def fit(
     *,
     warmup: float = 0.0,
     loss: str | None = None,
-    running: Pilots | str | Path | pd.DataFrame | None = None,
+    running: str | Path | pd.DataFrame | None = None,
     seed: int = 0,
 ) -> Fit | ShareFit:
     """Fit a law to pilots: how the loss depends on the learning rate over time.
@@ -341,48 +325,44 @@ def fit(
         True
     """
     check.integer("seed", seed)
-    given = _read(pilots, warmup)
+    if not isinstance(pilots, Pilots):
+        pilots = Pilots.from_table(_table(pilots), warmup=warmup)
     name = ""
     if running is not None:
-        added = _read(running, warmup, given.runs)
-        if len(added.runs) != 1:
-            raise ArgumentError("running", "the log of one training", f"{len(added.runs)} runs")
-        name = added.runs[0].name
-        others = tuple(run for run in given.runs if run.name != name)
-        given = given.joined((*others, added.runs[0]))
-    used = given.for_fit()
+        log = _table(running)
+        names = log["run"].astype(str).unique() if "run" in log else []
+        if len(names) != 1:
+            raise ArgumentError("running", "the log of one training", f"{len(names)} runs")
+        name = str(names[0])
+        pilots = _with_running(pilots, log, name)
+    used = pilots.for_fit(loss)
     if name and name not in [run.name for run in used.runs]:
         raise ArgumentError("running", "a training whose loss falls", f"{used.warnings[-1]}")
-    if used.shares_vary:
+    if used.domains:
         if name:
             raise ArgumentError("running", "absent where shares vary", f"{name!r}")
-        losses = used.losses if loss is None else (check.one_of("loss", loss, used.losses),)
-        return fit_of_shares(used, losses, seed)
-    chosen = _loss_of(used, loss)
-    unit = rates.unit_of(used)
+        return fit_of_shares(used, seed)
+    chosen, unit = used.losses[0], rates.unit_of(used)
     fitted = rates.fit_rates(rates.grid(used, used.runs, unit, chosen), unit, seed=seed)
     folds = _left_out(used, chosen, fitted, seed) if len(used.runs) >= _FEWEST else ()
     used = replace(used, warnings=(*used.warnings, *_contradictions(used, chosen, folds)))
     return Fit(used, chosen, fitted, folds, name)
 
 
-def _read(pilots: Any, warmup: float, earlier: Sequence[Run] = ()) -> Pilots:
-    if isinstance(pilots, Pilots):
-        return pilots
-    if isinstance(pilots, str | Path):
-        from replan.pilots.readers import read_pilots
+def _table(source: str | Path | pd.DataFrame) -> pd.DataFrame:
+    if not isinstance(source, str | Path):
+        return source
+    from replan.pilots.readers import read_pilots
 
-        pilots = read_pilots(pilots)
-    return Pilots.from_table(pilots, warmup=warmup, earlier=earlier)
+    return read_pilots(source)
 
 
-def _loss_of(pilots: Pilots, loss: str | None) -> str:
-    if loss is None:
-        if len(pilots.losses) > 1:
-            expected = f"one of {', '.join(pilots.losses)}"
-            raise ArgumentError("loss", expected, "none, where there are several")
-        return pilots.losses[0]
-    return check.one_of("loss", loss, pilots.losses)
+def _with_running(pilots: Pilots, log: pd.DataFrame, name: str) -> Pilots:
+    """Return the pilots with the log of another training, in the place of an earlier one."""
+    import pandas as pd
+
+    others = pilots.table[pilots.table["run"].astype(str) != name]
+    return Pilots.from_table(pd.concat([others, log], ignore_index=True), warmup=pilots.warmup)
 
 
 def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tuple[LeftOut, ...]:
@@ -396,7 +376,7 @@ def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tup
         values, deviations = rates.spread(fitted, data.runs)
         known = data.fitted
         errors = np.exp(values[known]) - data.losses[known]
-        within = np.abs(values[known] - np.log(data.losses[known])) <= _NORMAL * deviations[known]
+        within = np.abs(values[known] - np.log(data.losses[known])) <= NORMAL * deviations[known]
         results.append(
             LeftOut(run.name, float(np.abs(errors).mean()), float(errors[-1]), float(within.mean()))
         )
@@ -425,10 +405,10 @@ def _end(run: Run, index: int) -> float:
     return float(np.median(known[-3:]))
 
 
-def _corners(times: Floats, values: Floats, most: int = 60) -> Any:
+def _corners(values: Floats, most: int = 60) -> Any:
     """Return the rows (k,) that a piecewise linear curve needs, at most about `most`."""
     bends = np.abs(np.diff(values, 2)) > 1e-6 * np.ptp(values) + 1e-15
-    rows = np.unique(np.concatenate([[0], np.flatnonzero(bends) + 1, [len(times) - 1]]))
+    rows = np.unique(np.concatenate([[0], np.flatnonzero(bends) + 1, [len(values) - 1]]))
     if len(rows) > most:
-        rows = np.unique(np.linspace(0, len(times) - 1, most).astype(int))
+        rows = np.unique(np.linspace(0, len(values) - 1, most).astype(int))
     return rows

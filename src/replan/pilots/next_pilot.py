@@ -16,8 +16,9 @@ import numpy as np
 from replan.check import Floats
 from replan.models.rate_law import pieces
 from replan.pilots import rates
-from replan.pilots.rate_rivals import FAMILIES, several, shapes
-from replan.pilots.runs import Pilots, Run
+from replan.pilots.descent import NORMAL
+from replan.pilots.rate_rivals import FAMILIES, shapes
+from replan.pilots.runs import Pilots, Run, several
 from replan.problem import Problem
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from replan.pilots.fitted import Fit
 
-_NORMAL = 1.645  # of a 90 % interval
 _PIECES = 100  # of a rival
 _PEAKS = (0.5, 2.0)  # times the best pilot's, where decays from it are known
 _DROPS = (0.3, 0.1)
@@ -64,7 +64,7 @@ class NextPilot:
 
         run, rows = self.run, self.run.own
         columns = {"run": run.name, "step": run.steps[rows], "lr": run.rates[rows]}
-        batch = {} if np.all(run.batch == 1.0) else {"batch": run.batch[rows]}
+        batch = {} if np.isnan(run.batch).all() else {"batch": run.batch[rows]}
         shares = {f"share_{x}": run.shares[rows, d] for d, x in enumerate(self.domains)}
         return pd.DataFrame(columns | batch | shares)
 
@@ -76,7 +76,7 @@ def next_pilot(fit: Fit, problem: Problem) -> NextPilot:
     best = int(np.argmin(values))
     contrasts = slopes - slopes[:, best, None]
     around = np.hypot(_deviations(contrasts, fit.fitted.covariance), own)
-    contrasts = contrasts[:, values - values[best] <= _NORMAL * around]
+    contrasts = contrasts[:, values - values[best] <= NORMAL * around]
     now = _deviations(contrasts, fit.fitted.covariance).max()
     tested = bool(fit.left_out) and fit.covered["falls"]
     answered = bool(tested and now <= own)
@@ -86,7 +86,7 @@ def next_pilot(fit: Fit, problem: Problem) -> NextPilot:
         return NextPilot(run, "peak", None, None, answered=False)
     # What a run from another peak tells about decays from this one, only the law believes.
     run, later = _most_telling(fit, contrasts, [1.0])
-    before, after = _NORMAL * np.exp(values[best]) * np.hypot([now, later], own)
+    before, after = NORMAL * np.exp(values[best]) * np.hypot([now, later], own)
     return NextPilot(run, "decay", float(before), float(after), answered)
 
 
@@ -126,11 +126,14 @@ def _rivals(fit: Fit, problem: Problem) -> Floats:
 
 def _ends(fit: Fit, problem: Problem, schedules: Floats) -> tuple[Floats, Floats]:
     """Return the log losses (K,) at the end of schedules (K, n), and their derivatives (7, K)."""
-    steps, before = fit.history
+    steps, before, batch = fit.history
     after = fit.covered["starts_at"] + np.linspace(0.0, problem.duration, schedules.shape[1])
     rows = np.column_stack([np.tile(before, (len(schedules), 1)), schedules])
-    times = np.tile(np.append(steps, after), (len(schedules), 1))
-    runs = pieces(times, rows, fit.pilots.peak, fit.fitted.unit)
+    times, sizes = (
+        np.tile(x, (len(schedules), 1))
+        for x in (np.append(steps, after), np.append(batch, np.full(len(after), fit.batch)))
+    )
+    runs = pieces(times, rows, fit.pilots.peak, fit.fitted.unit, sizes)
     values, slopes = rates.value_and_slopes(fit.fitted.parameters, runs)
     return values[:, -1], slopes[:, :, -1]
 

@@ -1,6 +1,7 @@
 """Plain regressions of end losses on shares, beside which a law of shares is shown.
 
-Notation: R runs, F features: the mean shares in both halves of a training, without one domain.
+Notation: R runs, F features: the mean shares in both halves of a training, without one domain, and
+the logarithm of its progress over the shortest one's, where they differ.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from collections.abc import Callable
 import numpy as np
 
 from replan.check import Floats
+from replan.pilots.runs import SAME
 
 Regression = Callable[[Floats, Floats, Floats], Floats]  # features, values, others → values
 _JITTER = 1e-6
 
 
-def features(shares: Floats, lengths: Floats) -> Floats:
-    """Return (R, F) of runs with shares (R, n, D) in pieces of lengths (R, n)."""
+def features(shares: Floats, lengths: Floats, progress: Floats) -> Floats:
+    """Return (R, F) of runs with shares (R, n, D) in pieces of lengths and progress (R, n)."""
     edges = np.cumsum(lengths, axis=1)
     first = np.clip(0.5 * edges[:, -1:] - (edges - lengths), 0.0, lengths)
-    halves = [np.einsum("rn,rnd->rd", x, shares[..., 1:]) for x in (first, lengths - first)]
-    means = np.concatenate(halves, axis=1) / (0.5 * edges[:, -1:])
-    varying = np.ptp(means[:, : means.shape[1] // 2] - means[:, means.shape[1] // 2 :]) > 1e-6
-    return means if varying else means[:, : means.shape[1] // 2]
+    first, second = (
+        np.einsum("rn,rnd->rd", x, shares[..., 1:]) / (0.5 * edges[:, -1:])
+        for x in (first, lengths - first)
+    )
+    done = np.log(progress.sum(axis=1, keepdims=True))
+    columns = [first, second, done - done.min()]
+    varying = [True, np.ptp(first - second) > SAME, np.ptp(done) > SAME]
+    return np.concatenate([x for x, used in zip(columns, varying, strict=True) if used], axis=1)
 
 
 def quadratic(x: Floats, y: Floats, others: Floats) -> Floats:

@@ -10,15 +10,18 @@ import numpy as np
 from replan.check import Floats
 from replan.control import Plan
 from replan.models import Schedule
+from replan.models.rate_law import Pieces, pieces
+from replan.pilots.rates import RateFit, uncertain
+from replan.pilots.runs import several
 from replan.problem import Control, Problem
 
+BOUNDS = ("horizon", "rates", "changes")
 FAMILIES = ("linear", "cosine", "warmup-stable-decay")
 _LIFTED = 3.0  # times the largest rate of the pilots, where `rates` is lifted
 _FASTER = 2.0  # times the fastest change of a pilot's rate
 _FRACTIONS = np.arange(0.05, 0.96, 0.05)
-_SEVERAL = 1.3  # ratio of the pilots' peaks from which they say something about peaks
 
-Rival = tuple[str, Floats, Floats]  # its name, the schedule, and its losses (P,) at the end
+Rival = tuple[str, Floats, float, Floats]  # name, schedule, end loss and its changes: Candidate
 
 
 def without_bounds(problem: Problem, lifted: Sequence[str]) -> tuple[Problem, list[str]]:
@@ -47,9 +50,10 @@ def rivals(problem: Problem, plan: Plan, lifted: Sequence[str]) -> Iterator[Riva
     times = (np.arange(problem.steps) + 0.5) / problem.steps
 
     def best(named: Iterable[tuple[str, Floats]]) -> Iterator[Rival]:
-        tried = [(name, rates, _ends(problem, rates)) for name, rates in named]
+        tried = [(name, rates, _loss(problem, rates)) for name, rates in named]
         if tried:
-            yield min(tried, key=lambda x: x[2].mean())
+            name, rates, loss = min(tried, key=lambda x: x[2])
+            yield name, rates, loss, loss * _changes(law, problem.duration, rates)
 
     def decays(family: str, peaks: Iterable[float]) -> Iterator[tuple[str, Floats]]:
         for peak in peaks:
@@ -63,14 +67,10 @@ def rivals(problem: Problem, plan: Plan, lifted: Sequence[str]) -> Iterator[Riva
     for family in FAMILIES:
         yield from best(decays(family, [pilot["peak"]]))
     yield from best([(f"pilot {pilot['run']}", np.interp(times, pilot["times"], pilot["rates"]))])
-    for family in FAMILIES if several(peaks) else ():
-        yield from best(decays(family, np.geomspace(min(peaks), high, 7)))
+    others = np.geomspace(min(peaks), high, 7) if several(peaks) else np.empty(0)
+    for family in FAMILIES:
+        yield from best(decays(family, others[~np.isclose(others, pilot["peak"], rtol=1e-3)]))
     yield from best([("plan", planned if any_change else _calmed(planned, rise, fall))])
-
-
-def several(peaks: Sequence[float]) -> bool:
-    """Return whether peaks differ enough to compare others: else another is a guess."""
-    return max(peaks) > _SEVERAL * min(peaks)
 
 
 def shapes(
@@ -97,10 +97,22 @@ def _calmed(rates: Floats, rise: float, fall: float) -> Floats:
     return calm
 
 
-def _ends(problem: Problem, rates: Floats) -> Floats:
-    """Return the losses (P,) at the end of a schedule, by each of the laws."""
-    law: Any = problem.model
+def _loss(problem: Problem, rates: Floats) -> float:
+    """Return the loss at the end of a schedule, the mean of the laws."""
     count = len(rates)
     lengths = np.full(count, problem.duration / count)
     schedule = Schedule.single_steps(np.ones((count, 1)), rates[:, None], lengths)
-    return law.losses_each(law.roll_out(problem.state, schedule)[-1])
+    return float(problem.model.losses(problem.model.roll_out(problem.state, schedule)[-1])[0])
+
+
+def _changes(law: Any, duration: float, rates: Floats) -> Floats:
+    """Return the changes (10,) of the log loss at the end by all that is not known."""
+    known: dict[str, Any] = {name: np.array(x) for name, x in law.covered["fitted"].items()}
+    steps, before, batch = np.array(law.covered["history"])[:, None]
+    past = pieces(steps, before, law.peak, law.unit, batch)
+    pace = rates[None] / law.peak
+    lengths = np.full(pace.shape, duration / law.unit / len(rates))
+    progress = past.progress[:, -1:] + np.cumsum(pace * lengths, axis=1)
+    rest = Pieces(pace, pace / law.covered["batch"], lengths, progress)
+    whole = Pieces(*(np.concatenate(x, axis=1) for x in zip(past, rest, strict=True)))
+    return uncertain(RateFit(**known), whole)[1][:, 0, -1]

@@ -5,7 +5,6 @@ Residuals are those of log losses. Parameters t (7,) are the law's, scales as lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from replan.check import Bools, Floats
 from replan.models.rate_law import NAMES, Pieces, curves, pieces
-from replan.pilots.runs import Pilots, Run
+from replan.pilots.descent import descend, log_and_slopes, logs_of, nearby, scale_of
+from replan.pilots.runs import Pilots, Run, several
 
 STARTS = 5
 _WIDTHS = (0.03, 0.01, 0.003, 0.002)  # of Huber's loss, one after another
@@ -25,6 +25,7 @@ _SD = np.array([0.25, 2.0, 0.2, 2.0, 1.5, 0.5, 0.15])
 _LOW = np.array([0.0, -8.0, 0.05, -9.0, -6.0, -2.0, 0.0])
 _HIGH = np.array([20.0, 4.0, 3.0, 2.0, 9.0, 4.0, 2.5])
 _RESIDUAL = 0.003  # of a row, at most, as it counts against the prior: rows are not independent
+_BEFORE = 0.5  # rows of that residual are known before any pilot
 _UNITS = 24.0  # per typical training
 
 # Intervals, in residuals' standard deviations: what the parameters leave open, and the law's own
@@ -35,7 +36,6 @@ _PARAMETERS, _MISFIT, _LEAST = 3.6, 1.2, 3e-4
 _NOISE_SHAPE = 1.0  # noise changes by e^(x s) with the loss s that is left to learn
 _BEND = 0.01  # the signal, S^−exponent, changes by S^(x log S)
 _OTHER_PEAK = 0.2  # progress at another peak than all pilots' changes by (their ratio)^x
-_SEVERAL = 1.3  # ratio of peaks from which pilots have several
 
 
 class Grid(NamedTuple):
@@ -50,10 +50,10 @@ class Grid(NamedTuple):
 class RateFit(NamedTuple):
     """A fitted law: parameters (7,), their covariance, the residuals' scale and all starts' ends.
 
-    follow: (2, 7) how the parameters change with what the law takes for granted, by one standard
+    follow: (3, 7) how the parameters change with what the law takes for granted, by one standard
     deviation of each. scale: 90 % of the residuals are within 1.645 times it.
     misfit: from 0, residuals are white, to 1, they show that the law is not quite right.
-    peak: of all fitted runs where they have one, else NaN.
+    peak: of all fitted runs where they have one, else 0.
     ends: costs (starts,) in ascending order. unit: steps.
     """
 
@@ -75,7 +75,6 @@ def unit_of(pilots: Pilots) -> float:
 
 def grid(pilots: Pilots, runs: tuple[Run, ...], unit: float, loss: str | None) -> Grid:
     """Return runs in the terms of the pilots, with the losses of one name, or none."""
-    batch = float(np.median([np.median(run.batch) for run in pilots.runs]))
     size = max(len(run.steps) for run in runs)
 
     def padded(rows: Floats, fill: float | None = None) -> Floats:
@@ -85,7 +84,7 @@ def grid(pilots: Pilots, runs: tuple[Run, ...], unit: float, loss: str | None) -
 
     steps = np.stack([padded(run.steps) for run in runs])
     rates = np.stack([padded(run.rates) for run in runs])
-    batches = np.stack([padded(run.batch / batch) for run in runs])
+    batches = np.stack([padded(pilots.batch_of(run)) for run in runs])
     losses = np.full(steps.shape, np.nan)
     if loss is not None:
         index = pilots.losses.index(loss)
@@ -100,12 +99,8 @@ def laws(parameters: NDArray[Any]) -> NDArray[Any]:
 
 
 def value_and_slopes(parameters: Floats, runs: Pieces) -> tuple[Floats, Floats]:
-    """Return log losses (R, n) and their derivatives (7, R, n), exact by complex steps."""
-    tiny = 1e-20
-    shifted = parameters + 1j * tiny * np.eye(len(parameters))
-    values = curves(laws(shifted), runs)
-    real = np.maximum(values[0].real, 1e-3)
-    return np.log(real), values.imag / tiny / real
+    """Return log losses (R, n) and their derivatives (7, R, n)."""
+    return log_and_slopes(lambda t: curves(laws(t), runs), parameters)
 
 
 def fit_rates(
@@ -122,20 +117,34 @@ def fit_rates(
     )
     best = ends[0][1]
     values, slopes = value_and_slopes(best, data.runs)
-    residuals = values[data.fitted] - known
-    scale = _scale(residuals)
+    jacobian = slopes[:, data.fitted]
+    scale = scale_of(values[data.fitted] - known)
     misfit = _misfit(values, data, scale)
-    if whole is not None:
-        scale, misfit = max(scale, whole.scale), max(misfit, whole.misfit)
     costs = np.array([cost for cost, _ in ends])
     peaks = data.runs.pace.max(axis=1)
-    peak = float(np.median(peaks)) if peaks.max() < _SEVERAL * peaks.min() else np.nan
+    peak = 0.0 if several(peaks) else float(np.median(peaks))
     before = np.diag(_prior(known)[1] ** 2.0)
-    prior = RateFit(best, before, np.zeros((2, len(NAMES))), scale, misfit, peak, costs, unit)
-    covariance = with_more(prior, slopes[:, data.fitted])
-    granted = _by_granted(best, values, slopes, data.runs)[:, data.fitted]
-    follow = -(granted @ slopes[:, data.fitted].T) @ covariance / _around(prior) ** 2
+    prior = RateFit(best, before, np.zeros((3, len(NAMES))), scale, misfit, peak, costs, unit)
+    scale = _of_rows(prior, jacobian)
+    if whole is not None:
+        scale, misfit = max(scale, whole.scale), max(misfit, whole.misfit)
+    prior = prior._replace(scale=scale, misfit=misfit)
+    covariance = with_more(prior, jacobian)
+    granted = _by_granted(prior, values, data.runs)
+    follow = -(granted[:, data.fitted] @ jacobian.T) @ covariance / _around(prior) ** 2
     return prior._replace(covariance=covariance, follow=follow)
+
+
+def _of_rows(prior: RateFit, jacobian: Floats) -> float:
+    """Return the scale of residuals, larger than in rows to which parameters were fitted.
+
+    jacobian: (7, n). Of a parameter that the prior decides, only a part counts; where few rows are
+    left, what is known before any pilot does.
+    """
+    count = jacobian.shape[1]
+    used = np.sum((with_more(prior, jacobian) @ jacobian) * jacobian) / _around(prior) ** 2
+    squares = count * prior.scale**2 + _BEFORE * _RESIDUAL**2
+    return float(np.sqrt(squares / (max(count - used, 0.0) + _BEFORE)))
 
 
 def _around(fit: RateFit) -> float:
@@ -150,17 +159,27 @@ def with_more(fit: RateFit, slopes: Floats) -> Floats:
     return np.linalg.inv(precision).astype(np.float64)
 
 
-def _by_granted(parameters: Floats, values: Floats, slopes: Floats, runs: Pieces) -> Floats:
-    """Return the changes of log losses (2, R, n) by what the law takes for granted, by one sd each.
+def _by_granted(fit: RateFit, values: Floats, runs: Pieces) -> Floats:
+    """Return the changes of log losses (3, R, n) by what a law takes for granted, by one sd each.
 
-    Pilots hardly decide whether noise grows as 1 + 2 s and whether the signal is a power law; both
-    matter for runs that are unlike them, or longer.
+    Pilots hardly decide whether noise grows as 1 + 2 s, whether the signal is a power law, and, if
+    they have one peak, whether progress is in proportion to it; all matter for runs that are unlike
+    them, or longer.
     """
-    _, signal, exponent = laws(parameters[None])[0, :3]
-    rest = signal * runs.progress**-exponent
-    by_shape = rest * slopes[NAMES.index("noise")]
-    by_bend = rest * np.log(runs.progress) ** 2 / np.exp(values)
-    return np.stack([_NOISE_SHAPE * by_shape, _BEND * by_bend])
+    floor, signal, exponent = laws(fit.parameters)[:3]
+    losses, rest = np.exp(values), signal * runs.progress**-exponent
+    changes = (
+        _NOISE_SHAPE * (losses - floor - rest),
+        _BEND * np.log(runs.progress) ** 2,
+        _OTHER_PEAK * exponent * np.log(_peaks(fit, runs)),
+    )
+    return np.stack([rest * change / losses for change in changes])
+
+
+def _peaks(fit: RateFit, runs: Pieces) -> Floats:
+    """Return the peaks of runs (R, 1) over the pilots', 1 where those have several."""
+    peaks = runs.pace.max(axis=1, keepdims=True)
+    return peaks / fit.peak if fit.peak else np.ones_like(peaks)
 
 
 def _misfit(values: Floats, data: Grid, scale: float) -> float:
@@ -199,71 +218,33 @@ def _starts(known: Floats, count: int, seed: int) -> Floats:
 
 def _descend(data: Grid, known: Floats, point: Floats) -> tuple[float, Floats]:
     """Return the cost and the parameters that a start leads to."""
-    from scipy.optimize import least_squares
 
-    mean, deviation = _prior(known)
-    count, trusted = len(known), _RESIDUAL
-    slopes: list[Floats] = []
+    def residuals(t: Floats) -> tuple[Floats, Floats]:
+        values, slopes = value_and_slopes(t, data.runs)
+        return values[data.fitted] - known, slopes[:, data.fitted]
 
-    def residuals(t: Floats) -> Floats:
-        values, by_t = value_and_slopes(t, data.runs)
-        weight = trusted / deviation
-        slopes[:] = [np.concatenate([by_t[:, data.fitted].T, np.diag(weight)])]
-        return np.concatenate([values[data.fitted] - known, (t - mean) * weight])
-
-    def huber_but_prior(z: Floats) -> Floats:
-        large = (z > 1.0) & (np.arange(len(z)) < count)
-        root = np.sqrt(np.maximum(z, 1e-300))
-        return np.array(
-            [
-                np.where(large, 2.0 * root - 1.0, z),
-                np.where(large, 1.0 / root, 1.0),
-                np.where(large, -0.5 / root**3, 0.0),
-            ]
-        )
-
-    point = np.clip(point, _LOW + 1e-6, _HIGH - 1e-6)
-    cost = np.inf
-    for width in _WIDTHS:
-        end = least_squares(
-            residuals,
-            point,
-            jac=lambda _: slopes[0],
-            bounds=(_LOW, _HIGH),
-            loss=huber_but_prior,
-            f_scale=width,
-            x_scale="jac",
-            max_nfev=60,
-        )
-        point, cost = end.x, float(end.cost)
-        trusted = min(trusted, _PARAMETERS * _scale(residuals(point)[:count]) + 1e-5)
-    return cost, point
-
-
-def _scale(residuals: Floats) -> float:
-    """Return the standard deviation of which 90 % of normal residuals would be as small."""
-    return float(np.quantile(np.abs(residuals), 0.9) / 1.645)
+    return descend(
+        residuals, point, _prior(known), (_LOW, _HIGH),
+        widths=_WIDTHS, trusted=_RESIDUAL, inflation=_PARAMETERS,
+    )  # fmt: skip
 
 
 def spread(fit: RateFit, runs: Pieces) -> tuple[Floats, Floats]:
     """Return log losses (R, n) and the standard deviations of their errors."""
+    values, changes = uncertain(fit, runs)
+    return values, np.sqrt((changes**2).sum(axis=0) + own_error(fit) ** 2)
+
+
+def uncertain(fit: RateFit, runs: Pieces) -> tuple[Floats, Floats]:
+    """Return log losses (R, n) and their changes (10, R, n) by one sd of each of what is not known.
+
+    These are independent: the parameters, and what a law takes for granted.
+    """
     values, slopes = value_and_slopes(fit.parameters, runs)
-    of_parameters = np.einsum("pra,pq,qra->ra", slopes, fit.covariance, slopes)
-    granted = _by_granted(fit.parameters, values, slopes, runs) + np.tensordot(
-        fit.follow, slopes, 1
-    )
-    of_peak = 0.0 if np.isnan(fit.peak) else _by_peak(fit, values, runs)
-    return values, np.sqrt(
-        of_parameters + (granted**2).sum(axis=0) + of_peak**2 + own_error(fit) ** 2
-    )
-
-
-def _by_peak(fit: RateFit, values: Floats, runs: Pieces) -> Floats:
-    """Return the change of log losses (R, n) by one sd of what no other peak has shown."""
-    _, signal, exponent = laws(fit.parameters[None])[0, :3]
-    ratios = runs.pace.max(axis=1, keepdims=True) / fit.peak
-    by_progress = exponent * signal * runs.progress**-exponent / np.exp(values)
-    return _OTHER_PEAK * np.log(ratios) * by_progress
+    variances, axes = np.linalg.eigh(fit.covariance)
+    root = np.sqrt(np.maximum(variances, 0.0))[:, None] * axes.T
+    granted = _by_granted(fit, values, runs) + np.tensordot(fit.follow, slopes, 1)
+    return values, np.concatenate([np.tensordot(root, slopes, 1), granted])
 
 
 def draws(fit: RateFit, data: Grid, count: int) -> Floats:
@@ -271,33 +252,12 @@ def draws(fit: RateFit, data: Grid, count: int) -> Floats:
     best, _ = value_and_slopes(fit.parameters, data.runs)
 
     def change(points: Floats) -> Floats:
-        values = np.log(np.maximum(curves(laws(points), data.runs)[:, data.fitted], 1e-3))
+        values = logs_of(curves(laws(points), data.runs)[:, data.fitted])
         return ((values - best[data.fitted]) ** 2).sum(axis=1)
 
     expected = 2.0 * len(NAMES) * (_between(fit.misfit, _PARAMETERS) * fit.scale) ** 2
     points = nearby(fit.parameters, fit.covariance, change, expected, count - 1, (_LOW, _HIGH))
     return laws(np.vstack([fit.parameters, points]))
-
-
-def nearby(
-    best: Floats,
-    covariance: Floats,
-    change: Callable[[Floats], Floats],
-    expected: float,
-    count: int,
-    bounds: tuple[Any, Any] = (-np.inf, np.inf),
-) -> Floats:
-    """Return parameters (count, k) that fit nearly as well as the best.
-
-    They are drawn as if residuals were linear in them; where they are not, and `change` (count,),
-    the squares of what a draw changes, exceeds what is expected, it is moved towards the best.
-    """
-    rng = np.random.default_rng(0)
-    steps = rng.multivariate_normal(np.zeros(len(best)), covariance, count)
-    for _ in range(6):
-        far = change(np.clip(best + steps, *bounds)) > expected
-        steps = np.where(far[:, None], 0.6 * steps, steps)
-    return np.clip(best + steps, *bounds)
 
 
 def own_error(fit: RateFit) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from replan import check
 from replan.check import Bools, Floats
 from replan.errors import ArgumentError
+from replan.pilots.descent import NORMAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,8 @@ _RISING = 1.02  # times the lowest level of a loss: a training that ends above h
 _UNITS = 300.0  # horizons that differ by more are in different units
 _DOUBTFUL = {"last steps": 30.0, "largest rates": 100.0}  # ratios of which a reader is warned
 _STOPPED = 0.9  # of a training: a loss that is logged no longer has perhaps diverged
+SAME = 0.01  # shares that differ by less are the same
+_SEVERAL = 1.3  # ratio of peaks from which they are several
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Run:
 
     - `steps`: (n,) ascending. `rates`: (n,) the learning rate from each row on.
     - `losses`: (n, L) NaN where not measured. `shares`: (n, D) of the domains, or (n, 0).
-    - `batch`: (n,) the batch size, 1 where none was given.
+    - `batch`: (n,) the batch size, NaN where not known.
     - `first`: the first row of the run's own log; rows before are what it continues, or a warm-up.
     """
 
@@ -61,6 +64,13 @@ class Prediction(NamedTuple):
     low: Floats
     high: Floats
 
+    @classmethod
+    def of(cls, run: Run, logs: Floats, deviations: Floats) -> Prediction:
+        """Return what log losses at all rows of a run, and more rows, say of its own log."""
+        rows = slice(run.first, len(run.steps))
+        log, width = logs[rows], NORMAL * deviations[rows]
+        return cls(run.steps[rows], np.exp(log), np.exp(log - width), np.exp(log + width))
+
 
 @dataclass(frozen=True)
 class Pilots:
@@ -69,7 +79,7 @@ class Pilots:
     - `runs`: the trainings. `losses`, `domains`: the names of their losses and of their data.
     - `unique`: (D,) how many steps' worth of data each domain has, infinite where not said.
     - `peak`: the largest learning rate. `early`: the step from which losses are fitted.
-    - `warnings`: what a reader must know about these pilots.
+    - `warnings`: what a reader must know about these pilots. `table`: as read.
 
     Examples:
         >>> pilots = replan.Pilots.from_table(table)
@@ -84,7 +94,8 @@ class Pilots:
     peak: float
     early: float
     warmup: float
-    warnings: tuple[str, ...] = field(default=())
+    table: pd.DataFrame = field(repr=False)
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def read(
@@ -105,15 +116,15 @@ class Pilots:
 
     @classmethod
     def from_table(
-        cls, table: pd.DataFrame, *, warmup: float = 0.0, earlier: Sequence[Run] = ()
+        cls, table: pd.DataFrame, *, warmup: float = 0.0, earlier: Pilots | None = None
     ) -> Pilots:
         """Return pilots from a long table with columns run, step, lr and losses.
 
-        `earlier`: other runs, which those of the table may continue.
+        `earlier`: pilots that those of the table may continue; shares are in their order.
         """
         warmup = check.number("warmup", warmup, at_least=0)
         columns = [str(name) for name in table.columns]
-        table = table.set_axis(columns, axis=1)
+        given = table = table.set_axis(columns, axis=1)
         if "step" not in columns and "tokens" in columns:
             table = table.assign(step=table["tokens"])
         for name in ("run", "step", "lr"):
@@ -121,14 +132,19 @@ class Pilots:
                 raise ArgumentError("pilots", f"a table with a column `{name}`", ", ".join(columns))
         losses = [name for name in columns if name == "loss" or name.startswith("loss_")]
         domains = [name[6:] for name in columns if name.startswith("share_")]
+        if earlier is not None:
+            if not {*earlier.domains} <= {*domains}:
+                expected = f"runs with shares of {', '.join(earlier.domains)}"
+                raise ArgumentError("pilots", expected, ", ".join(domains) or "no shares")
+            domains = list(earlier.domains)
         own = [
             _run(str(name), group, losses, domains)
             for name, group in table.groupby("run", sort=False)
         ]
         if not own:
             raise ArgumentError("pilots", "a table with rows", "none")
-        unique = _unique_steps(table, domains, own)
-        runs, warnings = _with_histories(own, warmup, earlier)
+        unique = _unique_steps(table, domains)
+        runs, warnings = _with_histories(own, warmup, earlier.runs if earlier else ())
         names = tuple("loss" if name == "loss" else name[5:] for name in losses)
         horizons = [run.steps[-1] for run in runs]
         if max(horizons) > _UNITS * min(horizons):
@@ -139,39 +155,71 @@ class Pilots:
             )
         early = max([_EARLY * min(horizons), *(_warm_until(run) for run in runs)])
         peak = max(float(run.rates.max()) for run in runs)
-        pilots = cls(tuple(runs), names, tuple(domains), unique, peak, early, warmup)
         warnings += _unit_warnings(runs)
-        return replace(pilots, warnings=(*warnings, *_share_warnings(pilots)))
+        return cls(
+            tuple(runs), names, tuple(domains), unique, peak, early, warmup, given, tuple(warnings)
+        )
 
-    def for_fit(self) -> Pilots:
-        """Return the pilots that a law can be fitted to; refuse too few, warn of the others."""
-        if not self.losses:
-            raise ArgumentError("pilots", "a table with a column `loss` or `loss_<name>`", "none")
-        warnings, kept = list(self.warnings), []
-        for run in self.runs:
-            rising = _rises(run, self.early)
+    def for_fit(self, loss: str | None = None) -> Pilots:
+        """Return the pilots of one loss, or all: refuse too few, warn of others.
+
+        Shares that do not vary are dropped.
+        """
+        pilots = self._of_loss(loss)._of_shares()
+        warnings, kept = list(pilots.warnings), []
+        for run in pilots.runs:
+            # Of shares, what makes a loss rise is what the law is about.
+            rising = "" if pilots.domains else _rises(run, self.early)
             if rising:
                 warnings.append(f"{run.name} is left out: its loss rises {rising}")
             else:
                 kept.append(run)
                 warnings += _stops(run)
         if len(kept) < 2:
-            got = f"{len(kept)}" + (f" ({warnings[-1]})" if kept != list(self.runs) else "")
+            got = f"{len(kept)}" + (f" ({warnings[-1]})" if len(kept) < len(self.runs) else "")
             raise ArgumentError("pilots", "two or more runs with losses that fall", got)
         falls = any(np.any(np.diff(run.rates[_after_warmup(run)]) < 0) for run in kept)
-        if not falls and not self.shares_vary:
+        if not falls and not pilots.domains:
             warnings.append(
                 "NO PILOT LOWERS ITS LEARNING RATE: what a decay brings cannot be predicted from "
                 "these pilots; the values below rest on priors. Add a pilot with a drop"
             )
         for run in kept:
-            if not np.isfinite(run.losses[run.steps >= self.early]).any():
+            measured = np.isfinite(run.losses[run.steps >= self.early]).any(axis=0)
+            if not measured.all():
                 raise ArgumentError(
                     "pilots",
                     f"runs with losses from step {self.early:g} on, in the same unit",
-                    f"{run.name} without; it ends at {run.steps[-1]:g}",
+                    f"{run.name} without {pilots.losses[int(measured.argmin())]}; it ends at "
+                    f"{run.steps[-1]:g}",
                 )
-        return replace(self, runs=tuple(kept), warnings=tuple(warnings))
+        return replace(pilots, runs=tuple(kept), warnings=tuple(warnings))
+
+    def _of_loss(self, loss: str | None) -> Pilots:
+        if not self.losses:
+            raise ArgumentError("pilots", "a table with a column `loss` or `loss_<name>`", "none")
+        if loss is None and (len(self.losses) == 1 or self.shares_vary):
+            return self
+        if loss is None:
+            expected = f"one of {', '.join(self.losses)}"
+            raise ArgumentError("loss", expected, "none, where there are several")
+        index = [self.losses.index(check.one_of("loss", loss, self.losses))]
+        runs = tuple(replace(run, losses=run.losses[:, index]) for run in self.runs)
+        return replace(self, losses=(loss,), runs=runs)
+
+    def _of_shares(self) -> Pilots:
+        if self.shares_vary:
+            self.refuse_unknown_shares()
+            return replace(self, warnings=(*self.warnings, *_share_warnings(self)))
+        runs = tuple(replace(run, shares=run.shares[:, :0]) for run in self.runs)
+        return replace(self, domains=(), unique=self.unique[:0], runs=runs)
+
+    def refuse_unknown_shares(self) -> None:
+        """Refuse runs whose table does not give their shares."""
+        for run in self.runs:
+            if np.isnan(run.shares).any():
+                expected = f"given for all runs, of {', '.join(self.domains)}"
+                raise ArgumentError("share_…", expected, f"nothing in {run.name}")
 
     @property
     def horizon(self) -> float:
@@ -187,12 +235,17 @@ class Pilots:
     def shares_vary(self) -> bool:
         """Whether the shares of domains differ, between runs or in time."""
         rows = np.concatenate([run.shares for run in self.runs])
-        return bool(rows.size and np.ptp(rows, axis=0).max() > 1e-6)
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        return bool(rows.size and np.ptp(rows, axis=0).max() > SAME)
 
-    def joined(self, runs: tuple[Run, ...]) -> Pilots:
-        """Return pilots of other runs, in the same terms."""
-        peak = max(float(run.rates.max()) for run in runs)
-        return replace(self, runs=runs, peak=peak)
+    def batch_of(self, run: Run) -> Floats:
+        """Return the batch sizes (n,) of a run over the pilots' typical one.
+
+        They are 1 where either is not known.
+        """
+        medians = [np.nanmedian(x.batch) for x in self.runs if np.isfinite(x.batch).any()]
+        ratios = run.batch / (np.median(medians) if medians else np.nan)
+        return np.where(np.isfinite(ratios), ratios, 1.0)
 
     def without(self, index: int) -> Pilots:
         """Return the pilots without one of the runs."""
@@ -214,19 +267,13 @@ def _run(name: str, group: pd.DataFrame, losses: list[str], domains: list[str]) 
     if rates.min() < 0 or rates.max() == 0:
         raise ArgumentError("lr", "positive, or 0 at times", f"{rates.min():g} in {name}")
     measured = [_measured(group, column, name) for column in losses]
-    shares = [
-        _filled(steps, _numbers(group, f"share_{x}", name), f"share_{x}", name) for x in domains
-    ]
-    mixture = np.stack(shares, axis=1) if shares else np.empty((len(steps), 0))
-    if domains:
-        _check_shares(mixture, name)
     continues = [str(x) for x in group["continue"].dropna()] if "continue" in group else []
     return Run(
         name,
         steps,
         rates,
         np.stack(measured, axis=1) if measured else np.empty((len(steps), 0)),
-        mixture,
+        _shares(group, steps, domains, name),
         _batch(group, steps, name),
         parent=continues[0] if continues else "",
     )
@@ -260,43 +307,71 @@ def _filled(steps: Floats, values: Floats, column: str, run: str) -> Floats:
     return np.interp(steps, steps[known], values[known])
 
 
-def _check_shares(shares: Floats, run: str) -> None:
+def _shares(group: pd.DataFrame, steps: Floats, domains: list[str], run: str) -> Floats:
+    """Return shares (n, D), all NaN where the run has none."""
+    columns = {f"share_{x}": _numbers(group, f"share_{x}", run) for x in domains}
+    if not any(np.isfinite(values).any() for values in columns.values()):
+        return np.full((len(steps), len(domains)), np.nan)
+    filled = [_filled(steps, values, name, run) for name, values in columns.items()]
+    shares = np.stack(filled, axis=1)
     if shares.max() > 1.0 + 1e-6:
         got = f"{shares.max():g} in {run}" + (" (percent?)" if shares.max() <= 100 else "")
         raise ArgumentError("share_…", "fractions from 0 to 1", got)
     total = shares.sum(axis=1)
     if shares.min() < 0 or np.abs(total - 1).max() > 1e-3:
         raise ArgumentError("share_…", "fractions of sum 1", f"{total.max():g} in {run}")
+    return shares
 
 
 def _batch(group: pd.DataFrame, steps: Floats, run: str) -> Floats:
-    """Return the batch size: logged, or how many tokens a step takes."""
-    if "batch" in group:
+    """Return the batch size (n,): logged, or how many tokens a step takes; NaN if not known."""
+    if "batch" in group and group["batch"].notna().any():
         return _filled(steps, _numbers(group, "batch", run), "batch", run)
-    if "tokens" not in group or np.array_equal(group["tokens"].to_numpy(np.float64), steps):
-        return np.ones(len(steps))
+    if "tokens" not in group or not group["tokens"].notna().any():
+        return np.full(len(steps), np.nan)
     tokens = _filled(steps, _numbers(group, "tokens", run), "tokens", run)
+    if np.array_equal(tokens, steps):
+        return np.full(len(steps), np.nan)
+    return _per_step(tokens, steps, run)
+
+
+def _per_step(tokens: Floats, steps: Floats, run: str) -> Floats:
+    """Return how many tokens a step takes (n,)."""
+    if len(steps) == 1:
+        return tokens / np.maximum(steps, 1.0)
     per_step = np.diff(tokens) / np.diff(steps)
-    if len(per_step) == 0:
-        return np.full(1, tokens[0] / max(steps[0], 1.0))
     if per_step.min() <= 0:
         raise ArgumentError("tokens", "ascending with the steps", f"a fall in {run}")
     return np.append(per_step, per_step[-1])
 
 
-def _unique_steps(table: pd.DataFrame, domains: list[str], runs: list[Run]) -> Floats:
+def _unique_steps(table: pd.DataFrame, domains: list[str]) -> Floats:
     """Return how many steps' worth of data (D,) each domain has; infinite where not said."""
-    per_step = float(np.median([np.median(run.batch) for run in runs]))
     unique = np.full(len(domains), np.inf)
     for d, domain in enumerate(domains):
         column = f"unique_tokens_{domain}"
-        if column in table:
-            known = _numbers(table, column, "the table")
-            known = known[np.isfinite(known)]
-            if known.size and known.min() <= 0:
-                raise ArgumentError(column, "positive numbers, or empty", f"{known.min():g}")
-            unique[d] = known.max() / per_step if known.size else np.inf
+        values = _numbers(table, column, "the table") if column in table else np.empty(0)
+        values = np.unique(values[np.isfinite(values)])
+        if not values.size:
+            continue
+        if values[0] <= 0:
+            raise ArgumentError(column, "positive numbers, or empty", f"{values[0]:g}")
+        if len(values) > 1:
+            got = f"{values[0]:g} and {values[-1]:g}"
+            raise ArgumentError(column, "one number: pilots share their data", got)
+        if "tokens" not in table:
+            raise ArgumentError(column, "given with a column `tokens`", "without")
+        unique[d] = values[0] / _tokens_per_step(table)
     return unique
+
+
+def _tokens_per_step(table: pd.DataFrame) -> float:
+    ratios = []
+    for name, group in table.dropna(subset=["tokens"]).groupby("run"):
+        rows = group.sort_values("step")
+        tokens, steps = (_numbers(rows, x, str(name)) for x in ("tokens", "step"))
+        ratios.append(float(np.median(_per_step(tokens, steps, str(name)))))
+    return float(np.median(ratios))
 
 
 # Histories
@@ -385,7 +460,7 @@ def _warmed_up(run: Run, warmup: float) -> Run:
 
 
 def prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Floats) -> Run:
-    """Return a run with rows before its own, whose losses are not known."""
+    """Return a run with rows before its first, whose losses are not known."""
     unknown = np.full((len(steps), run.losses.shape[1]), np.nan)
     return replace(
         run,
@@ -394,7 +469,7 @@ def prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Flo
         losses=np.concatenate([unknown, run.losses]),
         shares=np.concatenate([shares, run.shares]),
         batch=np.concatenate([batch, run.batch]),
-        first=len(steps),
+        first=len(steps) + run.first,
     )
 
 
@@ -406,6 +481,11 @@ def _warm_until(run: Run) -> float:
     """Return the step at which the first rise of the rate ends."""
     falls = np.flatnonzero(np.diff(run.rates) <= 0)
     return float(run.steps[falls[0]]) if falls.size else 0.0
+
+
+def several(peaks: Sequence[float] | Floats) -> bool:
+    """Return whether peaks differ enough to compare others: else another is a guess."""
+    return bool(max(peaks) > _SEVERAL * min(peaks))
 
 
 # What a reader must know

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,25 +13,24 @@ import numpy as np
 from replan import files
 from replan.check import Floats
 from replan.errors import ArgumentError
+from replan.models.rate_law import KAPPA, NAMES
 from replan.models.share_law import ShareLaw, names
 from replan.pilots import shares
+from replan.pilots.descent import LAWS, NORMAL, agreement
+from replan.pilots.law_fit import LawFit
 from replan.pilots.next_pilot import NextPilot
 from replan.pilots.next_shares import next_share_pilot
 from replan.pilots.plain import PLAIN, features
-from replan.pilots.runs import Pilots, Prediction, Run
+from replan.pilots.runs import SAME, Pilots, Prediction, Run
 from replan.problem import Problem
-from replan.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NORMAL = 1.645  # of a 90 % interval
-_LAWS = 12  # that plans are made for
 _FOLDS = 8  # in which pilots are left out
 _MOST = 12  # mixtures that a plan combines
 _FEWEST = 4
 _STAGES = 50  # of plans, at most
-_SAME = 1e-6  # shares
 _IDENTIFIED = 0.6  # of the prior's standard deviation
 
 
@@ -61,17 +62,16 @@ class LossFit(NamedTuple):
     @property
     def agreement(self) -> tuple[int, int]:
         """How many starts ended in the best fit, and how many there were."""
-        ends = self.fitted.ends
-        return int(np.sum(ends <= 1.05 * ends[0])), len(ends)
+        return agreement(self.fitted.ends)
 
     def lead(self, name: str) -> tuple[float, float]:
         """Return how much smaller the law's errors are than another's, and half the interval."""
         gains = np.abs(self.errors[name]) - np.abs(self.errors["law"])
-        return float(gains.mean()), float(_NORMAL * gains.std() / np.sqrt(len(gains)))
+        return float(gains.mean()), float(NORMAL * gains.std() / np.sqrt(len(gains)))
 
 
 @dataclass(frozen=True)
-class ShareFit(Result):
+class ShareFit(LawFit):
     """A law of the shares of training data, fitted to pilots: experimental.
 
     - `pilots`: as used. `fits`: the law of each loss, with its left-out errors and those of a
@@ -95,11 +95,6 @@ class ShareFit(Result):
     unit: float
     fits: tuple[LossFit, ...]
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        return (*self.pilots.warnings, *self.unknown)
-
     # The law
 
     @cached_property
@@ -108,24 +103,24 @@ class ShareFit(Result):
         run = self.best_run
         pace = np.trapezoid(run.rates, run.steps) / (self.pilots.peak * run.steps[-1])
         return ShareLaw(
-            np.stack([self._laws(one) for one in self.fits], axis=1),
+            np.stack([self._laws(fit) for fit in self.fits], axis=1),
             self.pilots.domains,
-            [one.name for one in self.fits],
+            [fit.name for fit in self.fits],
             self.unit / float(pace),
             self.fits[0].data.runs.repeats,
             _extremes(self._rows),
             self.covered,
         )
 
-    def _laws(self, one: LossFit) -> Floats:
+    def _laws(self, fit: LossFit) -> Floats:
         """Return laws (P, 5 + 3D) of one loss, with the noise at the end of the best pilot."""
-        rows = shares.draws(one.fitted, one.data, one.inflation, _LAWS).astype(complex)
+        rows = shares.draws(fit.fitted, fit.data, fit.inflation, LAWS).astype(complex)
         laws = shares.laws_of(rows).real
-        if one.noisy:
-            run = shares.data_of(self.pilots, (self.best_run,), None, self.unit, True)
+        if fit.noisy:
+            run = shares.data_of(self.pilots, (self.best_run,), self.unit, True)
             noise = shares.noise(rows, run.rates)[-1, :, 0].real
             laws[:, 0] += noise
-            laws[:, 1] *= 1.0 + shares.KAPPA * noise
+            laws[:, 1] *= 1.0 + KAPPA * noise
         return laws
 
     @cached_property
@@ -144,9 +139,8 @@ class ShareFit(Result):
     @cached_property
     def stages(self) -> int:
         """Into how many stages of equal progress plans are divided: the most of any pilot."""
-        runs = self.pilots.runs
-        changes = [np.abs(np.diff(run.shares, axis=0)).max(axis=1) > _SAME for run in runs]
-        return min(_STAGES, 1 + max(int(x.sum()) for x in changes))
+        changes = max(len(shares.changes(run.shares)) for run in self.pilots.runs)
+        return min(_STAGES, 1 + changes)
 
     @cached_property
     def covered(self) -> dict[str, Any]:
@@ -189,72 +183,77 @@ class ShareFit(Result):
 
         With several losses, the names are those of run and loss: "run: loss".
         """
-        if not isinstance(runs, Pilots):
-            runs = Pilots.from_table(runs, warmup=self.pilots.warmup, earlier=self.pilots.runs)
-        if set(runs.domains) != set(self.pilots.domains):
-            expected = f"runs with shares of {', '.join(self.pilots.domains)}"
+        runs = self._to_predict(runs)
+        if runs.domains != self.pilots.domains:
+            expected = f"runs with shares of {', '.join(self.pilots.domains)}, in this order"
             raise ArgumentError("pilots", expected, ", ".join(runs.domains) or "no shares")
-        order = [runs.domains.index(x) for x in self.pilots.domains]
-        given = [shares.whole(replace(x, shares=x.shares[:, order])) for x in runs.runs]
+        runs.refuse_unknown_shares()
+        for run in runs.runs:
+            rows = run.shares
+            if (
+                max((rows - self._rows.max(axis=0)).max(), (self._rows.min(axis=0) - rows).max())
+                > SAME
+            ):
+                text = f"{run.name} HAS SHARES OUTSIDE OF THE PILOTS': the law extrapolates"
+                warnings.warn(text, stacklevel=2)
+        whole = tuple(map(shares.whole, runs.runs))
         predicted = {}
-        for one in self.fits:
-            data = shares.data_of(self.pilots, tuple(given), None, self.unit, one.noisy)
-            values, deviations = shares.spread(one.fitted, data)
-            for run, rows, value, around in zip(given, data.rows, values, deviations, strict=True):
-                own = slice(len(np.unique(rows)) - len(run.steps[run.own]), len(np.unique(rows)))
-                width = _NORMAL * one.inflation * around[own]
-                value = value[own]
-                name = run.name if len(self.fits) == 1 else f"{run.name}: {one.name}"
-                predicted[name] = Prediction(
-                    run.steps[run.own],
-                    np.exp(value), np.exp(value - width), np.exp(value + width),
-                )  # fmt: skip
+        for fit in self.fits:
+            data = shares.data_of(self.pilots, whole, self.unit, fit.noisy, thin=False)
+            logs, deviations = shares.spread(fit.fitted, data)
+            for run, log, around in zip(whole, logs, fit.inflation * deviations, strict=True):
+                name = run.name if len(self.fits) == 1 else f"{run.name}: {fit.name}"
+                predicted[name] = Prediction.of(run, log, around)
         return predicted
 
     # What it does not know
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, dict[str, tuple[float, float, bool]]]:
         """By loss, the law's parameters: value, standard deviation, and whether identified."""
-        found = {}
-        for one in self.fits:
-            fit, known = one.fitted, np.isfinite(one.data.losses)
-            _, priors = shares.prior(len(self.pilots.domains), one.data.losses[known].min())
-            deviations = one.inflation * np.sqrt(np.diag(fit.covariance))
-            values = shares.laws_of(fit.parameters[None].astype(complex))[0].real
-            labels = names(self.pilots.domains)
-            free = [i for i in np.flatnonzero(fit.free) if i < len(labels)]
-            found[one.name] = {
-                labels[i]: (
-                    float(values[i]),
-                    float(sd * (1.0 if i in (0, 2) else values[i])),
-                    bool(sd < _IDENTIFIED * priors[i]),
-                )
-                for i, sd in zip(free, deviations, strict=False)
-            }
-        return found
+        return {x.name: self._parameters(x) for x in self.fits}
+
+    def _parameters(self, fit: LossFit) -> dict[str, tuple[float, float, bool]]:
+        domains, free = self.pilots.domains, fit.fitted.free
+        lowest = float(np.nanmin(fit.data.losses))
+        priors = shares.prior(len(domains), lowest)[1][free]
+        deviations = fit.inflation * np.sqrt(np.diag(fit.fitted.covariance))
+        labels = np.array([*names(domains), *NAMES[3:]])[free]
+        logs, values = shares.logarithmic(len(domains))[free], fit.fitted.parameters[free]
+        values = np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
+        return {
+            str(label): (float(x), float(sd * (x if log else 1.0)), bool(sd < _IDENTIFIED * prior))
+            for label, x, sd, log, prior in zip(
+                labels, values, deviations, logs, priors, strict=True
+            )
+        }
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """What the law does not know, in words."""
         notes = ["EXPERIMENTAL: a law of shares is a guess about mechanisms; trust left-out errors"]
-        for one in self.fits:
+        for fit in self.fits:
             for name in PLAIN:
-                gain, half = one.lead(name)
-                word = "BETTER THAN" if gain < -half else "as good as"
+                gain, half = fit.lead(name)
+                says = "predicts BETTER than" if gain < -half else "is as good as"
+                size = f"{'larger' if gain > 0 else 'smaller'} by {abs(gain):.2g} ± {half:.2g}"
                 if gain <= half:
                     notes.append(
-                        f"{one.name}: a plain {name} fit of end losses is {word} this law: its "
-                        f"left-out errors are larger by {gain:.2g} ± {half:.2g}"
+                        f"{fit.name}: a plain {name} fit of end losses {says} this law: its "
+                        f"left-out errors are {size}"
                     )
         if self.stages == 1:
             notes.append("no pilot changes its shares: what their timing does is unknown")
         notes.append("plans keep to mixtures of the pilots' shares, and to the best pilot's rates")
         return tuple(notes)
 
+    @cached_property
+    def _next_pilot(self) -> NextPilot:
+        return next_share_pilot(self)
+
     def next_pilot(self) -> NextPilot:
         """Return the run that would tell most about which shares are best."""
-        return next_share_pilot(self)
+        return self._next_pilot
 
     # Showing and keeping
 
@@ -283,13 +282,6 @@ class ShareFit(Result):
             }
         }
 
-    def save(self, path: files.FilePath) -> None:
-        """Write the law as a problem file (.toml, or .json with a report), or `to_frame` (.csv)."""
-        if files.suffix(path, [".toml", ".json", ".csv"]) == ".toml":
-            self.problem().save(path)
-        else:
-            super().save(path)
-
     def to_frame(self) -> pd.DataFrame:
         """Return each pilot's end losses, and what laws and regressions of the others predict."""
         import pandas as pd
@@ -303,54 +295,59 @@ class ShareFit(Result):
         )
 
 
-def fit_of_shares(pilots: Pilots, losses: tuple[str, ...], seed: int) -> ShareFit:
+def fit_of_shares(pilots: Pilots, seed: int) -> ShareFit:
     """Fit a law of shares to each of the losses; see `replan.fit`."""
     if len(pilots.runs) < _FEWEST:
         got = f"{len(pilots.runs)}"
         raise ArgumentError("pilots", f"{_FEWEST} or more where shares vary", got)
     pilots = replace(pilots, runs=tuple(map(shares.whole, pilots.runs)))
     unit = shares.unit_of(pilots)
-    return ShareFit(
-        pilots, unit, tuple(_fit_loss(pilots, pilots.losses.index(x), unit, seed) for x in losses)
-    )
+    fits = tuple(_fit_loss(pilots, i, unit, seed) for i in range(len(pilots.losses)))
+    return ShareFit(pilots, unit, fits)
 
 
 def _fit_loss(pilots: Pilots, loss: int, unit: float, seed: int) -> LossFit:
     noisy = shares.has_noise(pilots, loss)
 
-    def data_of(rows: Any) -> shares.Data:
-        return shares.data_of(pilots, tuple(pilots.runs[i] for i in rows), loss, unit, noisy)
+    def data_of(rows: Iterable[int]) -> shares.Data:
+        runs = tuple(pilots.runs[i] for i in rows)
+        return shares.data_of(pilots, runs, unit, noisy, loss=loss)
 
     count = len(pilots.runs)
     data = data_of(range(count))
     fitted = shares.fit_shares(data, noisy, seed)
-    x = features(data.runs.shares, data.rates.lengths)
+    x = features(data.runs.shares, data.rates.lengths, data.runs.progress)
     ends = np.log(data.losses[np.arange(count), _last(data)])
     errors = {name: np.empty(count) for name in ("law", *PLAIN)}
     folds = np.random.default_rng(seed).permutation(count) % min(_FOLDS, count)
     wrong = []  # in standard deviations, by fold
     for fold in range(folds.max() + 1):
         out, kept = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        other, left = shares.fit_shares(data_of(kept), noisy, seed, fitted.parameters), data_of(out)
-        logs, deviations = shares.spread(other, left)
-        known = np.isfinite(left.losses)
-        wrong.append(np.abs(logs[known] - np.log(left.losses[known])) / deviations[known])
-        predicted = {"law": logs[np.arange(len(out)), _last(left)]}
+        other = shares.fit_shares(data_of(kept), noisy, seed, fitted.parameters)
+        logs, apart = _of_left_out(other, data_of(out))
+        wrong.append(apart)
+        predicted = {"law": logs}
         predicted |= {name: rule(x[kept], ends[kept], x[out]) for name, rule in PLAIN.items()}
         for name, values in predicted.items():
             errors[name][out] = np.exp(values) - np.exp(ends[out])
-    within = [
-        part <= _NORMAL * _inflation(wrong[:i] + wrong[i + 1 :]) for i, part in enumerate(wrong)
-    ]
+    within = [x <= NORMAL * _inflation(wrong[:i] + wrong[i + 1 :]) for i, x in enumerate(wrong)]
     covered = float(np.mean(np.concatenate(within)))
     return LossFit(pilots.losses[loss], data, fitted, _inflation(wrong), covered, errors)
+
+
+def _of_left_out(fit: shares.ShareFitted, data: shares.Data) -> tuple[Floats, Floats]:
+    """Return the log end losses (R,) of runs, and all errors (n,) in standard deviations."""
+    logs, deviations = shares.spread(fit, data)
+    known = np.isfinite(data.losses)
+    wrong = np.abs(logs[known] - np.log(data.losses[known])) / deviations[known]
+    return logs[np.arange(len(logs)), _last(data)], wrong
 
 
 def _inflation(wrong: list[Floats]) -> float:
     """Return by what standard deviations are multiplied for intervals that hold 90 %."""
     whole = np.sort(np.concatenate(wrong))
     rank = min(int(np.ceil(0.9 * (len(whole) + 1))), len(whole)) - 1
-    return max(1.0, float(whole[rank]) / _NORMAL)
+    return max(1.0, float(whole[rank]) / NORMAL)
 
 
 def _last(data: shares.Data) -> Any:

@@ -13,6 +13,7 @@ from replan.models import Schedule, ShareLaw
 from replan.pilots.rate_rivals import Rival
 from replan.problem import Control, Problem
 
+BOUNDS = ("horizon", "shares", "changes")
 _STEPS = 50  # of a plan that may change shares at any time
 
 
@@ -33,19 +34,23 @@ def rivals(problem: Problem, plan: Plan, lifted: Sequence[str]) -> Iterator[Riva
     law: Any = problem.model
     constant = solve(problem.changed(control=Control("constant")), Relax(starts=0))
     shares = constant.relaxed.shares[:1] @ law.mixtures
-    words = ", ".join(
-        f"{100 * x:.0f} % {name}" for name, x in zip(law.domains, shares[0], strict=True)
-    )
     pilot = law.covered["best"]
     edges = np.interp(np.linspace(0.0, 1.0, 201), pilot["progress"], np.arange(201) / 200)
     rows = np.minimum(199, (edges[:-1] * 200 + 1e-6).astype(int))
-    found = {
-        f"constant: {words}": shares,
+    named = {
+        f"constant: {in_words(law.domains, shares[0])}": shares,
         f"pilot {pilot['run']}": np.array(pilot["shares"])[rows],
-        f"plan in {problem.steps} stages": plan.relaxed.shares @ law.mixtures,
     }
-    for name, rows in found.items():
-        yield name, rows, _ends(problem, rows)
+    if problem.steps > 1:  # else it is the constant
+        named[f"plan in {problem.steps} stages"] = plan.relaxed.shares @ law.mixtures
+    for name, rows in named.items():
+        losses = _ends(problem, rows)
+        yield name, rows, float(losses.mean()), (losses - losses.mean()) / np.sqrt(len(losses))
+
+
+def in_words(domains: Sequence[str], shares: Floats) -> str:
+    """Return shares (D,) in percent."""
+    return ", ".join(f"{100 * x:.0f} % {name}" for name, x in zip(domains, shares, strict=True))
 
 
 def _pure(law: Any) -> ShareLaw:

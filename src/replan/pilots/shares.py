@@ -6,24 +6,25 @@ losses. Parameters t (9 + 3D,) are floor, signal, …, with scales as logarithms
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from replan.check import Bools, Floats
-from replan.models.rate_law import Pieces, noise_of, pieces
+from replan.models.rate_law import KAPPA, Pieces, noise_of, pieces
 from replan.models.relaxation import relax
 from replan.models.share_law import Mixtures, moves, numbers, parts, untrained
-from replan.pilots.rates import nearby
-from replan.pilots.runs import Pilots, Run, prepended
+from replan.pilots.descent import descend, log_and_slopes, logs_of, nearby
+from replan.pilots.runs import SAME, Pilots, Run, prepended
 
 STARTS = 5
 _WIDTHS = (0.1, 0.03, 0.01, 0.003)  # of Huber's loss, one after another
 _NOISE = 4  # parameters: noise, pace, spread, power
-KAPPA = 2.0  # noise grows with the loss that is left to learn, as in the law of rates
 _ROWS = 40  # at which a run is integrated for a fit, besides those where its shares change
 _TRUSTED = 0.01  # residual of a row, at most, as it counts against the prior
+_EXPONENT = 2  # the place of this parameter: it is positive
+_FARTHEST = 5.0  # standard deviations that parameters may be from what is known of them
 _LEAST = 1e-3  # log loss: what no law of shares is more certain of
 # What is known before any pilot: means and standard deviations, which decide what pilots leave
 # open. Floor and signal are relative to the smallest loss.
@@ -73,34 +74,38 @@ def whole(run: Run) -> Run:
 
 def has_noise(pilots: Pilots, loss: int) -> bool:
     """Return whether the rate's noise shows: in curves, or in runs with different rates."""
-    runs = pilots.runs
-    if max(np.isfinite(run.losses[:, loss]).sum() for run in runs) > 2:
+    if max(np.isfinite(run.losses[:, loss]).sum() for run in pilots.runs) > 2:
         return True
-    first = runs[0]
-    return any(
-        len(run.steps) != len(first.steps) or not np.allclose(run.rates, first.rates)
-        for run in runs
-    )
+    rows = [np.stack([x.steps, x.rates, pilots.batch_of(x)]) for x in pilots.runs]
+    return any(x.shape != rows[0].shape or not np.allclose(x, rows[0]) for x in rows)
 
 
 def data_of(
-    pilots: Pilots, runs: tuple[Run, ...], loss: int | None, unit: float, noisy: bool
+    pilots: Pilots,
+    runs: tuple[Run, ...],
+    unit: float,
+    noisy: bool,
+    *,
+    loss: int | None = None,
+    thin: bool = True,
 ) -> Data:
-    """Return runs as the law reads them; with `loss`, thinned to the rows that a fit needs.
+    """Return runs as the law reads them; with `thin`, at the rows that a fit of `loss` needs.
 
     Without noise pieces of equal shares are one, in closed form.
     """
-    kept = [_kept(run, loss, pilots.early, noisy) for run in runs]
+    kept = [_kept(run, loss, pilots.early, noisy) if thin else np.arange(len(run.steps))
+            for run in runs]  # fmt: skip
     size = max(map(len, kept))
     rows = np.stack([np.pad(x, (0, size - len(x)), mode="edge") for x in kept])
-    batch = float(np.median([np.median(run.batch) for run in pilots.runs]))
     progress, length, drive, shares, losses = [], [], [], [], []
     for run, at in zip(runs, rows, strict=True):
-        fine = pieces(run.steps[None], run.rates[None], pilots.peak, unit)
+        fine = pieces(
+            run.steps[None], run.rates[None], pilots.peak, unit, pilots.batch_of(run)[None]
+        )
         progress.append(np.diff(fine.progress[0, at]))
         length.append(np.diff(run.steps[at]) / unit)
-        drive.append(batch / run.batch[at[:-1]])
-        shares.append(run.shares[at[:-1]])
+        drive.append(1.0 / pilots.batch_of(run)[at[:-1]])
+        shares.append(_means(run.shares, np.diff(run.steps), at))
         values = np.full(size, np.nan)
         if loss is not None:
             new = np.diff(at, prepend=-1) > 0
@@ -114,15 +119,35 @@ def data_of(
 
 
 def _kept(run: Run, loss: int | None, early: float, noisy: bool) -> NDArray[np.int64]:
-    """Return the rows of a run that are integrated: all, or those that a fit needs."""
+    """Return the rows of a run that are integrated for a fit of a loss, or for the end's."""
     count = len(run.steps)
-    if loss is None or (noisy and count <= _ROWS):
+    if noisy and count <= _ROWS:
         return np.arange(count)
-    measured = np.flatnonzero(np.isfinite(run.losses[:, loss]) & (run.steps >= early))
-    changes = np.flatnonzero(np.any(np.diff(run.shares, axis=0) != 0, axis=1)) + 1
+    known = np.zeros(count, bool) if loss is None else np.isfinite(run.losses[:, loss])
+    measured = np.flatnonzero(known & (run.steps >= early))
     even = np.linspace(0, count - 1, _ROWS // 2 if noisy else 2)
     thin = measured[np.linspace(0, len(measured) - 1, min(len(measured), _ROWS)).astype(int)]
-    return np.unique(np.concatenate([even.astype(int), changes, thin]))
+    return np.unique(np.concatenate([even.astype(int), changes(run.shares), thin]))
+
+
+def changes(shares: Floats) -> NDArray[np.int64]:
+    """Return the rows (k,) at which shares (n, D) differ from those of the last such row."""
+    rows, last = [], shares[0]
+    for i, row in enumerate(shares):
+        if np.abs(row - last).max() > SAME:
+            rows.append(i)
+            last = row
+    return np.array(rows, np.int64)
+
+
+def _means(shares: Floats, lengths: Floats, at: NDArray[np.int64]) -> Floats:
+    """Return the mean shares (k - 1, D) between rows (k,), of shares (n, D) from each row on."""
+    sums = np.cumsum(np.vstack([0.0 * shares[:1], lengths[:, None] * shares[:-1]]), axis=0)
+    steps = np.append(0.0, np.cumsum(lengths))
+    whole = np.diff(steps[at])[:, None]
+    return np.where(
+        whole > 0, np.diff(sums[at], axis=0) / np.maximum(whole, 1e-300), shares[at[:-1]]
+    )
 
 
 def values(t: NDArray[np.complex128], data: Data) -> NDArray[np.complex128]:
@@ -147,9 +172,15 @@ def noise(t: NDArray[np.complex128], rates: Pieces) -> NDArray[np.complex128]:
 
 def laws_of(t: NDArray[np.complex128]) -> NDArray[np.complex128]:
     """Return parameters (P, 9 + 3D) as laws (P, 5 + 3D) of `ShareLaw`."""
-    laws = np.exp(t[:, :-_NOISE])
-    laws[:, [0, 2]] = t[:, [0, 2]]
-    return laws
+    logs = logarithmic((t.shape[1] - len(_FIRST) - _NOISE) // 3)[:-_NOISE]
+    return np.where(logs, np.exp(np.where(logs, t[:, :-_NOISE], 0.0)), t[:, :-_NOISE])
+
+
+def logarithmic(domains: int) -> Bools:
+    """Return which parameters (9 + 3D,) are logarithms: all but those that are no scales."""
+    logs = np.ones(len(_FIRST) + 3 * domains + _NOISE, bool)
+    logs[[0, _EXPONENT, -2, -1]] = False  # floor, exponent; spread and power of the noise
+    return logs
 
 
 def prior(domains: int, lowest: float) -> tuple[Floats, Floats]:
@@ -179,8 +210,7 @@ def fit_shares(
         (_descend(data, fixed, free, point, (mean, deviation)) for point in points),
         key=lambda end: end[0],
     )
-    best = fixed.copy()
-    best[free] = ends[0][1]
+    best = _with_free(fixed, free, ends[0][1])
     logs, slopes = value_and_slopes(best, free, data)
     fitted = np.isfinite(data.losses)
     wrong = logs[fitted] - np.log(data.losses[fitted])
@@ -200,43 +230,40 @@ def _free(data: Data, noisy: bool) -> Bools:
     return np.concatenate([np.ones(3, bool), remembered, always, repeated, noise])
 
 
+def _with_free(fixed: Floats, free: Bools, t: NDArray[Any]) -> NDArray[Any]:
+    """Return all parameters (…, 9 + 3D), with the free ones t (…, k)."""
+    whole = np.broadcast_to(fixed, (*t.shape[:-1], len(fixed))).astype(t.dtype)
+    whole[..., free] = t
+    return whole
+
+
+def _bounds(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    low = mean - _FARTHEST * deviation
+    low[_EXPONENT] = 0.0
+    return low, mean + _FARTHEST * deviation
+
+
 def _descend(
     data: Data, fixed: Floats, free: Bools, point: Floats, before: tuple[Floats, Floats]
 ) -> tuple[float, Floats]:
     """Return the cost and the free parameters that a start leads to."""
-    from scipy.optimize import least_squares
-
-    mean, deviation = before[0][free], before[1][free]
     fitted = np.isfinite(data.losses)
-    known, trusted = np.log(data.losses[fitted]), _TRUSTED
-    slopes: list[Floats] = []
+    known = np.log(data.losses[fitted])
+    low, high = _bounds(*before)
 
-    def residuals(t: Floats) -> Floats:
-        whole = fixed.copy()
-        whole[free] = t
-        logs, by_t = value_and_slopes(whole, free, data)
-        slopes[:] = [np.concatenate([by_t[:, fitted].T, np.diag(trusted / deviation)])]
-        return np.concatenate([logs[fitted] - known, (t - mean) * trusted / deviation])
+    def residuals(t: Floats) -> tuple[Floats, Floats]:
+        logs, slopes = value_and_slopes(_with_free(fixed, free, t), free, data)
+        return logs[fitted] - known, slopes[:, fitted]
 
-    cost = np.inf
-    low, high = mean - 5.0 * deviation, mean + 5.0 * deviation
-    for width in _WIDTHS:
-        end = least_squares(
-            residuals, point, lambda _: slopes[0], (low, high), loss="huber", f_scale=width,
-            x_scale="jac", max_nfev=60,
-        )  # fmt: skip
-        point, cost = end.x, float(end.cost)
-    return cost, point
+    prior = before[0][free], before[1][free]
+    return descend(
+        residuals, point, prior, (low[free], high[free]), widths=_WIDTHS, trusted=_TRUSTED
+    )
 
 
 def value_and_slopes(t: Floats, free: Bools, data: Data) -> tuple[Floats, Floats]:
     """Return log losses (R, n + 1) and their derivatives (k, R, n + 1) by free parameters."""
-    tiny = 1e-20
-    shifted = np.repeat(t[None].astype(complex), int(free.sum()), axis=0)
-    shifted[:, free] += 1j * tiny * np.eye(len(shifted))
-    losses = values(shifted, data)
-    real = np.maximum(losses[0].real, 1e-3)
-    return np.log(real), losses.imag / tiny / real
+    return log_and_slopes(lambda x: values(_with_free(t, free, x), data), t[free])
 
 
 def spread(fit: ShareFitted, data: Data) -> tuple[Floats, Floats]:
@@ -248,17 +275,22 @@ def spread(fit: ShareFitted, data: Data) -> tuple[Floats, Floats]:
 
 def draws(fit: ShareFitted, data: Data, inflation: float, count: int) -> Floats:
     """Return parameters (count, 9 + 3D) that fit nearly as well: the best, and draws about it."""
-    rows = np.repeat(fit.parameters[None], count, axis=0)
-    free = np.ix_(np.arange(1, count), np.flatnonzero(fit.free))
     fitted = np.isfinite(data.losses)
-    logs = np.log(values(rows[:1].astype(complex), data)[0].real[fitted])
+    best, free = fit.parameters, fit.free
+
+    def logs(points: Floats) -> Floats:
+        rows = _with_free(best, free, points).astype(complex)
+        return logs_of(values(rows, data)[:, fitted])
+
+    middle = logs(best[None, free])
 
     def change(points: Floats) -> Floats:
-        rows[free] = points
-        moved = np.maximum(values(rows[1:].astype(complex), data).real[:, fitted], 1e-3)
-        return ((np.log(moved) - logs) ** 2).sum(axis=1)
+        return ((logs(points) - middle) ** 2).sum(axis=1)
 
-    expected = 2.0 * fit.free.sum() * (inflation * fit.scale) ** 2
-    best, covariance = fit.parameters[fit.free], inflation**2 * fit.covariance
-    rows[free] = nearby(best, covariance, change, expected, count - 1)
-    return rows
+    expected = 2.0 * free.sum() * (inflation * fit.scale) ** 2
+    low, high = _bounds(*prior(len(data.runs.repeats), data.losses[fitted].min()))
+    points = nearby(
+        best[free], inflation**2 * fit.covariance, change, expected, count - 1,
+        (low[free], high[free]),
+    )  # fmt: skip
+    return np.vstack([best, _with_free(best, free, points)])
