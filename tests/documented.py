@@ -94,7 +94,7 @@ def _set_up(name):
 def assert_alike(printed, shown):
     """The same words, and the same numbers to 5 %; what is below 1e-9 counts as rounding.
 
-    How much work a search takes, and what it leaves to gain, depend on the last bits of its numbers,
+    How much work a search takes, and what it leaves to gain, depend on the last bits of numbers,
     which processors round in other ways: both may differ.
     """
     work = r"\d+(?= gradients| roll-outs)|(?<=at most )\S+(?= % of)"
