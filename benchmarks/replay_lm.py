@@ -1,6 +1,6 @@
 """How much to replay, and at what rate, when a language model learns a second domain.
 
-    python benchmarks/replay_lm.py        results/replay_lm.txt: all cells, 30 minutes on one core
+    python benchmarks/replay_lm.py        results/replay_lm.txt: all cells, half an hour on one core
 
 A character-level transformer (that of truth.py, 104,768 parameters) learns the code of Python's
 standard library (without docstrings and comments), with AdamW and a cosine, and then its
