@@ -181,7 +181,7 @@ class Plan(Result):
         """
         from replan.control.stages import few_stages  # which knows what a Plan is made of
 
-        most = check.integer("most", most, at_least=1)
+        most = check.integer("most", most, at_least=1, at_most=12)
         return few_stages(self.problem, self.relaxed, most)
 
     def to_dict(self) -> dict[str, Any]:
