@@ -237,7 +237,7 @@ def _lambda_lr(stages: list[Stage]) -> list[str]:
     rates = [stage.knobs.get("lr") for stage in stages]
     if any(isinstance(rate, dict | None) for rate in rates):
         got = "no rate" if rates[0] is None else "a rate for each task"
-        raise ArgumentError("to", "another format, without one learning rate for all tasks", got)
+        raise ArgumentError("to", "csv or json unless all tasks have one learning rate", got)
     counts = [stage.end - stage.start for stage in stages]
     values = np.repeat(np.array(rates, np.float64), [*counts[:-1], counts[-1] + 1])
     peak = float(values.max()) or 1.0
@@ -255,6 +255,9 @@ FORMATS: dict[str, Callable[[list[Stage]], list[str]]] = {
     "llm-foundry": _llm_foundry,
     "lambda-lr": _lambda_lr,
 }
+
+
+WEIGHTS_ALONE = ("datasets", "levanter", "energon", "megatron", "llm-foundry")
 
 
 # YAML, without a library

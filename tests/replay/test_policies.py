@@ -276,6 +276,7 @@ def test_a_protocol_is_stretched_over_the_steps():
     assert policy.next_tasks(8).tolist() == [1, 1, 0, 1, 0, 1, 0, 1]
     assert policy.next_counts(4).tolist() == [2, 2]  # the last piece continues
     assert policy.lr(1).tolist() == [[1.0, 1.0]]
+    assert FollowProtocol(Protocol([[0.5, 0.5]], 1.0), 8).lr(1) is None  # it plans none
 
 
 def test_tasks_without_samples_leave_their_shares():

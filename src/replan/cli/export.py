@@ -58,7 +58,7 @@ def command(
         source = exports.load(file)
     protocol, steps = source.protocol, source.steps if steps is None else steps
     if steps is None:
-        raise ArgumentError("steps", "given: those of the whole training", "nothing")
+        raise ArgumentError("steps", "the steps of the whole training", "nothing")
     most = _STAGES if stages is None else stages
     runs = []
     with renamed({"most": "--stages"}):
@@ -70,12 +70,19 @@ def command(
             protocol = next(run.protocol for run in runs if run.loss <= enough)
         else:
             protocol = protocol.stages(most)[-1]
-    chosen = source.names if names is None else names.split(",")
+    chosen = source.names if names is None else [name.strip() for name in names.split(",")]
     texts = exports.export(protocol, to, steps=steps, names=chosen, multiple=multiple)
     if source.plan is not None and runs:
         losses = ", ".join(f"{run.loss:.4g}" for run in runs)
         most_stages = "1 stage" if len(runs) == 1 else f"1 to {len(runs)} stages"
         click.echo(f"loss in {most_stages}: {losses}; the plan: {source.plan.loss:.4g}", err=True)
+    rates = protocol.knobs.get("lr")
+    if to in exports.WEIGHTS_ALONE and rates is not None and rates.min() < rates.max():
+        click.echo(
+            f"{to} has no learning rates: those of these stages go from {rates.min():.4g} to "
+            f"{rates.max():.4g}; see them by --to csv with the same --stages",
+            err=True,
+        )
     if out is None:
         click.echo("---\n".join(texts), nl=False)
         return

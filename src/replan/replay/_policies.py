@@ -47,7 +47,7 @@ class FixedReplay(Policy):
 
 @final
 class FollowProtocol(Policy):
-    """Follow a protocol and its learning rates (1 if it sets none), stretched over some steps.
+    """Follow a protocol and its learning rates, if it sets any, stretched over some steps.
 
     After these, the last piece of the protocol continues. Losses and arrivals change nothing.
 
@@ -60,8 +60,8 @@ class FollowProtocol(Policy):
     def __init__(self, protocol: Protocol, steps: int) -> None:
         self.protocol = check.instance("protocol", protocol, Protocol, "a Protocol")
         self.steps = check.integer("steps", steps, at_least=1)
-        sets_rate = "lr" in protocol.knobs
-        self._rates = protocol.by_task("lr") if sets_rate else np.ones_like(protocol.shares)
+        self._sets_rates = "lr" in protocol.knobs
+        self._rates = protocol.by_task("lr") if self._sets_rates else np.ones_like(protocol.shares)
         # A digest: the protocol itself may be long, and states are saved often.
         parts = (protocol.edges, protocol.shares, self._rates)
         digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
@@ -71,9 +71,9 @@ class FollowProtocol(Policy):
         """Return the protocol's shares (count, T) in the next steps."""
         return self.protocol.shares[self._pieces(count)]
 
-    def lr(self, count: int) -> Floats:
-        """Return the protocol's learning rates (count, T) in the next steps."""
-        return self._rates[self._pieces(count)]
+    def lr(self, count: int) -> Floats | None:
+        """Return the protocol's learning rates (count, T) in the next steps, if it sets any."""
+        return self._rates[self._pieces(count)] if self._sets_rates else None
 
     def _pieces(self, count: int) -> Ints:
         """Return the piece of the protocol (count,) in the middle of each step."""

@@ -44,8 +44,9 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     **Main arguments**
 
-    - `sizes`: (T,) samples of each task, one task after the other in the data set. `from_datasets`
-      counts them itself; `from_labels` takes samples in any order.
+    - `sizes`: (T,) samples of each task, one task after the other in the data set; those of tasks that
+      are still to come may be left out. `from_datasets` counts them itself; `from_labels` takes
+      samples in any order.
     - `policy`: a policy of T tasks. The shares of tasks without samples go to the others.
     - `batch_size`: samples per batch and rank.
 
@@ -86,6 +87,8 @@ class ReplayBatchSampler(Sampler[list[int]]):
     ) -> None:
         counts = [check.integer("sizes", n) for n in check.items("sizes", sizes, "sizes")]
         self.policy = check.instance("policy", policy, Policy, "a policy of replan.replay")
+        if policy.new_task < len(counts) < policy.tasks:
+            counts += [0] * (policy.tasks - len(counts))  # tasks that are still to come
         if len(counts) != policy.tasks or not sum(counts):
             expected = f"{policy.tasks} sizes, one per task of the policy, not all 0"
             raise ArgumentError("sizes", expected, check.show(counts))

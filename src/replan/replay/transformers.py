@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,17 @@ class ReplayTrainer(Trainer):
             self._labels = np.repeat(np.arange(policy.tasks), [len(part) for part in parts])
             train_dataset = _join(parts)
         else:
-            if task_column not in getattr(train_dataset, "column_names", ()):
+            columns = list(getattr(train_dataset, "column_names", ()))
+            if task_column is None or not columns:
                 expected = "a dict with a data set per task, or a data set with a `task_column`"
+                raise ArgumentError("train_dataset", expected, check.show(train_dataset))
+            if task_column not in columns:
                 lost = "; packing drops columns: pack each task by itself, and give a dict"
-                raise ArgumentError("train_dataset", expected + lost, check.show(train_dataset))
+                expected = f"one of {', '.join(columns)}{lost}"
+                raise ArgumentError("task_column", expected, check.show(task_column))
             self._names = [str(task) for task in range(policy.tasks)]
             column = train_dataset[task_column][:]
-            self._labels = check.task_list("train_dataset", column, policy.tasks)
+            self._labels = check.task_list("task_column", column, policy.tasks)
         self._joined = train_dataset
         super().__init__(*args, train_dataset=train_dataset, **kwargs)
         if len(self.train_dataset) != len(self._labels):
@@ -144,11 +149,22 @@ class ReplayTrainer(Trainer):
             if not file.exists():
                 expected = f"a checkpoint of a `ReplayTrainer`, with {_FILE}"
                 raise ArgumentError("resume_from_checkpoint", expected, str(file.parent))
-            self.sampler.load_state_dict(json.loads(file.read_text(encoding="utf-8")))
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            if saved["names"] != self._names:
+                expected = f"of the tasks {', '.join(saved['names'])}, as in the checkpoint"
+                raise ArgumentError("train_dataset", expected, ", ".join(self._names))
+            self.sampler.load_state_dict(saved["sampler"])
         elif self.sampler.steps:
             self._policy.load_state_dict(self._given)
             self._begin()
         self._logged = len(self._policy.decisions)
+        told = isinstance(self.eval_dataset, Mapping) and {*self._names} <= {*self.eval_dataset}
+        if self._policy.needs_losses and not (told and self.args.do_eval):
+            warnings.warn(
+                "the policy needs losses that nobody will tell it: evaluate in training, with "
+                f"`eval_dataset` a dict of {', '.join(self._names)}",
+                stacklevel=2,
+            )
         self.args.ignore_data_skip = False  # else steps would be counted from the epoch's start
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -198,7 +214,8 @@ class ReplayTrainer(Trainer):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / _FILE).write_text(json.dumps(self.sampler.state_dict()), encoding="utf-8")
+            content = {"names": self._names, "sampler": self.sampler.state_dict()}
+            (folder / _FILE).write_text(json.dumps(content), encoding="utf-8")
         super()._save_checkpoint(model, trial)
 
 

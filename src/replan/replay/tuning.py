@@ -240,7 +240,7 @@ def _weights(weights: Any) -> list[float] | dict[str, float] | None:
     numbers = [check.number("weights", x, at_least=0.0) for x in listed]
     if not sum(numbers):
         raise ArgumentError("weights", "above 0 for at least one task", check.show(weights))
-    return dict(zip(weights, numbers, strict=True)) if named else numbers
+    return dict(zip(map(str, weights), numbers, strict=True)) if named else numbers
 
 
 def _items(name: str, values: Any) -> list[Any]:

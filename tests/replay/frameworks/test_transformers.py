@@ -467,7 +467,7 @@ def test_bad_input_is_refused(tmp_path):
     assert refused("train_dataset", lambda: make(tmp_path, policy=FixedReplay(3, 0.4)))
     assert refused("train_dataset", lambda: make(tmp_path, dataset=rows(0, 5)))
     wrong = Dataset.from_list(rows(0, 2)).add_column("task", [1, 2])
-    assert refused("train_dataset", lambda: make(tmp_path, dataset=wrong, task_column="task"))
+    assert refused("task_column", lambda: make(tmp_path, dataset=wrong, task_column="task"))
     assert refused("args", lambda: make(tmp_path, auto_find_batch_size=True))
     assert refused("args", lambda: make(tmp_path, train_sampling_strategy="group_by_length"))
     (tmp_path / "checkpoint-3").mkdir()
