@@ -225,12 +225,9 @@ def _names(columns: list[str], lr: str | None, loss: list[Any]) -> dict[str, str
     """Return the names that the columns to keep have in a pilot file."""
     rates = _first(_RATES, columns) if lr is None else [check.one_of("lr", lr, columns)]
     if len(rates) != 1:
-        got = f"several: {', '.join(rates)}" if rates else f"columns {', '.join(columns)}"
-        expected = (
-            "the name of the column with the learning rate (add a column `lr`, or give its export "
-            "as one more file)"
-        )
-        raise ArgumentError("lr", expected, got)
+        got = f"columns {', '.join(columns)}: add `lr`, or give its export as one more file"
+        got = f"several: {', '.join(rates)}" if rates else got
+        raise ArgumentError("lr", "the name of the column with the learning rate", got)
     named = [f"loss_{x}" if x not in columns and f"loss_{x}" in columns else x for x in loss]
     losses = [check.one_of("loss", x, columns) for x in named] or _first(_LOSSES, columns)
     names = {x: x for x in columns if re.fullmatch(_SETTINGS, x)} | {rates[0]: "lr"}

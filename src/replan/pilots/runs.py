@@ -399,6 +399,7 @@ def _with_histories(
         done.pop(run.name, None)
     by_name = done | {run.name: run for run in runs}
     warnings: list[str] = []
+    logged: list[str] = []  # warm-ups, though one is described
 
     def complete(run: Run, seen: tuple[str, ...] = ()) -> Run:
         if run.name in done:
@@ -421,8 +422,7 @@ def _with_histories(
             whole = _warmed_up(run, warmup)
         elif run.steps[0] <= _first_gap(run):
             whole = run
-            if warmup:
-                warnings.append(f"`--warmup` is not used for {run.name}: its log begins with one")
+            logged += [run.name] if warmup else []
         else:
             parent = _likely_parent(run, list(by_name.values()))
             if parent is None:
@@ -440,7 +440,11 @@ def _with_histories(
         done[run.name] = whole
         return whole
 
-    return [complete(run) for run in runs], warnings
+    whole = [complete(run) for run in runs]
+    if logged:
+        names = ", ".join(logged)
+        warnings.append(f"`--warmup` is not used for {names}: the log begins with a warm-up")
+    return whole, warnings
 
 
 def _first_gap(run: Run) -> float:
@@ -551,7 +555,8 @@ def _unused(columns: Sequence[str], domains: Sequence[str]) -> list[str]:
     if not unused:
         return []
     tail = unused[0].rpartition("_")[2]
-    like = ["batch", "continue", "tokens", *(f"{x}_{tail}" for x in ("loss", "share"))]
+    like = ["batch", "continue", "tokens"]
+    like += [f"{x}_{tail}" for x in ("loss", "share") if tail != unused[0]]
     return [f"COLUMNS NOT USED: {', '.join(unused)}{check.hint(unused[0], like)}"]
 
 
