@@ -59,8 +59,8 @@ from replan.errors import ArgumentError
 @click.option(
     "--duration",
     type=float,
-    help="Training time, instead of the file's. Of a law: steps after the warm-up, or from where the "
-    "running training is.",
+    help="Training time, instead of the file's. Of a law: steps after the warm-up, or from "
+    "where the running training is.",
 )
 @click.option(
     "--lift",

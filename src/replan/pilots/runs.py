@@ -422,7 +422,7 @@ def _with_histories(
             whole = _warmed_up(run, warmup)
         elif run.steps[0] <= _first_gap(run):
             whole = run
-            logged += [run.name] if warmup else []
+            logged.extend([run.name] * bool(warmup))
         else:
             parent = _likely_parent(run, list(by_name.values()))
             if parent is None:
