@@ -159,9 +159,10 @@ def test_a_run_that_begins_late_and_continues_none_is_warned_of():
 def test_tokens_stand_for_steps():
     table = made.table(rows=40)
     steps, tokens = table, table.rename(columns={"step": "tokens"})
-    np.testing.assert_allclose(
-        replan.fit(steps).fitted.parameters, replan.fit(tokens).fitted.parameters
-    )
+    fit = replan.fit(tokens)
+    np.testing.assert_allclose(replan.fit(steps).fitted.parameters, fit.fitted.parameters)
+    assert "3 pilots up to token 10000," in str(fit)
+    assert str(replan.advise(fit.problem())).startswith("recommended for tokens 200 to 10000: ")
 
 
 def test_repeated_data_of_unknown_size_are_warned_of_where_shares_vary():
