@@ -43,7 +43,9 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
     except ArgumentError as error:
         if error.name not in names:
             raise
-        raise type(error)(names[error.name], error.expected, error.got) from error
+        other = type(error)(names[error.name], error.expected, error.got)
+        other.source = error.source
+        raise other from error
 
 
 @contextmanager

@@ -534,7 +534,7 @@ def fit(fit: Fit) -> Parts:
         for name, (value, sd, known) in fit.parameters.items()
     ]
     return [
-        f"law of the learning rate: {fit.loss}, {len(rows)} pilots up to step "
+        f"law of the learning rate: {fit.loss}, {len(rows)} pilots up to {fit.pilots.axis} "
         f"{fit.pilots.horizon:g}, largest rate {fit.pilots.peak:g}",
         *(f"WARNING: {text}" for text in fit.pilots.warnings),
         Table(header, rows, "l"),
@@ -600,7 +600,8 @@ def _next_pilot(pilot: NextPilot) -> list[str]:
 def advice(advice: Advice) -> Parts:
     """Return the recommended schedule, its rivals and how sure the difference is."""
     gain, half = advice.difference(advice.chosen, advice.best_pilot)
-    sure = "none: it is below the noise" if gain <= half else f"{gain:.4f} ± {half:.4f}"
+    sure = f"{gain:+.4f} ± {half:.4f}"
+    sure = f"none: it is below the noise (predicted {sure}, 90 %)" if gain <= half else sure
     rows = []
     for candidate in advice.candidates:
         lower, width = advice.difference(candidate, advice.best_pilot)
@@ -609,15 +610,21 @@ def advice(advice: Advice) -> Parts:
             [candidate.name, f"{candidate.loss:.4f}", f"{lower:+.4f}", f"{width:.4f}", mark]
         )
     law: Any = advice.problem.model
-    first = law.covered["starts_at"]
+    first, axis = law.covered["starts_at"], law.covered.get("axis", "step")
+    end = first + advice.problem.duration
+    before = (
+        f"training ends at {axis} {end:g}; what is before {axis} {first:g}, a warm-up or what has "
+        "been trained, is not in the schedule"
+    )
     return [
-        f"recommended for steps {first:g} to {first + advice.problem.duration:g}: "
+        f"recommended for {axis}s {first:g} to {end:g}: "
         f"{advice.chosen.name}; predicted loss {advice.chosen.loss:.4f}",
         *(f"WARNING: {text}" for text in advice.notes),
-        f"gain over the best pilot: {sure} (predicted {gain:+.4f} ± {half:.4f}, 90 %)",
+        f"gain over the best pilot: {sure}",
         Table(["schedule", "loss", "gain on best pilot", "±", ""], rows, "l   l"),
         "recommended is the simplest schedule that the laws cannot tell from the best, and that is "
-        "not worse than the best pilot",
+        "not worse than the best pilot, whose schedule is stretched to this length",
+        *[before] * bool(first),
     ]
 
 

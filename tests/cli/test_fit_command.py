@@ -20,6 +20,7 @@ def pilots(run, tmp_path):
     made.table(["50"], rows=60).to_csv(tmp_path / "other.csv", index=False)
     running = made.table(["constant"], steps=15_000, rows=60).assign(run="long")
     running.to_csv(tmp_path / "run.csv", index=False)
+    running.assign(run="constant").to_csv(tmp_path / "constant.csv", index=False)
     return tmp_path
 
 
@@ -43,8 +44,8 @@ def test_from_pilots_to_a_schedule(run, pilots):
 
 
 def test_other_runs_are_predicted_without_their_losses(run, pilots):
-    code, _, _ = run("fit pilots.csv --predict other.csv --json out.json")
-    assert code == 0
+    code, out, _ = run("fit pilots.csv --predict other.csv --json out.json")
+    assert code == 0 and "50: predicted loss 2." in out and "at 10000, 90 % interval" in out
     found = json.loads((pilots / "out.json").read_text())["predictions"]["50"]
     other = pd.read_csv(pilots / "other.csv")
     assert found["step"] == other.step.tolist()
@@ -80,16 +81,18 @@ def test_a_running_training_is_planned_on(run, pilots):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("fit none.csv", "`PILOTS` must be a file that can be read"),
+        ("fit none.csv", "none.csv: `PILOTS` must be a file that can be read"),
         ("fit pilots.csv --predict none.csv --json o.json", "`--predict` must be a file"),
         ("fit pilots.csv --predict other.csv", "`--json` must be given"),
         ("fit pilots.csv --lr rate", "`--lr` must be"),
         ("fit pilots.csv --loss rate", "`--loss` must be"),
         ("fit pilots.csv --warmup -1", "`--warmup` must be"),
         ("fit other.csv", "two or more runs"),
+        ("fit pilots.csv --continue constant.csv", "`--continue` must be a run with another name"),
         ("fit pilots.csv --continue pilots.csv", "`--continue` must be the log of one training"),
         ("fit problem.toml", ".csv"),
         ("fit pilots.csv --out law.yaml", ".toml"),
+        ("solve pilots.csv", "such as `replan fit --out` writes"),
         ("solve problem.toml --lift rates", "`--lift` must be absent"),
         ("solve problem.toml --duration -1", "`--duration` must be"),
     ],

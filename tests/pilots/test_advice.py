@@ -62,6 +62,10 @@ def test_a_far_horizon_is_refused_by_name_and_can_be_lifted(fit):
     assert "THE HORIZON IS 10.0 TIMES" in str(replan.advise(fit.problem(99_800), lift=["horizon"]))
 
 
+def test_a_duration_in_another_unit_is_warned_of(fit):
+    assert "IN THE SAME UNIT" in str(replan.advise(fit.problem(20.0))).upper()
+
+
 def test_larger_rates_are_lifted_by_name(fit):
     lifted = replan.advise(fit.problem(), lift=["rates"])
     assert lifted.candidates[-1].schedule.max() > fit.covered["rates"][1]
@@ -83,7 +87,9 @@ def test_a_schedule_is_a_table_that_trainers_read(fit, tmp_path):
     table = pd.read_csv(tmp_path / "schedule.csv")
     assert list(table) == ["step", "lr"]
     assert table.step.iloc[[0, -1]].tolist() == [made.WARMUP, made.STEPS]
+    assert (table.step == table.step.round()).all()
     content = advice.to_dict()["recommended"]
+    assert table.lr.iloc[-1] == content["stages"][-1]["to_lr"]
     np.testing.assert_allclose(np.array(content["lambda_lr"]) * made.PEAK, table.lr)
 
 

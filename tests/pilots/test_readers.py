@@ -73,7 +73,7 @@ def test_pilot_files(write, name, content):
     same(read_pilots(write(name, content)))
 
 
-def test_all_columns_of_a_pilot_file_are_kept_and_no_others(write):
+def test_all_columns_of_a_pilot_file_are_kept_and_others_named(write):
     table = EXPECTED.rename(columns={"loss": "loss_web"}).assign(
         tokens=[1, 1001, 2001, 1001],
         batch=8,
@@ -81,9 +81,29 @@ def test_all_columns_of_a_pilot_file_are_kept_and_no_others(write):
         unique_tokens_web=5e6,
         **{"continue": ["", "", "", "a"], "loss_code": 2.0},
     )
-    result = read_pilots(write("pilots.csv", table.assign(seconds=3.0, note="x")))
+    result = read_pilots(write("pilots.csv", table.assign(shares_web=3.0, note="x")))
     assert result["continue"].isna().sum() == 3
-    same(result.fillna({"continue": ""}), table)
+    same(result.fillna({"continue": ""})[list(table)], table)
+    told = " ".join(replan.Pilots.from_table(result).warnings)
+    assert "COLUMNS NOT USED: shares_web, note, did you mean `share_web`?" in told
+
+
+def test_capitals_do_not_matter(write):
+    table = EXPECTED.rename(columns={"run": "Run", "step": "Step", "lr": "LR", "loss": "Loss"})
+    same(read_pilots(write("pilots.csv", table)), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("run;step;lr\na;0;0,1\n", "pilots", r"a\.csv: .* commas between its columns"),
+        ("step,lr,loss\n0,1,2\n5,1,2\n0,1,3\n", "run", r"a\.csv: .* several runs"),
+    ],
+)
+def test_tables_of_another_shape_are_refused_by_name(write, text, name, words):
+    with pytest.raises(ArgumentError, match=words) as refused:
+        read_pilots(write("a.csv", text))
+    assert refused.value.name == name
 
 
 def test_tokens_count_where_there_are_no_steps(write):

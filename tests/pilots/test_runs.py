@@ -11,6 +11,7 @@ import replan
 from replan import ArgumentError
 from replan.models.rate_law import pieces
 from replan.pilots import shares
+from replan.pilots.fitted import _doubts
 
 
 def changed(**columns):
@@ -83,12 +84,48 @@ def test_a_run_in_other_units_is_warned_of_at_the_top_of_the_report(change, word
     assert re.search(words, "\n".join(loud))
 
 
+def test_the_run_in_other_units_is_the_one_that_is_named():
+    table = made.table(("constant", "cosine", "20", "50"), rows=40)
+    table.loc[table.run == "20", "loss"] = np.exp(table.loss)
+    assert "FOLLOW ONE LAW: 20 is off by" in str(replan.fit(table))
+
+
+def test_logs_without_a_warm_up_are_fitted():
+    table = made.table(rows=40).query("step >= @made.WARMUP")
+    fit = replan.fit(table.assign(step=table.step - made.WARMUP))
+    advice = replan.advise(fit.problem())
+    assert "recommended for steps 0 to 9800: " in str(advice)
+    assert "is not in the schedule" not in str(advice)
+
+
+def test_what_is_assumed_of_a_history_is_told():
+    table = made.table(("constant", "20"), rows=40)
+    branch = table[(table.run == "constant") | (table.step > 6000)]
+    assert "20 is taken to continue constant" in replan.Pilots.from_table(branch).warnings[0]
+    told = replan.Pilots.from_table(table, warmup=200.0).warnings
+    assert told == ("`--warmup` is not used for constant, 20: the log begins with a warm-up",)
+    late = table.query("step >= @made.WARMUP")
+    with pytest.raises(ArgumentError, match="add 200 to them") as refused:
+        replan.Pilots.from_table(late.assign(step=late.step - made.WARMUP), warmup=200.0)
+    assert refused.value.name == "warmup"
+
+
+def test_few_agreeing_starts_and_narrow_intervals_are_warned_of():
+    fit = replan.fit(made.table(rows=40))
+    folds = [x._replace(covered=0.6) for x in fit.left_out]
+    one, other = _doubts(fit.fitted._replace(ends=np.array([1.0, 1.01, 1.2, 1.3, 1.4])), folds)
+    assert one.startswith("ONLY 2 OF 5 STARTS AGREE") and other.startswith("ONLY 60 % OF LEFT-OUT")
+    assert _doubts(fit.fitted, fit.left_out) == []
+
+
 def test_pilots_without_a_drop_are_warned_of_first():
     constants = [made.table(["constant"], peak=x, rows=40, seed=1) for x in (1e-3, 5e-4)]
     table = pd.concat([x.assign(run=f"constant {i}") for i, x in enumerate(constants)])
     fit = replan.fit(table)
     assert str(fit).splitlines()[1].startswith("WARNING: NO PILOT LOWERS ITS LEARNING RATE")
-    assert "NO PILOT LOWERS ITS RATE" in str(replan.advise(fit.problem()))
+    advice = replan.advise(fit.problem())
+    assert "NO PILOT LOWERS ITS RATE" in str(advice)
+    assert all(np.ptp(x.schedule) == 0 for x in advice.candidates)
 
 
 def test_a_described_warm_up_equals_a_logged_one():
@@ -122,9 +159,10 @@ def test_a_run_that_begins_late_and_continues_none_is_warned_of():
 def test_tokens_stand_for_steps():
     table = made.table(rows=40)
     steps, tokens = table, table.rename(columns={"step": "tokens"})
-    np.testing.assert_allclose(
-        replan.fit(steps).fitted.parameters, replan.fit(tokens).fitted.parameters
-    )
+    fit = replan.fit(tokens)
+    np.testing.assert_allclose(replan.fit(steps).fitted.parameters, fit.fitted.parameters)
+    assert "3 pilots up to token 10000," in str(fit)
+    assert str(replan.advise(fit.problem())).startswith("recommended for tokens 200 to 10000: ")
 
 
 def test_repeated_data_of_unknown_size_are_warned_of_where_shares_vary():

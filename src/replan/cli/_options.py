@@ -90,6 +90,9 @@ def load_problem(file: Path) -> tuple[replan.Problem, dict[str, Any]]:
     """Return the problem in a file, and the file's sections."""
     from replan.problem.file import read_sections
 
+    if file.suffix == ".csv":
+        expected = "a problem file (.toml or .json), such as `replan fit --out` writes"
+        raise ArgumentError("file", expected, f"'{file}'")
     with renamed({"path": "FILE"}):
         return replan.Problem.load(file), read_sections(file)
 

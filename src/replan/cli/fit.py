@@ -79,6 +79,7 @@ def command(
     with renamed({"pilots": "PILOTS", "running": "--continue"}):
         law = replan.fit(table, warmup=warmup, loss=name, seed=seed, running=log)
     content: dict[str, Any] = law.to_dict()
+    predicted: dict[str, Any] = {}
     if predict is not None:
         with renamed({"pilots": "--predict"}):
             predicted = law.predict(read_pilots(predict, lr=lr))
@@ -97,4 +98,9 @@ def command(
         files.write_frame(next, law.next_pilot().to_frame())
     settings = {"pilots": [str(path) for path in pilots], "warmup": warmup, "seed": seed}
     show(law, settings, paths, content)
+    for run, x in predicted.items():
+        click.echo(
+            f"{run}: predicted loss {x.loss[-1]:.4f} at {x.steps[-1]:g}, 90 % interval "
+            f"{x.low[-1]:.4f} to {x.high[-1]:.4f}"
+        )
     say_written(out, next)

@@ -56,7 +56,12 @@ from replan.errors import ArgumentError
     help="A protocol file to begin from, averaged over the problem's steps where its own differ; "
     "where only the learning rate is free, it sets the tasks.",
 )
-@click.option("--duration", type=float, help="Training time, instead of the file's.")
+@click.option(
+    "--duration",
+    type=float,
+    help="Training time, instead of the file's. Of a law: steps after the warm-up, or from "
+    "where the running training is.",
+)
 @click.option(
     "--lift",
     multiple=True,
@@ -80,7 +85,8 @@ def command(
     """Find the best protocol for a problem, and say how good it is.
 
     A law that `replan fit` wrote is planned within what its pilots cover, unless a bound is lifted;
-    recommended is the simplest schedule that cannot be told from the best.
+    recommended is the simplest schedule that cannot be told from the best. Of the options only
+    --duration, --lift and those of the output files apply to it.
 
     Ctrl-C ends the search and keeps the best plan so far; the exit code is 130.
 

@@ -247,7 +247,7 @@ def pieces(steps: Floats, rates: Floats, peak: float, unit: float, batch: Floats
     after = np.concatenate([rates[:, 2:], rates[:, -1:]], axis=1)
     left, right = rates[:, :-1], rates[:, 1:]
     jump = (before == left) & (after == right) & (left != right)
-    jump[:, 0] = False
+    jump[:, :1] = False
     pace = np.where(jump, left, 0.5 * (left + right)) / peak
     lengths = np.diff(steps, axis=1) / unit
     progress = np.cumsum(pace * lengths, axis=1)

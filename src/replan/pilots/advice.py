@@ -16,7 +16,7 @@ from replan.errors import ArgumentError
 from replan.pilots import rate_rivals, share_rivals
 from replan.pilots.descent import NORMAL
 from replan.pilots.runs import FARTHEST
-from replan.pilots.stages import stages
+from replan.pilots.stages import Stage, stages
 from replan.problem import Problem
 from replan.results import Result
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAWS = {"rate-law": rate_rivals, "share-law": share_rivals}  # by the kind of their model
+_SHORT = 0.01  # of the pilots: shorter trainings are perhaps given in another unit
 BOUNDS = tuple(dict.fromkeys(name for kind in LAWS.values() for name in kind.BOUNDS))
 
 
@@ -76,7 +77,19 @@ class Advice(Result):
         import pandas as pd
 
         law: Any = self.problem.model
-        return pd.DataFrame(law.table(self.problem.duration, self.chosen.schedule))
+        table = law.table(self.problem.duration, self.chosen.schedule)
+        whole = np.round(table["step"])
+        if np.diff(whole).min() > 0:
+            table["step"] = whole.astype(np.int64)
+        if "lr" in table:
+            table["lr"][-1] = self._stages[-1].to_lr
+        return pd.DataFrame(table)
+
+    @property
+    def _stages(self) -> list[Stage]:
+        law: Any = self.problem.model
+        table = law.table(self.problem.duration, self.chosen.schedule)
+        return stages(table["step"], self.chosen.schedule, *self.problem.free_range("lr"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result: the schedule, the candidates and the plan."""
@@ -111,11 +124,9 @@ class Advice(Result):
         table, law = self.to_frame(), cast(Any, self.problem.model)
         if "lr" not in table:
             return {}
-        ends = self.problem.free_range("lr")
-        parts = stages(table["step"].to_numpy(), self.chosen.schedule, *ends)
         return {
             "lambda_lr": (table["lr"] / law.peak).tolist(),
-            "stages": [stage._asdict() for stage in parts],
+            "stages": [stage._asdict() for stage in self._stages],
         }
 
 
@@ -155,8 +166,13 @@ def advise(problem: Problem, *, lift: Sequence[str] = (), progress: bool = False
 
 
 def _beyond_horizon(law: Any, duration: float, lifted: Sequence[str]) -> list[str]:
-    """Say where a training is longer than the pilots; refuse one that is far longer."""
+    """Say where a training is unlike the pilots in length; refuse one that is far longer."""
     end, horizon = law.covered["starts_at"] + duration, law.covered["horizon"]
+    if duration < _SHORT * horizon:
+        return [
+            f"THE TRAINING IS {100 * duration / horizon:.2g} % AS LONG AS THE PILOTS: is its "
+            "duration in the same unit (steps or tokens)?"
+        ]
     if end > FARTHEST * horizon and "horizon" not in lifted:
         raise ArgumentError(
             "duration",

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # pilots of which one can be left out
 _MOST_FOLDS = 12
-_CONTRADICTORY = 0.1  # error of a left-out pilot, of its loss, from which a reader is warned
+# From where a reader is warned: errors of a pilot, of its loss; starts that agree; coverage.
+_CONTRADICTORY, _AGREEING, _COVERING = 0.1, 0.6, 0.8
 
 
 class LeftOut(NamedTuple):
@@ -116,6 +117,7 @@ class Fit(LawFit):
             "peaks": peaks,
             "changes": [float(max(x.max(initial=0.0) for x in y)) for y in (slopes, falls)],
             "falls": bool(falling),
+            "axis": self.pilots.axis,
             "error": float(rates.own_error(self.fitted)),
             "starts_at": self._begin,
             "best": {
@@ -225,7 +227,7 @@ class Fit(LawFit):
         """What the law does not know, in words."""
         notes = []
         peaks = self.covered["peaks"]
-        if not several(peaks):
+        if self.covered["falls"] and not several(peaks):
             notes.append(
                 f"all pilots that decay have one peak, {peaks[-1]:g}: whether another is better is "
                 "unknown"
@@ -334,7 +336,9 @@ def fit(
         if len(names) != 1:
             raise ArgumentError("running", "the log of one training", f"{len(names)} runs")
         name = str(names[0])
-        pilots = _with_running(pilots, log, name)
+        if name in [run.name for run in pilots.runs]:
+            raise ArgumentError("running", "a run with another name than the pilots", f"{name!r}")
+        pilots = _with_running(pilots, log)
     used = pilots.for_fit(loss)
     if name and name not in [run.name for run in used.runs]:
         raise ArgumentError("running", "a training whose loss falls", f"{used.warnings[-1]}")
@@ -343,9 +347,11 @@ def fit(
             raise ArgumentError("running", "absent where shares vary", f"{name!r}")
         return fit_of_shares(used, seed)
     chosen, unit = used.losses[0], rates.unit_of(used)
-    fitted = rates.fit_rates(rates.grid(used, used.runs, unit, chosen), unit, seed=seed)
+    grid = rates.grid(used, used.runs, unit, chosen)
+    fitted = rates.fit_rates(grid, unit, seed=seed)
     folds = _left_out(used, chosen, fitted, seed) if len(used.runs) >= _FEWEST else ()
-    used = replace(used, warnings=(*used.warnings, *_contradictions(used, chosen, folds)))
+    doubts = [*_contradictions(grid, fitted, used, folds), *_doubts(fitted, folds)]
+    used = replace(used, warnings=(*used.warnings, *doubts))
     return Fit(used, chosen, fitted, folds, name)
 
 
@@ -357,12 +363,12 @@ def _table(source: str | Path | pd.DataFrame) -> pd.DataFrame:
     return read_pilots(source)
 
 
-def _with_running(pilots: Pilots, log: pd.DataFrame, name: str) -> Pilots:
-    """Return the pilots with the log of another training, in the place of an earlier one."""
+def _with_running(pilots: Pilots, log: pd.DataFrame) -> Pilots:
+    """Return the pilots with the log of another training."""
     import pandas as pd
 
-    others = pilots.table[pilots.table["run"].astype(str) != name]
-    return Pilots.from_table(pd.concat([others, log], ignore_index=True), warmup=pilots.warmup)
+    table = pd.concat([pilots.table, log], ignore_index=True)
+    return Pilots.from_table(table, warmup=pilots.warmup)
 
 
 def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tuple[LeftOut, ...]:
@@ -383,20 +389,37 @@ def _left_out(pilots: Pilots, loss: str, whole: rates.RateFit, seed: int) -> tup
     return tuple(results)
 
 
-def _contradictions(pilots: Pilots, loss: str, folds: Sequence[LeftOut]) -> list[str]:
-    """Warn where the pilots do not follow one law."""
-    index = pilots.losses.index(loss)
-    errors = {
-        fold.run: fold.mean / _end(run, index)
-        for run, fold in zip(pilots.runs, folds, strict=False)
-    }
-    worst = max(errors, key=errors.__getitem__, default="")
-    if not worst or errors[worst] < _CONTRADICTORY:
+def _contradictions(
+    data: rates.Grid, fitted: rates.RateFit, pilots: Pilots, folds: Sequence[LeftOut]
+) -> list[str]:
+    """Warn where the pilots do not follow one law, of the one that the fit of all misses."""
+    values, _ = rates.value_and_slopes(fitted.parameters, data.runs)
+    wrong = np.where(data.fitted, np.abs(np.exp(values) / data.losses - 1.0), np.nan)
+    missed = np.nanmean(wrong, axis=1)
+    ends = [np.nanmin(losses) for losses in data.losses]
+    left_out = np.array([fold.mean / end for fold, end in zip(folds, ends, strict=False)])
+    errors = missed if missed.max() >= _CONTRADICTORY else left_out
+    if errors.max(initial=0.0) < _CONTRADICTORY:
         return []
+    worst = int(errors.argmax())
     return [
-        f"THE PILOTS DO NOT FOLLOW ONE LAW: {worst} is off by {100 * errors[worst]:.0f} % of its "
-        "loss where it is left out. Is a pilot in other units, or of other data?"
+        f"THE PILOTS DO NOT FOLLOW ONE LAW: {pilots.runs[worst].name} is off by "
+        f"{100 * errors[worst]:.0f} % of its loss. Is it in other units, or of other data?"
     ]
+
+
+def _doubts(fitted: rates.RateFit, folds: Sequence[LeftOut]) -> list[str]:
+    """Warn where starts disagree, or intervals are too narrow."""
+    (same, starts), covered = agreement(fitted.ends), np.mean([x.covered for x in folds] or [1.0])
+    disagree = (
+        f"ONLY {same} OF {starts} STARTS AGREE: there may be a better fit. Try another `--seed`; "
+        "if predictions change, add a pilot"
+    )
+    narrow = (
+        f"ONLY {100 * covered:.0f} % OF LEFT-OUT LOSSES ARE WITHIN THEIR 90 % INTERVALS: these are "
+        "too narrow for runs unlike the pilots. Add a pilot"
+    )
+    return [disagree] * (same < _AGREEING * starts) + [narrow] * bool(covered < _COVERING)
 
 
 def _end(run: Run, index: int) -> float:

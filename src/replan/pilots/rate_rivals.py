@@ -35,7 +35,8 @@ def without_bounds(problem: Problem, lifted: Sequence[str]) -> tuple[Problem, li
     if "changes" in lifted:
         notes.append("THE RATE WAS ALLOWED TO RISE AND TO FALL FASTER THAN IN ANY PILOT")
     if not law.covered["falls"]:
-        notes.append("NO PILOT LOWERS ITS RATE: what a decay brings is a guess")
+        only = "" if "changes" in lifted else ", and constant rates only are compared"
+        notes.append(f"NO PILOT LOWERS ITS RATE: what a decay brings is a guess{only}")
     return problem, notes
 
 
@@ -59,7 +60,7 @@ def rivals(problem: Problem, plan: Plan, lifted: Sequence[str]) -> Iterator[Riva
         for peak in peaks:
             for words, shape in shapes(family, times):
                 rates = low + (peak - low) * shape
-                if any_change or np.diff(rates).min(initial=0.0) >= -fall:
+                if any_change or (np.ptp(rates) and np.diff(rates).min(initial=0.0) >= -fall):
                     yield words.format(peak=f"{peak:.3g}"), rates
 
     constants = np.geomspace(max(low, 0.02 * high), high, 25)
@@ -70,7 +71,9 @@ def rivals(problem: Problem, plan: Plan, lifted: Sequence[str]) -> Iterator[Riva
     others = np.geomspace(min(peaks), high, 7) if several(peaks) else np.empty(0)
     for family in FAMILIES:
         yield from best(decays(family, others[~np.isclose(others, pilot["peak"], rtol=1e-3)]))
-    yield from best([("plan", planned if any_change else _calmed(planned, rise, fall))])
+    planned = planned if any_change else _calmed(planned, rise, fall)
+    name = f"plan, rates up to {planned.max():.3g}" if "rates" in lifted else "plan"
+    yield from best([(name, planned)] if np.ptp(planned) else [])
 
 
 def shapes(

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from replan import check, files
-from replan.errors import ArgumentError, in_file
+from replan.errors import ArgumentError, in_file, renamed
 
 _FORMATS = (
     "a table with columns run, step, lr, loss, or an export of Weights & Biases, TensorBoard or "
@@ -20,6 +20,7 @@ _FORMATS = (
 )
 _RUN = ("run", "run_id", "run_name", "name", "Name")
 _STEP = ("step", "train/global_step", "trainer/global_step", "global_step", "iter", "_step")
+_WORDS = ("run", "step", "tokens", "batch")  # which may be written with capitals
 _SCALAR = ["Wall time", "Step", "Value"]  # the columns of TensorBoard's downloads
 _SETTINGS = r"run|step|tokens|batch|continue|(share|unique_tokens)_.+"  # of a pilot file
 _PILOT_LOSS = r"loss(_.+)?"
@@ -60,7 +61,7 @@ def read_pilots(
         tables = [_mixtures(tables)]
         wanted = wanted or [x for x in tables[0] if not re.fullmatch(f"{_SETTINGS}|lr", x)]
     names = _names(list(dict.fromkeys(x for table in tables for x in table)), lr, wanted)
-    tables = [table[[x for x in table if x in names]].rename(columns=names) for table in tables]
+    tables = [table[_kept(table, names)].rename(columns=names) for table in tables]
     rows = _joined([table for table in tables if "step" in table])
     for table in tables:
         if "step" not in table:
@@ -76,9 +77,14 @@ def _parsed(path: Path) -> pd.DataFrame:
     """Return a file's table, with numbers in all columns that consist of numbers."""
     suffix = files.suffix(path, [".csv", ".json", ".jsonl"], "pilots")
     try:
-        text = files.read_text(path)
+        with renamed({"path": "pilots"}):
+            text = files.read_text(path)
     except OSError as error:
         raise ArgumentError("pilots", "a file that can be read", f"{error.strerror}") from None
+    first = text.partition("\n")[0]
+    if suffix == ".csv" and "," not in first and (";" in first or "\t" in first):
+        expected = "a table with commas between its columns, and points in its numbers"
+        raise ArgumentError("pilots", expected, f"{first.strip()!r}")
     try:
         if suffix == ".csv":
             table = _from_csv(text)
@@ -123,6 +129,9 @@ def _long(table: pd.DataFrame, stem: str) -> pd.DataFrame:
         return _scalar(table, stem)
     if len(columns) > 1 and all(" - " in x for x in columns[1:]):
         return _panel(table)
+    words = {x: x.lower() for x in columns if x.lower() in _WORDS}
+    table = table.rename(columns={x: word for x, word in words.items() if word not in columns})
+    columns = list(table.columns)
     run = next((x for x in _RUN if x in columns), None)
     step = next((x for x in (*_STEP, "tokens") if x in columns), None)
     if run is None and step is None:
@@ -135,7 +144,13 @@ def _long(table: pd.DataFrame, stem: str) -> pd.DataFrame:
     if step is None:
         return _of_whole_runs(table)
     table = table.assign(step=table[step])
-    return table if step in ("step", "tokens") and "_step" not in columns else _log(table, step)
+    if step not in ("step", "tokens") or "_step" in columns:
+        return _log(table, step)
+    if run is None and table["step"].duplicated().any():
+        expected = "a column of a table with several runs"
+        raise ArgumentError("run", expected, f"columns {', '.join(columns)}")
+    table.attrs = {"pilots": True}
+    return table
 
 
 def _log(table: pd.DataFrame, axis: str | None = None) -> pd.DataFrame:
@@ -210,7 +225,8 @@ def _names(columns: list[str], lr: str | None, loss: list[Any]) -> dict[str, str
     """Return the names that the columns to keep have in a pilot file."""
     rates = _first(_RATES, columns) if lr is None else [check.one_of("lr", lr, columns)]
     if len(rates) != 1:
-        got = f"several: {', '.join(rates)}" if rates else f"columns {', '.join(columns)}"
+        got = f"columns {', '.join(columns)}: add `lr`, or give its export as one more file"
+        got = f"several: {', '.join(rates)}" if rates else got
         raise ArgumentError("lr", "the name of the column with the learning rate", got)
     named = [f"loss_{x}" if x not in columns and f"loss_{x}" in columns else x for x in loss]
     losses = [check.one_of("loss", x, columns) for x in named] or _first(_LOSSES, columns)
@@ -219,6 +235,13 @@ def _names(columns: list[str], lr: str | None, loss: list[Any]) -> dict[str, str
         kept = re.fullmatch(_PILOT_LOSS, x)
         names[x] = x if kept else "loss" if len(losses) == 1 else f"loss_{x}"
     return names
+
+
+def _kept(table: pd.DataFrame, names: dict[str, str]) -> list[str]:
+    """Return the columns that have names, and those of a pilot file that its reader must know."""
+    unknown = table.attrs.get("pilots", False)
+    known = f"{_SETTINGS}|lr|{_PILOT_LOSS}"
+    return [x for x in table if x in names or (unknown and not re.fullmatch(known, x))]
 
 
 def _first(patterns: Sequence[str], columns: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ Notation: R runs, n rows of a run, D domains of the training data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from replan import check
-from replan.check import Bools, Floats
+from replan.check import Floats
 from replan.errors import ArgumentError
 from replan.pilots.descent import NORMAL
 
@@ -124,7 +125,7 @@ class Pilots:
         """
         warmup = check.number("warmup", warmup, at_least=0)
         columns = [str(name) for name in table.columns]
-        given = table = table.set_axis(columns, axis=1)
+        given = table = table.set_axis(columns, axis=1).reset_index(drop=True)
         if "step" not in columns and "tokens" in columns:
             table = table.assign(step=table["tokens"])
         for name in ("run", "step", "lr"):
@@ -155,7 +156,7 @@ class Pilots:
             )
         early = max([_EARLY * min(horizons), *(_warm_until(run) for run in runs)])
         peak = max(float(run.rates.max()) for run in runs)
-        warnings += _unit_warnings(runs)
+        warnings += [*_unit_warnings(runs), *_unused(columns, domains)]
         return cls(
             tuple(runs), names, tuple(domains), unique, peak, early, warmup, given, tuple(warnings)
         )
@@ -176,9 +177,10 @@ class Pilots:
                 kept.append(run)
                 warnings += _stops(run)
         if len(kept) < 2:
-            got = f"{len(kept)}" + (f" ({warnings[-1]})" if len(kept) < len(self.runs) else "")
+            dropped = [x for x in warnings if " is left out: " in x]
+            got = f"{len(kept)}" + (f" ({'; '.join(dropped)})" if dropped else "")
             raise ArgumentError("pilots", "two or more runs with losses that fall", got)
-        falls = any(np.any(np.diff(run.rates[_after_warmup(run)]) < 0) for run in kept)
+        falls = any(np.any(np.diff(x.rates[x.steps >= self.warm_until]) < 0) for x in kept)
         if not falls and not pilots.domains:
             warnings.append(
                 "NO PILOT LOWERS ITS LEARNING RATE: what a decay brings cannot be predicted from "
@@ -189,7 +191,8 @@ class Pilots:
             if not measured.all():
                 raise ArgumentError(
                     "pilots",
-                    f"runs with losses from step {self.early:g} on, in the same unit",
+                    f"runs with losses after step {self.early:g} (earlier ones are not fitted), "
+                    "with steps in the same unit",
                     f"{run.name} without {pilots.losses[int(measured.argmin())]}; it ends at "
                     f"{run.steps[-1]:g}",
                 )
@@ -202,7 +205,7 @@ class Pilots:
             return self
         if loss is None:
             expected = f"one of {', '.join(self.losses)}"
-            raise ArgumentError("loss", expected, "none, where there are several")
+            raise ArgumentError("loss", expected, "none, and shares do not vary")
         index = [self.losses.index(check.one_of("loss", loss, self.losses))]
         runs = tuple(replace(run, losses=run.losses[:, index]) for run in self.runs)
         return replace(self, losses=(loss,), runs=runs)
@@ -225,6 +228,13 @@ class Pilots:
     def horizon(self) -> float:
         """The last step of the longest run."""
         return float(max(run.steps[-1] for run in self.runs))
+
+    @property
+    def axis(self) -> str:
+        """What `steps` count: step, or token."""
+        tokens = self.table.get("tokens")
+        steps = self.table.get("step", tokens)
+        return "token" if tokens is not None and tokens.equals(steps) else "step"
 
     @property
     def warm_until(self) -> float:
@@ -260,7 +270,9 @@ def _run(name: str, group: pd.DataFrame, losses: list[str], domains: list[str]) 
     steps = group["step"].to_numpy(np.float64)
     same = np.flatnonzero(np.diff(steps) == 0)
     if same.size:
-        raise ArgumentError("step", f"different in all rows of {name}", f"{steps[same[0]]:g} twice")
+        one, other = 1 + group.index[[same[0], same[0] + 1]]
+        got = f"{steps[same[0]]:g} twice, in rows {one} and {other}"
+        raise ArgumentError("step", f"different in all rows of {name}", got)
     if not np.isfinite(steps).all() or steps[0] < 0:
         raise ArgumentError("step", "a finite number of at least 0", f"another in {name}")
     rates = _filled(steps, _numbers(group, "lr", name), "lr", name)
@@ -319,7 +331,8 @@ def _shares(group: pd.DataFrame, steps: Floats, domains: list[str], run: str) ->
         raise ArgumentError("share_…", "fractions from 0 to 1", got)
     total = shares.sum(axis=1)
     if shares.min() < 0 or np.abs(total - 1).max() > 1e-3:
-        raise ArgumentError("share_…", "fractions of sum 1", f"{total.max():g} in {run}")
+        got = f"{total[np.abs(total - 1).argmax()]:g} in {run}, of {' + '.join(columns)}"
+        raise ArgumentError("share_…", "fractions of sum 1", got)
     return shares
 
 
@@ -386,6 +399,7 @@ def _with_histories(
         done.pop(run.name, None)
     by_name = done | {run.name: run for run in runs}
     warnings: list[str] = []
+    logged: list[str] = []  # warm-ups, though one is described
 
     def complete(run: Run, seen: tuple[str, ...] = ()) -> Run:
         if run.name in done:
@@ -401,12 +415,14 @@ def _with_histories(
             if warmup > run.steps[0]:
                 raise ArgumentError(
                     "warmup",
-                    f"at most {run.steps[0]:g}, the first step of {run.name}",
+                    f"at most {run.steps[0]:g}, the first step of {run.name} (if steps count from "
+                    f"the end of the warm-up, add {warmup:g} to them)",
                     f"{warmup:g}",
                 )
             whole = _warmed_up(run, warmup)
         elif run.steps[0] <= _first_gap(run):
             whole = run
+            logged.extend([run.name] * bool(warmup))
         else:
             parent = _likely_parent(run, list(by_name.values()))
             if parent is None:
@@ -417,10 +433,18 @@ def _with_histories(
                 )
             else:
                 whole = _continued(complete(parent), run)
+                warnings.append(
+                    f"{run.name} is taken to continue {parent.name} from step {run.steps[0]:g}. If "
+                    "it does not, log it from its beginning"
+                )
         done[run.name] = whole
         return whole
 
-    return [complete(run) for run in runs], warnings
+    whole = [complete(run) for run in runs]
+    if logged:
+        names = ", ".join(logged)
+        warnings.append(f"`--warmup` is not used for {names}: the log begins with a warm-up")
+    return whole, warnings
 
 
 def _first_gap(run: Run) -> float:
@@ -473,10 +497,6 @@ def prepended(run: Run, steps: Floats, rates: Floats, shares: Floats, batch: Flo
     )
 
 
-def _after_warmup(run: Run) -> Bools:
-    return np.asarray(run.steps >= _warm_until(run))
-
-
 def _warm_until(run: Run) -> float:
     """Return the step at which the first rise of the rate ends."""
     falls = np.flatnonzero(np.diff(run.rates) <= 0)
@@ -526,6 +546,18 @@ def _unit_warnings(runs: Sequence[Run]) -> list[str]:
         for name, values in seen.items()
         if max(values) > _DOUBTFUL[name] * min(values)
     ]
+
+
+def _unused(columns: Sequence[str], domains: Sequence[str]) -> list[str]:
+    """Warn of columns that are not read, perhaps as they are misspelt."""
+    known = r"run|step|lr|tokens|batch|continue|loss|(loss|share|unique_tokens)_.+"
+    unused = [x for x in columns if not re.fullmatch(known, x)]
+    if not unused:
+        return []
+    tail = unused[0].rpartition("_")[2]
+    like = ["batch", "continue", "tokens"]
+    like += [f"{x}_{tail}" for x in ("loss", "share") if tail != unused[0]]
+    return [f"COLUMNS NOT USED: {', '.join(unused)}{check.hint(unused[0], like)}"]
 
 
 def _share_warnings(pilots: Pilots) -> list[str]:
