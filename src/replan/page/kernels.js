@@ -147,9 +147,16 @@ class TeacherStudent {
     const last = cotangents + steps * n * NUMBER;
     lossesVjp(...model.head, ...big(1, n, T), end, core.floats(weights), last, ...model.tail);
     rollOutVjp(
-      ...model.head, ...big(steps, steps + 1, T, 3 * T, n, run.tapeSteps), ...run.controls,
-      cotangents, run.tape, adjoints, shareSlopes, knobSlopes, ...model.tail,
-    ); // prettier-ignore
+      ...model.head,
+      ...big(steps, steps + 1, T, 3 * T, n, run.tapeSteps),
+      ...run.controls,
+      cotangents,
+      run.tape,
+      adjoints,
+      shareSlopes,
+      knobSlopes,
+      ...model.tail,
+    );
     byShares.set(core.view(shareSlopes, steps * T));
     const byKnobs = core.view(knobSlopes, 3 * steps * T);
     for (let i = 0; i < steps; i++)
@@ -186,9 +193,20 @@ class TeacherStudent {
         const mark = core.integers([count]);
         random.draw(core.view(draws, count * columns), columns, freedom, noise);
         const advanced = core.exports.replan_advance_reduced(
-          BigInt(count), ...sizes, dimension, noise, ...chain, sampleTasks, sampleRates,
-          sampleRates, ...known, draws, mark, state, work,
-        ); // prettier-ignore
+          BigInt(count),
+          ...sizes,
+          dimension,
+          noise,
+          ...chain,
+          sampleTasks,
+          sampleRates,
+          sampleRates,
+          ...known,
+          draws,
+          mark,
+          state,
+          work,
+        );
         if (Number(advanced) < count) return this.losses(states);
         done += count;
       }
@@ -228,9 +246,14 @@ class TeacherStudent {
     core.view(states, n).set(start);
     const tape = core.floats(4 * tapeSteps * n);
     const done = core.exports.replan_roll_out(
-      ...model.head, ...big(steps, T, 3 * T, n, tapeSteps), ...controls, states,
-      states + n * NUMBER, tape, ...model.tail,
-    ); // prettier-ignore
+      ...model.head,
+      ...big(steps, T, 3 * T, n, tapeSteps),
+      ...controls,
+      states,
+      states + n * NUMBER,
+      tape,
+      ...model.tail,
+    );
     return { steps, states, tape, tapeSteps, controls, done: Number(done) };
   }
 }
