@@ -2,9 +2,17 @@
    starts on a coarse grid is improved on the fine one by projected quasi-Newton, as in the
    library's quasi_newton.py; the core minimises the model of the objective over the controls. */
 
+import { Random } from "./random.js";
+
 const COARSE = 32; // steps of the coarse grid
 const COARSE_ITERATIONS = 60;
-const COARSE_ACCURACY = 1e-3; // of the value on the coarse grid, relative
+const RANDOM_STARTS = 12;
+const STAYS = 8; // of a random start, about
+const FINE_DESCENTS = 3; // from random starts
+const PROMISING = 1.05; // times the best value on the coarse grid, from where the fine one is tried
+const SAME = 2e-3; // relative: values that differ by less count as the same optimum
+const ACCURACY = 1e-3; // of the integrator, relative
+const MOST_SUBSTEPS = 32;
 const TOLERANCE = 1e-3; // of the value: what may be left to gain to first order
 const PATIENCE = 20; // iterations that must between them gain a tenth of the tolerance
 const PAIRS = 20; // moves and changes of the gradient that the model of the objective keeps
@@ -14,42 +22,68 @@ const DOMAIN = 14; // integers, which a domain of projection.c takes
 
 /** Minimise the weighted final losses from a state. settings: duration; steps; substeps; weights
     (T); the shares (steps × T) and rates (steps) to begin with, or to keep; freeShares, whether the
-    shares may change; freeRates, the range [low, high] of the rates, or null; iterations, at most.
-    onProgress is told of every result so far; where cancelled() is true, the search ends. */
+    shares may change; freeRates, the range [low, high] of the rates, or null; iterations, at most,
+    of a descent. onProgress is told of every better result; where cancelled() is true, the search
+    ends. */
 export function minimise(model, start, settings, onProgress = () => {}, cancelled = () => false) {
-  const { steps, substeps, iterations = 300, shares, rates } = settings;
-  const fine = new Objective(model, start, settings, steps, substeps);
-  const coarse = steps > 2 * COARSE ? coarseGrid(model, start, settings) : fine;
-  let best = null;
-  for (const controls of starts(model, start, settings)) {
+  const { steps, substeps, freeShares, freeRates, iterations = 300 } = settings;
+  const fine = grid(model, start, settings, steps, substeps);
+  const coarse = steps > 2 * COARSE ? grid(model, start, settings, COARSE, 1) : fine;
+  let best = new Descent(fine, fine.join(settings));
+  const result = () => ({ ...fine.split(best.x), value: best.value });
+
+  const onCoarseGrid = (controls) => {
     const descent = new Descent(coarse, coarse.join(resampled(controls, coarse.steps)));
     for (let i = 0; i < COARSE_ITERATIONS && !descent.finished && !cancelled(); i++) descent.step();
-    if (!best || descent.value < best.value) best = descent;
+    return descent;
+  };
+  const onFineGrid = (controls) => {
+    const descent = new Descent(fine, fine.join(controls));
+    for (let i = 0; i < iterations && !cancelled(); i++) {
+      if (descent === best || descent.value < best.value) {
+        best = descent;
+        onProgress(result());
+      }
+      if (descent.finished) break;
+      descent.step();
+    }
+  };
+
+  const ascending = (descents) => descents.sort((a, b) => a.value - b.value);
+  const [first, ...others] = ascending(starts(model, start, settings).map(onCoarseGrid));
+  const refined = ({ x }) => resampled(coarse.split(x), steps);
+  onFineGrid(refined(first));
+  const random = new Random(0);
+  for (let i = 0; i < RANDOM_STARTS && !cancelled(); i++)
+    others.push(onCoarseGrid(randomStart(model, settings, random)));
+  const most = PROMISING * Math.min(first.value, ...others.map(({ value }) => value));
+  const tried = [first];
+  for (const descent of ascending(others)) {
+    const isNew = tried.every(({ value }) => Math.abs(descent.value - value) > SAME * value);
+    if (tried.length > FINE_DESCENTS || descent.value > most || cancelled()) break;
+    if (!isNew) continue;
+    tried.push(descent);
+    onFineGrid(refined(descent));
   }
-  const descent = new Descent(fine, fine.join(resampled(coarse.split(best.x), steps)));
-  const given = new Descent(fine, fine.join({ shares, rates }));
-  const chosen = given.value < descent.value ? given : descent;
-  const result = () => ({ ...fine.split(chosen.x), value: chosen.value });
-  for (let i = 0; i < iterations && !chosen.finished && !cancelled(); i++) {
-    chosen.step();
-    onProgress(result());
-  }
+  if (freeShares && freeRates) onFineGrid(oneTaskPerStep(result(), model.tasks));
   return result();
 }
 
-/* The objective on as few RK4 steps as are accurate for the controls to begin with. */
-function coarseGrid(model, start, settings) {
-  const value = (substeps) => {
-    const grid = new Objective(model, start, settings, COARSE, substeps);
-    return grid.evaluate(grid.join(resampled(settings, COARSE))).value;
-  };
-  let substeps = 1;
-  for (let last = value(1); substeps < 64; substeps *= 2) {
-    const next = value(2 * substeps);
-    if (Math.abs(next - last) <= COARSE_ACCURACY * next) break;
-    last = next;
+/* The objective on as few RK4 steps as are accurate at the largest rates. */
+function grid(model, start, settings, steps, substeps) {
+  const { rates, freeRates } = settings;
+  const largest = rates.map((rate) => (freeRates ? freeRates[1] : rate));
+  const controls = resampled({ ...settings, rates: largest }, steps);
+  const at = (count) => new Objective(model, start, settings, steps, count);
+  const value = (objective) => objective.evaluate(objective.join(controls)).value;
+  let objective = at(substeps);
+  for (let last = value(objective); objective.substeps < MOST_SUBSTEPS;) {
+    const finer = at(2 * objective.substeps);
+    const next = value(finer);
+    if (Math.abs(next - last) <= ACCURACY * next) break;
+    [objective, last] = [finer, next];
   }
-  return new Objective(model, start, settings, COARSE, substeps);
+  return objective;
 }
 
 /* The controls given; interleaving; and what has still to be learnt, alone and then mixed. */
@@ -70,6 +104,33 @@ function starts(model, start, { steps, shares, rates, freeShares, freeRates }) {
     allRates.push(Float64Array.from({ length: steps }, falling));
   }
   return allShares.flatMap((s) => allRates.map((r) => ({ shares: s, rates: r })));
+}
+
+/* One task at a time, in stays of random lengths, at a random rate. */
+function randomStart(model, { steps, rates, shares, freeShares, freeRates }, random) {
+  const T = model.tasks;
+  const pick = () => Math.floor(T * random.uniform());
+  const stays = new Float64Array(steps * T);
+  for (let i = 0, task = pick(); i < steps; i++) {
+    if (random.uniform() < STAYS / steps) task = pick();
+    stays[i * T + task] = 1;
+  }
+  const [low, high] = freeRates ?? [0, 0];
+  const rate = low + (high - low) * random.uniform();
+  return { shares: freeShares ? stays : shares, rates: freeRates ? rates.map(() => rate) : rates };
+}
+
+/* Controls with one task per step, by sum-up rounding: so each task can have a rate of its own. */
+function oneTaskPerStep({ shares, rates }, T) {
+  const lags = new Float64Array(T);
+  const rounded = new Float64Array(shares.length);
+  for (let i = 0; i < shares.length; i += T) {
+    lags.forEach((_, t) => (lags[t] += shares[i + t]));
+    const chosen = lags.indexOf(Math.max(...lags));
+    lags[chosen] -= 1;
+    rounded[i + chosen] = 1;
+  }
+  return { shares: rounded, rates };
 }
 
 /* Controls on another number of steps, linear between the middles of steps. */
