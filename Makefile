@@ -69,7 +69,7 @@ page: .venv-page/installed
 
 # The page in a headless browser; needs node, npm and Chromium.
 test-page: page tests/page/node_modules
-	tests/page/node_modules/.bin/prettier --check src/replan/page tests/page
+	tests/page/node_modules/.bin/prettier --config tests/page/package.json --check src/replan/page tests/page
 	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
 	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
 		node --test tests/page/page.test.mjs

@@ -10,7 +10,7 @@ const GAP = 30;
 /** Where the parts of the picture are, for a width and a screen `tall` pixels. */
 export function layout(width, tall, { ratesShown, best }) {
   const part = (low, high, ...sizes) => Math.max(low, Math.min(high, ...sizes));
-  const curves = part(170, 560, width * 0.36, tall * 0.31);
+  const curves = part(170, 560, width * 0.36, tall * (ratesShown ? 0.24 : 0.31));
   const bar = part(84, 200, width * 0.2, tall * 0.13);
   const parts = { width, left: LEFT, right: width - RIGHT, curves: { top: 14, height: curves } };
   let y = 14 + curves + GAP;
