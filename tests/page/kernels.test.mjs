@@ -79,7 +79,8 @@ test("solve reaches the library's relaxed values", () => {
     const lengths = new Float64Array(steps).fill(duration / steps);
     const accurate = { ...controls, lengths, substeps: 8 };
     const again = model.gradient(floats(start), accurate, weights).value;
-    assert.ok(Math.abs(again - value) < 0.002 * value);
+    const error = (again - value) / value;
+    assert.ok(Math.abs(error) < 0.005, `${JSON.stringify(settings)}: integrator ${error}`);
     for (let i = 0; i < steps; i++) {
       const row = controls.shares.subarray(i * model.tasks, (i + 1) * model.tasks);
       const sum = row.reduce((total, share) => total + share, 0);
