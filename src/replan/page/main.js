@@ -157,7 +157,8 @@ class Page {
       const ratio = mine / this.mean(best.losses);
       words.push(`The best found ends at ${short(this.mean(best.losses))}:`);
       if (!Number.isFinite(ratio)) words.push("yours diverged.");
-      else if (ratio < 0.9999) words.push("yours is even lower.");
+      else if (ratio < 0.999) words.push("yours is even lower.");
+      else if (ratio < 1.001) words.push("yours is as low, to a thousandth.");
       else if (ratio < 2) words.push(`yours is ${short(100 * (ratio - 1))} % above it.`);
       else words.push(`yours is ${short(ratio)} times as high.`);
     }
