@@ -8,7 +8,7 @@ TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
 .PHONY: demo core test test-all test-sanitized test-torch test-transformers test-avalanche test-reproduction test-package docs \
-	notebooks figures format bench clean
+	page test-page notebooks figures format bench clean
 
 demo: .venv/installed core
 	mkdir -p demo
@@ -62,6 +62,17 @@ test-package: .venv-package/installed
 # The site of the documentation: build/site/index.html.
 docs: .venv-docs/installed
 	.venv-docs/bin/python docs/build.py
+
+# The page on which one paints when to replay: one file, build/replan.html.
+page: .venv-page/installed
+	.venv-page/bin/python -m replan.page.build build/replan.html
+
+# The page in a headless browser; needs node, npm and Chromium.
+test-page: page tests/page/node_modules
+	tests/page/node_modules/.bin/prettier --config tests/page/package.json --check src/replan/page tests/page
+	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
+	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
+		node --test tests/page/page.test.mjs
 
 # Runs the notebooks in place, for outputs that are up to date.
 notebooks: .venv/installed-dev core
@@ -117,6 +128,14 @@ bench: .venv/installed-bench core
 	.venv-docs/bin/python -m pip install --quiet --requirement docs/requirements.txt
 	touch $@
 
+.venv-page/installed: .venv-page/pip pyproject.toml
+	.venv-page/bin/python -m pip install --quiet ziglang --editable .
+	touch $@
+
+tests/page/node_modules: tests/page/package.json
+	npm install --prefix tests/page --no-package-lock --silent
+	touch $@
+
 .venv/installed: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
@@ -134,5 +153,5 @@ bench: .venv/installed-bench core
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv .venv-* .cache demo figures build dist src/replan/core/*.so
+	rm -rf .venv .venv-* .cache demo figures build dist tests/page/node_modules src/replan/core/*.so
 	find src tests benchmarks reproduction -name __pycache__ -prune -exec rm -rf {} +

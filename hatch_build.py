@@ -19,8 +19,14 @@ class CoreHook(BuildHookInterface[BuilderConfig]):
         return ["ziglang"] if "ziglang" in self.core()["compiler"]() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the libraries. They know nothing of Python: one wheel serves all versions."""
+        """Compile the libraries, and take the page where it was built.
+
+        They know nothing of Python: one wheel serves all versions.
+        """
         build_data["artifacts"] += [f"{CORE}/{path.name}" for path in self.core()["build"]()]
+        page = "build/replan.html"
+        if version == "standard" and Path(self.root, page).exists():
+            build_data["force_include"][page] = "replan/page/replan.html"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{next(platform_tags())}"
 

@@ -44,6 +44,7 @@ LAYERS = [
     "replay",
     "studies",
     "replan",
+    "page",
     "cli",
 ]
 
@@ -222,7 +223,7 @@ def test_only_its_own_folder_names_a_model():
     naming = {
         module
         for module in PATHS
-        if not module.startswith((MODEL, "replan.models.gallery"))
+        if not module.startswith((MODEL, "replan.models.gallery", "replan.page"))
         and (
             not names_in(module).isdisjoint({"TeacherStudent", "Overlaps"})
             or any(name.startswith(MODEL) for name in imported(module))

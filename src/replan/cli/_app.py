@@ -8,7 +8,7 @@ import warnings
 import click
 
 import replan
-from replan.cli import compare, evaluate, export, fit, levers, new, simulate, solve, study
+from replan.cli import compare, evaluate, explore, export, fit, levers, new, simulate, solve, study
 from replan.errors import ArgumentError, IntegrationError, SolveError, renamed
 
 _LONGEST = 450  # characters of a message
@@ -53,7 +53,7 @@ def app(context: click.Context, imports: tuple[str, ...]) -> None:
         click.echo(context.get_help())
 
 
-for module in (new, evaluate, compare, solve, simulate, levers, study, fit, export):
+for module in (new, explore, evaluate, compare, solve, simulate, levers, study, fit, export):
     app.add_command(module.command)
 
 

@@ -44,9 +44,9 @@ class ReplayBatchSampler(Sampler[list[int]]):
 
     **Main arguments**
 
-    - `sizes`: (T,) samples of each task, one task after the other in the data set; those of tasks that
-      are still to come may be left out. `from_datasets` counts them itself; `from_labels` takes
-      samples in any order.
+    - `sizes`: (T,) samples of each task, one task after the other in the data set; those of tasks
+      that are still to come may be left out. `from_datasets` counts them itself; `from_labels`
+      takes samples in any order.
     - `policy`: a policy of T tasks. The shares of tasks without samples go to the others.
     - `batch_size`: samples per batch and rank.
 

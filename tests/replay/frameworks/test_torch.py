@@ -643,7 +643,14 @@ def test_training_on_the_memory_alone_is_told(sizes, arrivals, task):
 
 @pytest.mark.parametrize(
     ("sizes", "arrivals"),
-    [([100, 100], [0]), ([100, 0], [0]), ([100, 0, 0], []), ([9, 100], [0, 1]), ([9, 100], [])],
+    [
+        ([100, 100], [0]),
+        ([100, 0], [0]),
+        ([100, 0, 0], []),
+        ([100], [0]),
+        ([9, 100], [0, 1]),
+        ([9, 100], []),
+    ],
 )
 def test_streams_that_may_be_meant_are_not_told_anything(sizes, arrivals):
     """All data are there from the start, or those of the first task alone; the last is new."""

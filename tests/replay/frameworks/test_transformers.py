@@ -228,7 +228,8 @@ def test_no_sample_is_lost_or_trained_twice(
 
 def batches_done(folder):
     """Return how many batches were done when the last checkpoint was saved."""
-    return json.loads(Path(get_last_checkpoint(folder), "replay.json").read_text())["steps"]
+    content = json.loads(Path(get_last_checkpoint(folder), "replay.json").read_text())
+    return content["sampler"]["steps"]
 
 
 PROCESSES = """
@@ -460,6 +461,13 @@ def test_to_train_again_is_to_begin_again(tmp_path):
     once = trainer.seen.copy()
     trainer.train()
     assert trainer.seen == 2 * once
+
+
+def test_data_sets_in_another_order_are_not_resumed(tmp_path):
+    data = {"old": rows(0, 30), "new": rows(30, 60)}
+    make(tmp_path, dataset=data, callbacks=[Stop(2)]).train()
+    other = make(tmp_path, dataset=dict(reversed(data.items())))
+    assert refused("train_dataset", lambda: other.train(resume_from_checkpoint=True))
 
 
 def test_bad_input_is_refused(tmp_path):

@@ -1,0 +1,64 @@
+/* Painting on a bar by pointer, touch and keyboard. A bar is a box on the page whose width is time
+   and whose height is a level from 0 to 1; it tells what was painted and knows nothing else. */
+
+const CELL = 10; // steps that the keyboard moves and paints at once
+
+/** Let one paint on `box`. paint(from, to, levelFrom, levelTo): a stroke over steps [from, to];
+    level(step): what is there; begin(): a stroke begins; describe(step): words for the place. */
+export function paintable(box, steps, { begin, paint, level, describe, moved }) {
+  let last = null;
+  let cursor = 0;
+
+  const place = (event) => {
+    const { left, top, width, height } = box.getBoundingClientRect();
+    const step = Math.floor(((event.clientX - left) / width) * steps);
+    const raw = 1 - (event.clientY - top) / height;
+    const snapped = raw < 0.04 ? 0 : raw > 0.96 ? 1 : raw;
+    return { step: Math.max(0, Math.min(steps - 1, step)), level: snapped };
+  };
+  const stroke = (event) => {
+    const now = place(event);
+    const [a, b] = last.step <= now.step ? [last, now] : [now, last];
+    paint(a.step, b.step, a === b ? now.level : a.level, a.step === b.step ? now.level : b.level);
+    last = now;
+  };
+
+  box.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    box.setPointerCapture(event.pointerId);
+    begin();
+    last = place(event);
+    stroke(event);
+  });
+  box.addEventListener("pointermove", (event) => last && stroke(event));
+  for (const end of ["pointerup", "pointercancel"])
+    box.addEventListener(end, () => {
+      last = null;
+    });
+
+  const moves = { ArrowLeft: -CELL, ArrowRight: CELL, Home: -steps, End: steps };
+  const turns = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
+  box.addEventListener("keydown", (event) => {
+    const { key } = event;
+    if (!(key in moves || key in turns) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const here = level(cursor);
+    if (key in moves) {
+      cursor = Math.max(0, Math.min(steps - CELL, cursor + moves[key]));
+      if (event.shiftKey) (begin(), paint(cursor, cursor + CELL - 1, here, here));
+    } else {
+      const next = Math.max(0, Math.min(1, Math.round((here + turns[key]) * 100) / 100));
+      begin();
+      paint(cursor, cursor + CELL - 1, next, next);
+    }
+    say();
+  });
+  const say = () => {
+    box.setAttribute("aria-valuenow", String(Math.round(100 * level(cursor))));
+    box.setAttribute("aria-valuetext", describe(cursor));
+    moved(document.activeElement === box ? [cursor, cursor + CELL] : null);
+  };
+  box.addEventListener("focus", say);
+  box.addEventListener("blur", say);
+  return say;
+}

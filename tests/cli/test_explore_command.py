@@ -1,0 +1,42 @@
+import pytest
+
+from replan.cli import explore
+
+
+@pytest.fixture
+def opened(monkeypatch, tmp_path):
+    """The addresses that a browser was asked to open; there is a page."""
+    page = tmp_path / "replan.html"
+    page.write_text("a page")
+    monkeypatch.setattr(explore, "PAGES", (page,))
+    addresses = []
+    monkeypatch.setattr(explore.webbrowser, "open", addresses.append)
+    return addresses
+
+
+def test_explore_opens_the_page_and_prints_its_address(run, opened):
+    code, out, _ = run("explore")
+    assert (code, out.strip()) == (0, opened[0])
+    assert opened[0].startswith("file://") and opened[0].endswith("replan.html")
+
+
+def test_explore_puts_the_problem_into_the_address(run, opened, tmp_path):
+    text = (tmp_path / "problem.toml").read_text()
+    (tmp_path / "seed.toml").write_text(text.replace("60.0", "1000.0"))
+    run("explore seed.toml")
+    assert "g=0.3&k=2&t=2&a=erf" in opened[-1] and "&s=1" in opened[-1]
+    run("explore problem.toml")  # another pretraining: the overlaps themselves
+    assert "&x=" in opened[-1]
+
+
+def test_explore_refuses_what_the_page_cannot_show(run, opened, refused):
+    refused("explore one.toml", "FILE")
+    refused("explore ensemble.toml", "FILE")
+    assert opened == []
+
+
+def test_explore_says_how_to_build_a_page_that_is_missing(run, monkeypatch):
+    monkeypatch.setattr(explore, "PAGES", ())
+    code, _, err = run("explore")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "make page" in err

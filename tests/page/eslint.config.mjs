@@ -1,0 +1,13 @@
+import js from "@eslint/js";
+
+const browser = ["document", "location", "history", "navigator", "self", "window", "performance"];
+const more = ["atob", "Event", "URL", "Blob", "Worker", "WebAssembly", "Image", "XMLSerializer"];
+const loops = ["requestAnimationFrame", "setTimeout", "clearTimeout", "ResizeObserver"];
+const others = ["addEventListener", "getComputedStyle", "innerHeight", "URLSearchParams"];
+const node = ["process", "console"];
+const names = [...browser, ...more, ...loops, ...others, ...node];
+
+export default [
+  js.configs.recommended,
+  { languageOptions: { globals: Object.fromEntries(names.map((name) => [name, "readonly"])) } },
+];

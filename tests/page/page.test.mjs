@@ -1,0 +1,331 @@
+/* The built page, build/replan.html, in headless Chromium, from file://. REPLAN: the command line of
+   the library; CHROMIUM: the browser. */
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const FILE = fileURLToPath(new URL("../../build/replan.html", import.meta.url));
+const PAGE = pathToFileURL(FILE).href;
+const FOLDER = mkdtempSync(join(tmpdir(), "page-"));
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
+FLAGS.push("--disable-background-networking", "--disable-component-update", "--disable-sync");
+
+let browser;
+const requests = [];
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS });
+});
+after(() => browser.close());
+
+/* A page; the tests evaluate code in it, which its own policy refuses. */
+async function open(address = "", settings = {}) {
+  const page = await browser.newPage({
+    bypassCSP: true,
+    viewport: { width: 1280, height: 900 },
+    ...settings,
+  });
+  page.on("request", (request) => requests.push(request.url()));
+  page.on("pageerror", (error) => assert.fail(error.stack));
+  await page.goto(address.startsWith("file:") ? address : PAGE + address);
+  await page.getByText("Your training ends").waitFor();
+  return page;
+}
+
+const replan = (...words) =>
+  execFileSync(process.env.REPLAN, words, { cwd: FOLDER, encoding: "utf8", env: ENVIRONMENT });
+const ENVIRONMENT = { ...process.env, BROWSER: "true" };
+const reading = (page) => page.locator("#reading").textContent();
+const settled = (page) => page.waitForTimeout(350); // the address follows the hand after a while
+
+async function download(page, name) {
+  const coming = page.waitForEvent("download");
+  await page.getByRole("button", { name }).click();
+  const path = join(FOLDER, name);
+  await (await coming).saveAs(path);
+  return readFileSync(path, "utf8");
+}
+
+/* The last row of curves.csv: time, losses, … */
+async function finalLosses(page, tasks) {
+  const rows = (await download(page, "curves.csv")).trim().split("\n");
+  return rows
+    .at(-1)
+    .split(",")
+    .slice(1, 1 + tasks)
+    .map(Number);
+}
+
+async function paint(page, from, to, level) {
+  const { x, y, width, height } = await page.locator("#paint-shares").boundingBox();
+  await page.mouse.move(x + from * width, y + (1 - level) * height);
+  await page.mouse.down();
+  await page.mouse.move(x + to * width, y + (1 - level) * height, { steps: 5 });
+  await page.mouse.up();
+}
+
+async function best(page) {
+  await page.getByRole("button", { name: "Show me the best" }).click();
+  await page.getByText("The best found ends").waitFor();
+}
+
+const close = (a, b, relative) =>
+  assert.ok(Math.abs(a / b - 1) <= relative, `${a} is not ${b} to ${relative}`);
+
+for (const [address, tasks, accuracy] of [
+  ["", 2, 1e-8],
+  ["#g=0.55&s=7&n=0.3", 2, 1e-8],
+  ["#t=3&k=4&g=0.9", 3, 1e-8],
+  ["#a=relu", 2, 1e-7],
+])
+  test(`the command line reads the downloads of ${address || "the page"} and gives its numbers`, async () => {
+    const page = await open(address);
+    await paint(page, 0.5, 0.99, 0.4);
+    await download(page, "problem.toml");
+    await download(page, "protocol.json");
+    replan("evaluate", "problem.toml", "--protocol", "protocol.json", "--json", "out.json");
+    const { losses } = JSON.parse(readFileSync(join(FOLDER, "out.json"), "utf8"));
+    const shown = await finalLosses(page, tasks);
+    shown.forEach((loss, t) => close(loss, losses[t], accuracy));
+    await page.close();
+  });
+
+for (const address of ["", "#g=0.7&s=3", "#a=relu"])
+  test(`the best of ${address || "the page"} is as good as the library's`, async () => {
+    const page = await open(address);
+    await best(page);
+    const found = await page.evaluate(() => window.page.mean(window.page.best.losses));
+    await download(page, "problem.toml");
+    replan("solve", "problem.toml", "--json", "plan.json");
+    const plan = JSON.parse(readFileSync(join(FOLDER, "plan.json"), "utf8"));
+    assert.ok(found <= 1.005 * plan.relaxed_value, `${found} against ${plan.relaxed_value}`);
+    await page.close();
+  });
+
+test("painting moves the curves, and undo brings them back", async () => {
+  const page = await open();
+  const before = await reading(page);
+  await paint(page, 0.4, 0.99, 0.45);
+  await page.locator("#undo:enabled").waitFor();
+  const painted = await finalLosses(page, 2);
+  assert.ok(painted[0] < 1e-3, `task 1 is kept: ${painted}`);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.getByText(before).waitFor();
+  await page.close();
+});
+
+test("a best that belongs to another problem is marked and cannot be taken", async () => {
+  const page = await open();
+  await best(page);
+  await paint(page, 0.5, 0.6, 0.5);
+  assert.match(await reading(page), /The best found ends/); // painting leaves the problem as it was
+  await page.locator("#similarity").fill("0.5");
+  await page.getByText("another problem: outdated").waitFor();
+  assert.equal(await page.locator("#take").isHidden(), true);
+  assert.ok((await page.locator("svg .best.outdated").count()) > 0);
+  await page.close();
+});
+
+test("the best, taken, is the visitor's own to a thousandth of a share", async () => {
+  const page = await open();
+  await best(page);
+  await page.getByRole("button", { name: "Make the best mine" }).click();
+  await page.getByText("yours is as low").waitFor();
+  await page.close();
+});
+
+test("a search can be cancelled, and a change of the problem ends it", async () => {
+  const page = await open("#t=3&k=4&d=100");
+  await page.getByRole("button", { name: "Show me the best" }).click();
+  await paint(page, 0.2, 0.8, 0.3); // while it searches
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText("Cancelled.").waitFor();
+  await page.getByRole("button", { name: "Show me the best" }).click();
+  await page.locator("#similarity").fill("0.6");
+  await page.getByText("the search was ended").waitFor();
+  assert.doesNotMatch(await reading(page), /The best/);
+  await page.close();
+});
+
+test("every step opens, one after the other", async () => {
+  const page = await open();
+  const said = new Set();
+  for (let step = 1; step <= 9; step++) {
+    await page.locator(`#steps li:nth-child(${step}) [aria-current]`).waitFor();
+    said.add(await page.locator("#say").textContent());
+    assert.match(await reading(page), /ends at a loss of [\d.e-]+ /);
+    await page.locator("#next").click();
+  }
+  assert.equal(said.size, 9);
+  await page.close();
+});
+
+test("a link restores everything", async () => {
+  const page = await open("#t=3&k=4");
+  await page.locator("#paint-rates").waitFor({ state: "hidden" });
+  await page.locator("#ratesShown").check();
+  await page.getByLabel("task 2", { exact: true }).check();
+  await paint(page, 0.1, 0.7, 0.3);
+  await page.locator("#similarity").fill("0.62");
+  await settled(page);
+  const other = await open(page.url());
+  for (const name of ["problem.toml", "protocol.json", "curves.csv"])
+    assert.equal(await download(other, name), await download(page, name));
+  assert.equal(await other.locator("#paint-rates").isVisible(), true);
+  assert.equal(await other.getByLabel("task 2", { exact: true }).isChecked(), true);
+  assert.ok(page.url().length < PAGE.length + 200, page.url());
+  await page.close();
+  await other.close();
+});
+
+test("replan explore opens the problem of a file", async () => {
+  const text = (start) => `[model]\nhidden = 2\nsimilarity = 0.45\n[start]\n${start}\n[training]
+duration = 20.0\nsteps = 250\nlr = 0.8\n[control]\nlr = { min = 0.0, max = 5.0 }\n`;
+  for (const start of [
+    "pretrain = { task = 1, duration = 1000.0, seed = 4 }",
+    "pretrain = { task = 1, duration = 60.0, seed = 33 }",
+  ]) {
+    writeFileSync(join(FOLDER, "mine.toml"), text(start));
+    const page = await open(replan("explore", "mine.toml").trim());
+    replan("evaluate", "mine.toml", "--strategy", "no-replay", "--json", "out.json");
+    const { losses } = JSON.parse(readFileSync(join(FOLDER, "out.json"), "utf8"));
+    (await finalLosses(page, 2)).forEach((loss, t) => close(loss, losses[t], 1e-7));
+    await page.close();
+  }
+});
+
+test("the keyboard alone paints, asks for the best and undoes", async () => {
+  const page = await open();
+  const before = await reading(page);
+  const focused = () => page.evaluate(() => document.activeElement.id);
+  for (let i = 0; i < 30 && (await focused()) !== "paint-shares"; i++)
+    await page.keyboard.press("Tab");
+  const bar = page.getByRole("slider", { name: "Share of a task over time" });
+  assert.match(await bar.getAttribute("aria-valuetext"), /time 0 of 25: task 1 0 %, task 2 100 %/);
+  for (const key of ["ArrowRight", "PageUp", "ArrowUp", "Shift+ArrowRight"])
+    await page.keyboard.press(key);
+  assert.match(await bar.getAttribute("aria-valuetext"), /time 2 of 25: task 1 30 %, task 2 70 %/);
+  assert.notEqual(await reading(page), before);
+  for (let i = 0; i < 3; i++) await page.keyboard.press("Control+z");
+  await page.getByText(before).waitFor();
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(), "best");
+  await page.keyboard.press("Enter");
+  await page.getByText("The best found ends").waitFor();
+  await page.close();
+});
+
+test("every control has a name", async () => {
+  const page = await open("#t=3&k=3&lr=1");
+  const nameless = await page.evaluate(() =>
+    [...document.querySelectorAll("button, input, select, [role=slider]")]
+      .filter((x) => !(x.textContent.trim() || x.labels?.[0] || x.ariaLabel))
+      .map((x) => x.outerHTML),
+  );
+  assert.deepEqual(nameless, []);
+  await page.close();
+});
+
+test("SGD in many dimensions lies on the curves", async () => {
+  const page = await open("#p=9&N=10000");
+  await page.locator("svg .cross").first().waitFor();
+  const ratios = await page.evaluate(() => {
+    const { crosses, losses } = window.page;
+    return [...crosses.losses]
+      .map((loss, i) => loss / losses[20 * (1 + (i >> 1)) + (i % 2)])
+      .sort();
+  });
+  close(ratios[25], 1, 0.1); // the median; small losses scatter more
+  await page.locator("#seed").fill("2");
+  await page.waitForFunction(() => !document.querySelector("svg .cross")); // no stale ones
+  await page.close();
+});
+
+test("narrow and wide screens show all of it, light and dark", async () => {
+  const page = await open();
+  for (const width of [360, 390, 1280, 2560]) {
+    await page.setViewportSize({ width, height: 800 });
+    for (const step of [5, 6]) {
+      await page
+        .locator("#steps button")
+        .nth(step - 1)
+        .click();
+      await settled(page);
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth);
+      assert.ok(overflow <= width, `${overflow} of ${width}`);
+      const bar = await page.locator("#paint-shares").boundingBox();
+      assert.ok(bar.width > 0.55 * Math.min(width, 1200), `the bar: ${bar.width} of ${width}`);
+    }
+  }
+  const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  assert.equal(await paper(), "rgb(255, 255, 255)");
+  await page.emulateMedia({ colorScheme: "dark" });
+  assert.notEqual(await paper(), "rgb(255, 255, 255)");
+  await page.close();
+});
+
+test("touch paints", async () => {
+  const page = await open("", {
+    hasTouch: true,
+    isMobile: true,
+    viewport: { width: 390, height: 844 },
+  });
+  const { x, y, width, height } = await page.locator("#paint-shares").boundingBox();
+  const before = await reading(page);
+  await page.touchscreen.tap(x + width / 2, y + height / 2);
+  await page.locator("#undo:enabled").waitFor();
+  assert.notEqual(await reading(page), before);
+  await page.close();
+});
+
+test("pictures are downloaded, crisp", async () => {
+  const page = await open();
+  assert.match(await download(page, "picture.svg"), /^<svg .*<\/svg>$/s);
+  await download(page, "picture.png");
+  const png = readFileSync(join(FOLDER, "picture.png"));
+  assert.ok(png.readUInt32BE(16) > 2000); // twice the pixels of the width
+  await page.close();
+});
+
+test("the page works under its own policy, and asks nobody for anything", async () => {
+  const page = await open("", { bypassCSP: false });
+  await best(page);
+  await page.close();
+  const foreign = requests.filter((url) => !/^(file|blob|data):/.test(url));
+  assert.deepEqual(foreign, []);
+});
+
+test("size and times", async () => {
+  const page = await open();
+  const drawn = await page.evaluate(() => performance.getEntriesByName("drawn")[0].startTime);
+  await page.evaluate(() => document.getElementById("best").click());
+  await page.getByText("The best found ends").waitFor();
+  const solved = await page.evaluate(() => performance.getEntriesByName("solved")[0].startTime);
+  const frames = await page.evaluate(async () => {
+    const times = [];
+    for (let i = 0; i < 60; i++) {
+      const begin = performance.now();
+      const slider = document.getElementById("similarity");
+      slider.value = (20 + i) / 100;
+      slider.dispatchEvent(new Event("input"));
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+      times.push(performance.now() - begin);
+    }
+    return times.sort((a, b) => a - b);
+  });
+  const { size } = statSync(FILE);
+  console.log(
+    `${size} bytes; open to curves ${drawn.toFixed()} ms, to optimum ${solved.toFixed()} ms`,
+  );
+  console.log(
+    `slider to frame: median ${frames[30].toFixed()} ms, 95 % ${frames[57].toFixed()} ms`,
+  );
+  assert.ok(size <= 250_000);
+  await page.close();
+});
