@@ -146,6 +146,11 @@ class Pilots:
             raise ArgumentError("pilots", "a table with rows", "none")
         unique = _unique_steps(table, domains)
         runs, warnings = _with_histories(own, warmup, earlier.runs if earlier else ())
+        if np.isfinite(unique).any() and "tokens" not in table:
+            warnings.append(
+                "WITHOUT A COLUMN `tokens` STEPS ARE TAKEN FOR TOKENS: those that `unique_tokens_…` "
+                "counts"
+            )
         names = tuple("loss" if name == "loss" else name[5:] for name in losses)
         horizons = [run.steps[-1] for run in runs]
         if max(horizons) > _UNITS * min(horizons):
@@ -372,9 +377,7 @@ def _unique_steps(table: pd.DataFrame, domains: list[str]) -> Floats:
         if len(values) > 1:
             got = f"{values[0]:g} and {values[-1]:g}"
             raise ArgumentError(column, "one number: pilots share their data", got)
-        if "tokens" not in table:
-            raise ArgumentError(column, "given with a column `tokens`", "without")
-        unique[d] = values[0] / _tokens_per_step(table)
+        unique[d] = values[0] / (_tokens_per_step(table) if "tokens" in table else 1.0)
     return unique
 
 
