@@ -148,7 +148,7 @@ class Pilots:
         runs, warnings = _with_histories(own, warmup, earlier.runs if earlier else ())
         if np.isfinite(unique).any() and "tokens" not in table:
             warnings.append(
-                "WITHOUT A COLUMN `tokens` STEPS ARE TAKEN FOR TOKENS, which `unique_tokens_…` counts"
+                "WITHOUT A COLUMN `tokens` STEPS ARE TAKEN FOR TOKENS (`unique_tokens_…`)"
             )
         names = tuple("loss" if name == "loss" else name[5:] for name in losses)
         horizons = [run.steps[-1] for run in runs]
