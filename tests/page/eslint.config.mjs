@@ -4,8 +4,9 @@ const browser = ["document", "location", "history", "navigator", "self", "window
 const more = ["atob", "Event", "URL", "Blob", "Worker", "WebAssembly", "Image", "XMLSerializer"];
 const loops = ["requestAnimationFrame", "setTimeout", "clearTimeout", "ResizeObserver"];
 const others = ["addEventListener", "getComputedStyle", "innerHeight", "URLSearchParams"];
+const streams = ["DecompressionStream", "Response"];
 const node = ["process", "console"];
-const names = [...browser, ...more, ...loops, ...others, ...node];
+const names = [...browser, ...more, ...loops, ...others, ...streams, ...node];
 
 export default [
   js.configs.recommended,

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,7 @@ from replan.page.compile import compile_core
 
 HERE = Path(__file__).parent
 SEEDS = range(1, 21)
-HIDDEN, TASKS = (2, 3, 4), (2, 3)
-GAMMAS = np.arange(100) / 100
+HIDDEN = range(2, 7)
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
@@ -48,27 +48,17 @@ def bundle(name: str) -> str:
 
 
 def data() -> str:
-    """Return the module of what the library computes: the core and the starts."""
-    frames = {T: _base64([_frame(T, g) for g in GAMMAS]) for T in TASKS}
-    fresh = {
-        f"{K},{T}": _base64([_fresh(K, T, seed) for seed in SEEDS]) for K in HIDDEN for T in TASKS
-    }
-    wasm = base64.b64encode(compile_core()).decode()
-    starts = json.dumps({"frames": frames, "fresh": fresh})
-    return f'export const WASM = "{wasm}";\nexport const STARTS = {starts};\n'
+    """Return the module of what the library computes: the core and the starts of two tasks."""
+    fresh = {K: _base64([_fresh(K, seed) for seed in SEEDS]) for K in HIDDEN}
+    deflate = zlib.compressobj(9, wbits=-15)
+    wasm = base64.b64encode(deflate.compress(compile_core()) + deflate.flush()).decode()
+    return f'export const WASM = "{wasm}";\nexport const STARTS = {json.dumps(fresh)};\n'
 
 
-def _frame(tasks: int, similarity: float) -> np.ndarray:
-    """Return the teachers in the basis in which `fresh` draws."""
-    return TeacherStudent.similar(similarity, tasks=tasks).teacher_frame
-
-
-def _fresh(hidden: int, tasks: int, seed: int) -> np.ndarray:
-    """Return Q, the students along the basis, and V: these do not depend on the similarity."""
-    model = TeacherStudent.similar(0.0, tasks=tasks, hidden=hidden)
-    start = model.fresh(seed)
-    along = start.M @ np.linalg.inv(model.teacher_frame).T
-    return np.concatenate([start.Q.ravel(), along.ravel(), start.V.ravel()])
+def _fresh(hidden: int, seed: int) -> np.ndarray:
+    """Return Q, the students along the frame of two teachers, and V."""
+    start = TeacherStudent.similar(0.0, tasks=2, hidden=hidden).fresh(seed)  # its frame is 1
+    return np.concatenate([start.Q.ravel(), start.M.ravel(), start.V.ravel()])
 
 
 def _base64(rows: list[np.ndarray]) -> str:

@@ -1,40 +1,38 @@
 /* The page: one state, drawn anew after every change. */
 
-import { core, inWorker, serve } from "./work.js";
-import {
-  curvesFile,
-  fromAddress,
-  newest,
-  problemFile,
-  protocolFile,
-  toAddress,
-} from "./address.js";
-import { STEPS, UNIT, MAX_RATE, BEGINNING, constant, equal, exact } from "./problem.js";
-import { floats, modelSettings, oneRate, pretrained, problemKey } from "./problem.js";
-import { schedule, segments } from "./problem.js";
+import { LEVERS, MARKS, core, inWorker, serve } from "./work.js";
+import { fromAddress, toAddress } from "./address.js";
+import { fileOf } from "./files.js";
+import { readLaw, readPilots } from "./law.js";
+import { BEGINNING, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
+import { oneRate, problemKey, rounded, segments } from "./problem.js";
+import { amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
 import { LEAD } from "./steps.js";
 
-const STARTS_SHOWN = 20;
-const MARKS = 25; // crosses of SGD
+const SEEDS = 20;
 const UNDO = 200; // states kept
-const PAUSE = 250; // milliseconds without a change before SGD runs
+const PAUSE = 250; // milliseconds without a change before what takes longer is computed
+const FILM = 8000; // milliseconds
+const FLAGS = ["luck", "ratesShown", "levers", "units"];
 const CHOICES = ["tasks", "hidden", "activation", "duration", "noise", "dimension"];
-const PROBLEM = ["tasks", "hidden", "activation", "duration", "noise", "similarity", "seed"];
+const FREE = ["freeShares", "freeRates"];
 
 const element = (id) => document.getElementById(id);
 const short = (number) => (Number.isFinite(number) ? String(+number.toPrecision(3)) : "diverged");
+const show = (id, shown) => (element(id).hidden = !shown);
 
 class Page {
   constructor(built) {
     this.core = built;
     this.past = [];
     this.best = null; // { key, shares, rates, losses }
-    this.crosses = null;
-    this.cancel = null; // ends the search that is running
-    this.models = new Map(); // a model with its starts, by problem
+    this.measured = []; // of a pilot: [{ steps, losses }]
+    this.played = STEPS;
+    this.running = {}; // what ends the job, by its name
     this.state = fromAddress(location.hash);
+    document.body.classList.toggle("embedded", window.top !== window);
     this.connect();
     this.changed();
   }
@@ -49,165 +47,186 @@ class Page {
   }
 
   remember() {
-    this.past.push({
-      ...this.state,
-      shares: this.state.shares.slice(),
-      rates: this.state.rates.slice(),
-    });
+    const { shares, rates } = this.state;
+    this.past.push({ ...this.state, shares: shares.slice(), rates: rates.slice() });
     if (this.past.length > UNDO) this.past.shift();
+  }
+
+  undo() {
+    if (this.past.length === 0) return;
+    this.state = this.past.pop();
+    this.changed();
   }
 
   changed() {
     this.crosses = null;
-    this.endSgd?.();
+    this.end("sgd");
     clearTimeout(this.pause);
-    if (this.cancel && this.searching !== problemKey(this.state))
+    if (this.running.solve && this.searching !== bestKey(this.state))
       this.stop("The problem has changed: the search was ended.");
-    if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+    this.redraw();
     this.pause = setTimeout(() => this.settled(), PAUSE);
   }
 
-  /** What need not keep up with the hand: the address, and SGD. */
+  /** What need not keep up with the hand. */
   settled() {
-    history.replaceState(null, "", toAddress(this.state));
-    if (this.state.dimension) this.runSgd();
+    const { state, it } = this;
+    history.replaceState(null, "", toAddress(state));
+    if (state.dimension && !state.law) this.runSgd();
+    if (state.levers && !state.law) this.runLevers();
+    if (state.luck) for (let seed = 1; seed <= SEEDS; seed++) it.start(seed);
+    if (state.luck) this.redraw();
   }
 
-  problem() {
-    const { state } = this;
-    const key = JSON.stringify(["start", ...PROBLEM].map((name) => name !== "seed" && state[name]));
-    if (!this.models.has(key)) {
-      this.models.clear();
-      const model = this.core.teacherStudent(modelSettings(state));
-      this.models.set(key, { model, starts: new Map() });
-    }
-    return this.models.get(key);
+  /** What is trained. */
+  get it() {
+    const key = problemKey(this.state);
+    if (this.trained?.key !== key) this.trained = { key, ...training(this.core, this.state) };
+    return this.trained;
   }
 
-  startOf(seed) {
-    const { model, starts } = this.problem();
-    const { start } = this.state;
-    if (!starts.has(seed))
-      starts.set(seed, start ? floats(start) : pretrained(model, this.state, seed));
-    return starts.get(seed);
-  }
-
-  curves(controls, seed = this.state.seed) {
-    return this.problem().model.rollOut(this.startOf(seed), controls).losses;
+  run(controls, seed = this.state.seed) {
+    return rollOut(this.it, controls, this.state.duration, seed);
   }
 
   // Drawing
 
+  redraw() {
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
   draw() {
-    this.frame = 0;
-    const { state } = this;
-    const { best } = this;
-    this.losses = this.curves(schedule(state));
-    const outdated = best && best.key !== problemKey(state);
-    const many = [];
-    if (state.luck && !state.start)
-      for (let seed = 1; seed <= STARTS_SHOWN; seed++)
-        many.push(this.curves(schedule(state), seed));
-    const alike = best && best.shares.length === state.shares.length;
-    const shown = alike ? { ...best, outdated } : null;
+    this.frame = null;
+    const { state, it } = this;
+    const mine = amounts(state, it.full);
+    const { losses, states } = this.run(mine);
+    this.losses = losses;
+    const many = state.luck ? [...it.starts.keys()].map((seed) => this.run(mine, seed).losses) : [];
+    const alike = this.best?.shares.length === state.shares.length;
+    const best = alike ? { ...this.best, outdated: this.best.key !== bestKey(state) } : null;
+    const shown = {
+      ...{ best, sharesShown: state.tasks > 1, ratesShown: state.ratesShown },
+      unitsShown: state.units && !state.law,
+    };
     const width = element("frame").clientWidth;
-    this.parts = layout(width, innerHeight, { ratesShown: state.ratesShown, best: shown });
+    this.parts = layout(width, innerHeight, shown);
     const svg = element("picture");
     svg.setAttribute("viewBox", `0 0 ${width} ${this.parts.height}`);
     svg.style.height = `${this.parts.height}px`;
-    const content = { losses: this.losses, many, best: shown, crosses: this.crosses };
+    const { crosses, measured, played } = this;
+    const units = shown.unitsShown && this.cosines(states);
+    const content = { it, losses, many, best, crosses, measured, played, units };
     svg.innerHTML = picture(this.parts, state, content) + this.cursorBox();
     this.place("paint-shares", this.parts.bar);
     this.place("paint-rates", this.parts.rates);
-    element("reading").textContent = this.reading(many, shown);
-    element("take").hidden = !shown || outdated;
-    this.controls();
+    element("reading").textContent = this.reading(many, best);
+    show("take", best && !best.outdated);
+    this.showControls();
     performance.mark("drawn");
   }
 
   place(id, part) {
-    const box = element(id);
-    box.hidden = !part;
-    if (!part) return;
+    show(id, part);
     const { left, right } = this.parts;
-    const style = { left, top: part.top, width: right - left, height: part.height };
-    for (const [name, value] of Object.entries(style)) box.style[name] = `${value}px`;
+    const style = { left, top: part?.top, width: right - left, height: part?.height };
+    for (const [name, value] of Object.entries(style)) element(id).style[name] = `${value}px`;
   }
 
   cursorBox() {
     if (!this.cursor) return "";
-    const { bar, rates, left, right } = this.parts;
-    const { top, height } = this.cursor.box === "paint-rates" && rates ? rates : bar;
+    const { left, right, [this.cursor.part]: part } = this.parts;
     const [from, to] = this.cursor.steps.map((step) => left + ((right - left) * step) / STEPS);
-    return `<rect class="cursor" x="${from}" y="${top}" width="${to - from}" height="${height}"/>`;
+    return `<rect class="cursor" x="${from}" y="${part.top}" width="${to - from}" height="${part.height}"/>`;
+  }
+
+  /** How alike the hidden units are to the teachers (K × T), where the film is. */
+  cosines(states) {
+    const { hidden: K, tasks: T } = this.state;
+    const { size } = this.it.model;
+    const now = states.subarray(this.played * size, (this.played + 1) * size);
+    const long = (i) => Math.sqrt(now[Math.floor(i / T) * (K + 1)]);
+    return now.slice(K * K, K * (K + T)).map((overlap, i) => overlap / long(i));
   }
 
   mean(losses) {
-    return losses.slice(-this.state.tasks).reduce((sum, x) => sum + x, 0) / this.state.tasks;
+    const { weights } = this.it;
+    const last = losses.slice(-weights.length);
+    return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
   }
 
   /** The sentence below the picture. */
   reading(many, best) {
-    const { tasks } = this.state;
-    const each = Array.from(this.losses.slice(-tasks), (loss, t) => `task ${t + 1} ${short(loss)}`);
+    const { state, it } = this;
+    const last = this.losses.slice(-it.losses.length);
+    const each = it.losses.map((name, i) => `${name} ${short(last[i])}`).join(", ");
     const mine = this.mean(this.losses);
-    const words = [`Your training ends at a loss of ${short(mine)} (${each.join(", ")}).`];
+    const words = [`Your training ends at a loss of ${short(mine)} (${each}).`];
+    if (state.law)
+      words[0] = `The law says: your training ends at ${+mine.toPrecision(5)} (${each}).`;
     if (best?.outdated) words.push("The best shown belongs to another problem: outdated.");
-    else if (best) {
-      const ratio = mine / this.mean(best.losses);
-      words.push(`The best found ends at ${short(this.mean(best.losses))}:`);
-      if (!Number.isFinite(ratio)) words.push("yours diverged.");
-      else if (ratio < 0.999) words.push("yours is even lower.");
-      else if (ratio < 1.001) words.push("yours is as low, to a thousandth.");
-      else if (ratio < 2) words.push(`yours is ${short(100 * (ratio - 1))} % above it.`);
-      else words.push(`yours is ${short(ratio)} times as high.`);
-    }
-    if (many.length) {
+    else if (best) words.push(this.compared(mine, this.mean(best.losses)));
+    if (many.length === SEEDS) {
       const ends = many.map((losses) => this.mean(losses)).sort((a, b) => a - b);
-      const middle = (ends[ends.length / 2 - 1] + ends[ends.length / 2]) / 2;
+      const middle = short((ends[SEEDS / 2 - 1] + ends[SEEDS / 2]) / 2);
       words.push(
-        `Over twenty starts: median ${short(middle)}, from ${short(ends[0])} to ${short(ends.at(-1))}.`,
+        `Over twenty starts: median ${middle}, from ${short(ends[0])} to ${short(ends.at(-1))}.`,
       );
     }
     return words.join(" ");
   }
 
-  controls() {
-    const { state } = this;
-    for (const name of CHOICES) element(name).value = String(state[name]);
-    for (const name of ["luck", "ratesShown"]) element(name).checked = state[name];
+  compared(mine, best) {
+    const first = `The best found ends at ${this.state.law ? +best.toPrecision(5) : short(best)}:`;
+    const ratio = mine / best;
+    if (!Number.isFinite(ratio)) return `${first} yours diverged.`;
+    if (ratio < 0.999) return `${first} yours is even lower.`;
+    if (ratio < 1.001) return `${first} yours is as low, to a thousandth.`;
+    if (ratio < 2) return `${first} yours is ${short(100 * (ratio - 1))} % above it.`;
+    return `${first} yours is ${short(ratio)} times as high.`;
+  }
+
+  showControls() {
+    const { state, it } = this;
+    for (const name of [...CHOICES, ...FREE]) element(name).value = String(state[name]);
+    for (const name of FLAGS) element(name).checked = state[name];
     for (const name of ["seed", "similarity", "luck"])
-      element(name).disabled = Boolean(state.start);
+      element(name).disabled = state.start !== null;
+    for (const box of document.querySelectorAll("[data-of]"))
+      box.hidden = box.dataset.of === (state.law ? "network" : "law");
     element("seed").value = state.seed;
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
     element("similarity").value = state.similarity;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
     const rate = oneRate(state);
-    element("rate-value").textContent = rate === null ? "drawn" : String(rate / UNIT);
+    element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
     if (rate !== null) element("rate").value = rate / UNIT;
-    element("free").value = state.freeRates ? (state.freeShares ? "both" : "rates") : "shares";
+    element("rate").max = it.most / UNIT;
     element("undo").disabled = this.past.length === 0;
-    const step = LEAD[state.step - 1];
-    if (element("say").textContent !== step.say) element("say").textContent = step.say;
-    element("next").textContent =
-      state.step < LEAD.length ? `Next: ${LEAD[state.step].name} →` : "Begin again";
-    [...element("steps").children].forEach((item, i) =>
-      item.firstChild.toggleAttribute("aria-current", i + 1 === state.step),
-    );
-    if (this.led !== state.step) this.handOver(step.controls ?? []);
-    element("brushes").hidden = state.tasks === 2;
-    for (const input of element("brushes").querySelectorAll("input")) {
+    element("lever-list").hidden = !state.levers || state.law !== null;
+    this.showLead();
+    const brushes = element("brushes");
+    brushes.hidden = state.tasks < 3 && !state.law;
+    for (const input of brushes.querySelectorAll("input")) {
       input.checked = Number(input.value) === state.brush;
       input.parentElement.hidden = input.value >= state.tasks;
+      input.nextSibling.textContent = ` ${it.names[input.value]}`;
     }
   }
 
-  /** Put the controls that the step is about beside its sentence, and the others below. */
-  handOver(names) {
-    this.led = this.state.step;
+  /** The step's sentence; its controls beside it, and the others below. */
+  showLead() {
+    const { step } = this.state;
+    if (this.led === step) return;
+    this.led = step;
+    const { say, controls = [] } = LEAD[step - 1];
+    element("say").textContent = say;
+    element("next").textContent = step < LEAD.length ? `Next: ${LEAD[step].name} →` : "Begin again";
+    [...element("steps").children].forEach((item, i) =>
+      item.firstChild.toggleAttribute("aria-current", i + 1 === step),
+    );
     this.boxes ??= [...element("all-controls").children];
     for (const box of this.boxes) {
-      const atHand = names.includes(box.querySelector("input, select").id);
+      const atHand = controls.includes(box.querySelector("input, select").id);
       element(atHand ? "at-hand" : "all-controls").append(box);
     }
   }
@@ -216,39 +235,43 @@ class Page {
 
   connect() {
     const share = (step) => this.state.shares[step * this.state.tasks + this.state.brush] / UNIT;
-    const rate = (step) => this.state.rates[step] / MAX_RATE;
+    const writeRate = (step, level) => {
+      this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100);
+    };
+    const rateAt = (step) => `rate ${short((this.state.rates[step] * this.it.full) / UNIT)}`;
+    this.bar("bar", "paint-shares", share, this.paintShare, (step) => this.sharesAt(step));
+    this.bar(
+      "rates",
+      "paint-rates",
+      (step) => this.state.rates[step] / this.it.most,
+      writeRate,
+      rateAt,
+    );
+    this.connectControls();
+    this.connectFiles();
+  }
+
+  /** Let one paint on a part of the picture. level(step): what is there; write(step, level). */
+  bar(part, id, level, write, words) {
     const time = (step) =>
       `time ${short((step * this.state.duration) / STEPS)} of ${this.state.duration}`;
-    const begin = () => {
-      this.remember();
-      element("hint").hidden = true;
-    };
-    const bar = (id, level, write, words) =>
-      paintable(element(id), STEPS, {
-        begin,
-        level,
-        paint: (from, to, a, b) => {
-          for (let step = from; step <= to; step++)
-            write(step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
-          this.changed();
-        },
-        describe: (step) => `${time(step)}: ${words(step)}`,
-        moved: (steps) => {
-          this.cursor = steps && { box: id, steps };
-          if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
-        },
-      });
-    bar(
-      "paint-shares",
-      share,
-      (step, to) => this.paintShare(step, to),
-      (step) => this.sharesAt(step),
-    );
-    const writeRate = (step, to) => {
-      this.state.rates[step] = Math.round(to * 100) * (MAX_RATE / 100);
-    };
-    bar("paint-rates", rate, writeRate, (step) => `rate ${this.state.rates[step] / UNIT}`);
-    this.connectControls();
+    paintable(element(id), STEPS, {
+      level,
+      begin: () => {
+        this.remember();
+        show("hint", false);
+      },
+      paint: (from, to, a, b) => {
+        for (let step = from; step <= to; step++)
+          write.call(this, step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
+        this.changed();
+      },
+      describe: (step) => `${time(step)}: ${words(step)}`,
+      moved: (steps) => {
+        this.cursor = steps && { part, steps };
+        this.redraw();
+      },
+    });
   }
 
   /** Give the brush's task this share; the others keep their proportions. */
@@ -270,204 +293,190 @@ class Page {
   sharesAt(step) {
     const { shares, tasks: T } = this.state;
     const row = Array.from(shares.subarray(step * T, (step + 1) * T));
-    return row.map((x, t) => `task ${t + 1} ${x / 10} %`).join(", ");
+    return row.map((x, t) => `${this.it.names[t]} ${x / 10} %`).join(", ");
   }
 
   // Buttons and sliders
 
   connectControls() {
-    const on = (id, type, act) => element(id).addEventListener(type, act);
+    const click = (id, act) => element(id).addEventListener("click", act);
     LEAD.forEach(({ name }, i) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.innerHTML = `${i + 1} <span>${name}</span>`;
-      button.addEventListener("click", () => this.goTo(i + 1));
-      const item = document.createElement("li");
-      item.append(button);
-      element("steps").append(item);
+      const item = element("steps").appendChild(document.createElement("li"));
+      item.innerHTML = `<button type="button">${i + 1} <span>${name}</span></button>`;
+      item.firstChild.addEventListener("click", () => this.goTo(i + 1));
     });
-    on("next", "click", () => this.goTo((this.state.step % LEAD.length) + 1));
-    for (let t = 0; t < 3; t++) {
-      const label = document.createElement("label");
-      label.innerHTML = `<input type="radio" name="brush" value="${t}"> task ${t + 1}`;
+    for (let t = 0; t < 5; t++) {
+      const label = element("brushes").appendChild(document.createElement("label"));
+      label.innerHTML = `<input type="radio" name="brush" value="${t}"> task`;
       label.firstChild.addEventListener("change", () => this.set({ brush: t }, false));
-      element("brushes").append(label);
     }
-    for (const name of ["hidden", "duration", "noise", "dimension"])
-      on(name, "change", () =>
-        this.set({ [name]: Number(element(name).value), ...this.fromSeed(name) }),
+    for (const name of [...CHOICES, ...FREE])
+      element(name).addEventListener("change", ({ target: { value } }) =>
+        this.choose(name, name === "activation" || FREE.includes(name) ? value : Number(value)),
       );
-    on("activation", "change", () =>
-      this.set({ activation: element("activation").value, start: null }),
-    );
-    on("tasks", "change", () => {
-      const tasks = Number(element("tasks").value);
-      const hidden = Math.max(tasks, this.state.hidden);
-      this.set({
-        tasks,
-        hidden,
-        brush: 0,
-        start: null,
-        shares: segments(tasks, [newest(tasks), 0.4], [equal(tasks), 1]),
-      });
-    });
-    for (const name of ["luck", "ratesShown"])
-      on(name, "change", () => this.set({ [name]: element(name).checked }));
+    for (const name of FLAGS)
+      element(name).addEventListener("change", () => this.choose(name, element(name).checked));
     this.slider("similarity", (similarity) => ({ similarity }));
     this.slider("seed", (seed) => ({ seed }));
     this.slider("rate", (rate) => ({ rates: constant(Math.round(rate * UNIT)) }));
-    on("free", "change", () => {
-      const free = element("free").value;
-      this.set({
-        freeShares: free !== "rates",
-        freeRates: free !== "shares",
-        ratesShown: this.state.ratesShown || free !== "shares",
-      });
-    });
-    on("best", "click", () => (this.cancel ? this.stop("Cancelled.") : this.solve()));
-    on("take", "click", () => this.take());
-    on("undo", "click", () => this.undo());
-    on("link", "click", () => this.copyLink());
+    click("next", () => this.goTo((this.state.step % LEAD.length) + 1));
+    click("best", () => (this.running.solve ? this.stop("Cancelled.") : this.solve()));
+    click("take", () => this.set(rounded(this.best, this.state.tasks, this.it.full)));
+    click("undo", () => this.undo());
+    click("play", () => this.play());
     document.addEventListener("keydown", (event) => {
-      if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.shiftKey) {
-        event.preventDefault();
-        this.undo();
-      }
+      if (!(event.ctrlKey || event.metaKey) || event.key !== "z" || event.shiftKey) return;
+      event.preventDefault();
+      this.undo();
     });
-    for (const button of document.querySelectorAll("[data-file]"))
-      button.addEventListener("click", () => this.download(button.dataset.file));
-    addEventListener("hashchange", () => {
-      this.remember();
-      this.state = fromAddress(location.hash);
-      this.changed();
-    });
-    new ResizeObserver(
-      () => this.parts && element("frame").clientWidth !== this.parts.width && this.draw(),
-    ).observe(element("frame"));
+    addEventListener("hashchange", () => this.set(fromAddress(location.hash)));
+    const { clientWidth: width } = element("frame");
+    new ResizeObserver(() => width !== element("frame").clientWidth && this.redraw()).observe(
+      element("frame"),
+    );
   }
 
-  /** Overlaps of a file fit only its own sizes. */
-  fromSeed(name) {
-    return name === "hidden" ? { start: null } : {};
+  choose(name, value) {
+    const { state } = this;
+    const changes = { [name]: value };
+    if (["tasks", "hidden", "activation"].includes(name)) changes.start = null; // fits no other size
+    if (name === "tasks") {
+      changes.hidden = Math.max(value, state.hidden);
+      changes.shares = segments(value, [newest(value), 0.4], [equal(value), 1]);
+      changes.brush = 0;
+    }
+    if (name === "freeRates" && value !== "given") changes.ratesShown = true;
+    this.set(changes);
   }
 
   /** A slider: one state to undo for each time it is held. */
   slider(id, changes) {
-    const input = element(id);
     let held = false;
-    input.addEventListener("input", () => {
-      this.set(changes(Number(input.value)), !held);
+    element(id).addEventListener("input", () => {
+      this.set(changes(Number(element(id).value)), !held);
       held = true;
     });
-    input.addEventListener("change", () => {
-      held = false;
-    });
+    element(id).addEventListener("change", () => (held = false));
   }
 
   goTo(step) {
-    const changes = LEAD[step - 1].set();
-    this.set({ ...BEGINNING, rates: constant(UNIT), ...changes, step });
+    this.measured = [];
+    this.set({ ...BEGINNING, rates: constant(UNIT), ...LEAD[step - 1].set(), step });
   }
 
-  undo() {
-    if (this.past.length === 0) return;
-    this.state = this.past.pop();
-    this.changed();
+  /** Play the training as a film, or end it. */
+  play() {
+    const playing = this.played < STEPS;
+    const begin = performance.now();
+    const next = () => {
+      if (this.film !== begin) return;
+      this.played = Math.min(STEPS, Math.round(((performance.now() - begin) / FILM) * STEPS));
+      element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
+      this.draw();
+      if (this.played < STEPS) requestAnimationFrame(next);
+    };
+    this.film = begin;
+    if (!playing) return next();
+    this.film = null;
+    this.played = STEPS;
+    element("play").textContent = "▶ Play";
+    this.redraw();
   }
 
   // Long work
 
-  solve() {
+  end(job) {
+    this.running[job]?.();
+    delete this.running[job];
+  }
+
+  start(job, done, told) {
+    this.end(job);
     const { state } = this;
-    const key = problemKey(state);
-    const { shares, rates, lengths } = schedule(state);
-    const T = state.tasks;
-    const settings = { steps: STEPS, duration: state.duration, shares, rates, lengths };
-    settings.substeps = Math.ceil(
-      ((state.freeRates ? 4 : Math.max(1, ...rates)) * state.duration) / 25,
-    );
-    settings.weights = new Float64Array(T).fill(1 / T);
-    settings.freeShares = state.freeShares;
-    settings.freeRates = state.freeRates ? [0, MAX_RATE / UNIT] : null;
-    settings.iterations = 300;
-    const job = {
-      job: "solve",
-      model: modelSettings(state),
-      start: this.startOf(state.seed),
-      settings,
-    };
+    this.running[job] = inWorker(job, state, this.it.start(state.seed), done, told);
+  }
+
+  solve() {
+    const key = bestKey(this.state);
     this.searching = key;
     element("best").textContent = "Cancel";
     element("solving").textContent = "searching …";
-    const told = (value) => {
-      element("solving").textContent = `searching … ${short(value)} so far`;
-    };
-    this.cancel = inWorker(job, (found) => this.solved(key, found), told);
+    this.start(
+      "solve",
+      (found) => this.solved(key, found),
+      (value) => (element("solving").textContent = `searching … ${short(value)} so far`),
+    );
   }
 
   solved(key, found) {
     this.stop(found.error ? `The search failed: ${found.error}` : "");
     if (found.error) return;
-    const controls = exact(found.shares, found.rates, this.state.duration);
-    this.best = { key, ...controls, losses: this.curves(controls) };
+    this.best = { ...found, key, losses: this.run(found).losses };
     this.draw();
     performance.mark("solved");
   }
 
   stop(words) {
-    this.cancel?.();
-    this.cancel = null;
+    this.end("solve");
     element("best").textContent = "Show me the best";
     element("solving").textContent = words;
   }
 
-  /** Make the best the visitor's own, in thousandths. */
-  take() {
-    const { shares, rates } = this.best;
-    const { tasks: T } = this.state;
-    const whole = Int16Array.from(shares, (x) => Math.round(x * UNIT));
-    for (let i = 0; i < whole.length; i += T) {
-      const row = whole.subarray(i, i + T);
-      row[row.indexOf(Math.max(...row))] += UNIT - row.reduce((sum, x) => sum + x, 0);
-    }
-    this.set({ shares: whole, rates: Int16Array.from(rates, (x) => Math.round(x * UNIT)) });
-  }
-
   runSgd() {
-    const { state } = this;
-    const { shares, rates } = schedule(state);
-    const { duration, dimension, seed } = state;
-    const job = {
-      job: "sgd",
-      model: modelSettings(state),
-      start: this.startOf(seed),
-      shares,
-      rates,
-    };
-    this.endSgd = inWorker({ ...job, duration, dimension, seed, marks: MARKS }, (losses) => {
+    this.start("sgd", (losses) => {
       if (losses.error) return;
       this.crosses = { losses, marks: MARKS };
-      this.draw();
+      this.redraw();
     });
+  }
+
+  /** Fill in the table of the levers, one after another. */
+  runLevers() {
+    const { state } = this;
+    const key = JSON.stringify([problemKey(state), state.seed, oneRate(state)]);
+    if (this.levered === key) return;
+    this.levered = key;
+    const list = element("lever-list");
+    const values = [];
+    list.classList.add("outdated");
+    this.start(
+      "levers",
+      () => {},
+      (value) => {
+        if (values.length === 0) list.replaceChildren();
+        values.push(value);
+        list.classList.remove("outdated");
+        const saved = 100 * (1 - value / values[0]);
+        const words = values.length === 1 ? "" : `, saves ${saved.toFixed(1)} %`;
+        const item = list.appendChild(document.createElement("li"));
+        item.innerHTML = `<span>${LEVERS[values.length - 1][0]}</span><i style="width:${Math.max(0, saved) * 0.4}%"></i>${short(value)}${words}`;
+      },
+    );
   }
 
   // Files
 
-  async copyLink() {
-    history.replaceState(null, "", toAddress(this.state));
-    await navigator.clipboard.writeText(location.href);
-    element("link").textContent = "Copied";
+  connectFiles() {
+    for (const button of document.querySelectorAll("[data-file]"))
+      button.addEventListener("click", () => this.download(button.dataset.file));
+    element("link").addEventListener("click", async () => {
+      history.replaceState(null, "", toAddress(this.state));
+      await navigator.clipboard.writeText(location.href);
+      element("link").textContent = "Copied";
+    });
+    const input = element("file");
+    input.addEventListener("change", () => this.read(input.files));
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.read(event.dataTransfer.files);
+    });
   }
 
   async download(name) {
-    const { state } = this;
-    const content = {
-      "problem.toml": () => problemFile(state, this.startOf(state.seed)),
-      "protocol.json": () => protocolFile(state),
-      "curves.csv": () => curvesFile(state, this.losses),
-      "picture.svg": () => this.svg(),
-      "picture.png": () => this.png(),
-    }[name]();
+    const { state, it, losses, parts } = this;
+    const start = it.start(state.seed);
+    const content = fileOf(name, { state, it, losses, start, parts, svg: element("picture") });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([await content]));
     link.download = name;
@@ -475,36 +484,40 @@ class Page {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  /** The picture with its looks written into it. */
-  svg() {
-    const svg = element("picture").cloneNode(true);
-    const looks = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
-    const originals = element("picture").querySelectorAll("*");
-    [...svg.querySelectorAll("*")].forEach((node, i) => {
-      const style = getComputedStyle(originals[i]);
-      for (const look of looks) node.style.setProperty(look, style.getPropertyValue(look));
-    });
-    svg.setAttribute("width", this.parts.width);
-    svg.setAttribute("height", this.parts.height);
-    svg.style.background = getComputedStyle(document.body).backgroundColor;
-    return new XMLSerializer().serializeToString(svg);
+  /** Read a law, or the pilots to lay over it. */
+  async read(files) {
+    for (const file of files) {
+      const text = await file.text();
+      try {
+        if (file.name.endsWith(".csv")) this.showPilots(readPilots(text));
+        else this.showLaw(readLaw(text));
+        element("told").textContent = `${file.name} was read here; it was sent nowhere.`;
+      } catch (error) {
+        element("told").textContent = `${file.name}: ${error.message}`;
+      }
+    }
   }
 
-  /** The same at twice the pixels. */
-  async png() {
-    const image = new Image();
-    const url = URL.createObjectURL(new Blob([this.svg()], { type: "image/svg+xml" }));
-    image.src = url;
-    await image.decode();
-    const canvas = document.createElement("canvas");
-    canvas.width = 2 * this.parts.width;
-    canvas.height = 2 * this.parts.height;
-    const context = canvas.getContext("2d");
-    context.fillStyle = getComputedStyle(document.body).backgroundColor;
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(image, 0, 0, canvas.width, canvas.height);
-    URL.revokeObjectURL(url);
-    return new Promise((done) => canvas.toBlob(done, "image/png"));
+  showLaw(law) {
+    this.measured = [];
+    this.set({
+      ...BEGINNING,
+      step: LEAD.length,
+      law: law.text,
+      tasks: law.tasks,
+      duration: law.duration,
+      shares: segments(law.tasks, [equal(law.tasks), 1]),
+      rates: constant(UNIT),
+      ratesShown: law.range !== null,
+      freeShares: law.freeShares ? "curve" : "given",
+      freeRates: law.range ? "curve" : "given",
+    });
+    this.showPilots([law.best]);
+    element("notes").replaceChildren(
+      ...law.notes.map((note) =>
+        Object.assign(document.createElement("li"), { textContent: note }),
+      ),
+    );
   }
 }
 

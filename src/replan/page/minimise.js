@@ -26,6 +26,11 @@ const DOMAIN = 14; // integers, which a domain of projection.c takes
     of a descent. onProgress is told of every better result; where cancelled() is true, the search
     ends. */
 export function minimise(model, start, settings, onProgress = () => {}, cancelled = () => false) {
+  settings = {
+    ...settings,
+    freeShares: settings.freeShares !== "given",
+    freeRates: settings.freeRates === "given" ? null : settings.range,
+  };
   const { steps, substeps, freeShares, freeRates, iterations = 300 } = settings;
   const fine = grid(model, start, settings, steps, substeps);
   const coarse = steps > 2 * COARSE ? grid(model, start, settings, COARSE, 1) : fine;

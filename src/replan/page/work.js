@@ -3,14 +3,20 @@
 
 import { loadCore } from "./kernels.js";
 import { Random } from "./random.js";
+import { minimise } from "./minimise.js";
 import { WASM } from "./data.js";
-import { bytesOf } from "./problem.js";
+import { STEPS, UNIT, bytesOf, constant, equal, oneRate, segments } from "./problem.js";
+import { amounts, training } from "./training.js";
 
-export const core = () => loadCore(bytesOf(WASM));
+export async function core() {
+  const packed = new Blob([bytesOf(WASM)]).stream();
+  const stream = packed.pipeThrough(new DecompressionStream("deflate-raw"));
+  return loadCore(await new Response(stream).arrayBuffer());
+}
 
-/** Run a job. done(result) and progress(what) are called unless the returned function, which
-    cancels, was called before. */
-export function inWorker(job, done, progress = () => {}) {
+/** Run a job on a state. done(result) and progress(what) are called unless the returned function,
+    which cancels, was called before. */
+export function inWorker(job, state, start, done, progress = () => {}) {
   const text = document.getElementById("script").textContent;
   const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
   const worker = new Worker(url);
@@ -23,42 +29,79 @@ export function inWorker(job, done, progress = () => {}) {
     worker.terminate();
     done({ error: event.message });
   };
-  worker.postMessage(job);
+  worker.postMessage({ job, state, start });
   URL.revokeObjectURL(url);
   return () => worker.terminate();
 }
 
 /** In the worker: wait for the job. */
 export function serve() {
-  self.onmessage = async ({ data }) => {
-    const model = (await core()).teacherStudent(data.model);
-    self.postMessage({ result: JOBS[data.job](model, data) });
+  self.onmessage = async ({ data: { job, state, start } }) => {
+    const it = training(await core(), state);
+    const told = (progress) => self.postMessage({ progress });
+    self.postMessage({ result: JOBS[job](it, state, start, told) });
   };
 }
 
-const JOBS = {
-  /* The best protocol; see minimise.js. */
-  solve(model, { start, settings }) {
-    const told = ({ value }) => self.postMessage({ progress: value });
-    return model.solve(start, settings, told, () => false);
-  },
-  /* One run of SGD, with the task of every sample drawn by the shares. */
-  sgd(model, { start, shares, rates, duration, dimension, seed, marks }) {
-    const T = model.tasks;
-    const steps = rates.length;
-    const random = new Random(seed + 1000);
-    const samples = Math.round(duration * dimension);
-    const tasks = new Int32Array(samples);
-    const sampleRates = new Float64Array(samples);
-    for (let i = 0; i < samples; i++) {
-      const step = Math.floor((i * steps) / samples);
-      let left = random.uniform();
-      let task = 0;
-      while (task < T - 1 && (left -= shares[step * T + task]) >= 0) task++;
-      tasks[i] = task;
-      sampleRates[i] = rates[step];
-    }
-    const places = Array.from({ length: marks }, (_, i) => Math.round(((i + 1) * samples) / marks));
-    return model.sgd(start, { tasks, rates: sampleRates }, dimension, seed, places);
-  },
-};
+/** What may be free, by itself: its words, and the freedom of shares and rates. */
+export const LEVERS = [
+  ["nothing: equal shares, your rate", "given", "given"],
+  ["one share for each task", "constant", "given"],
+  ["when: shares over time", "curve", "given"],
+  ["one learning rate", "given", "constant"],
+  ["a learning rate over time", "given", "curve"],
+  ["all of it", "curve", "curve"],
+];
+
+const JOBS = { solve, levers, sgd };
+
+/* The best protocol; see minimise.js. */
+function solve(it, state, start, told) {
+  const { model, full, most, weights } = it;
+  const { freeShares, freeRates, duration } = state;
+  const range = model.range ?? [0, (most * full) / UNIT];
+  const { shares, rates } = amounts(state, full);
+  const fastest = freeRates === "given" ? Math.max(1, ...rates) : range[1];
+  return minimise(
+    model,
+    start,
+    {
+      ...{ duration, weights, shares, rates, freeShares, freeRates, range },
+      steps: STEPS,
+      substeps: state.law ? 1 : Math.ceil((fastest * duration) / 25),
+      changes: model.changes ?? null,
+    },
+    ({ value }) => told(value),
+  );
+}
+
+/* The best loss with each lever alone, all others at equal shares and one rate. */
+function levers(it, state, start, told) {
+  const plain = {
+    ...state,
+    shares: segments(state.tasks, [equal(state.tasks), 1]),
+    rates: constant(oneRate(state) ?? UNIT),
+  };
+  for (const [, freeShares, freeRates] of LEVERS)
+    told(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
+}
+
+/* The losses of one run of SGD, with the task of every sample drawn by the shares. */
+function sgd({ model }, { shares, rates, duration, dimension, seed, tasks: T }, start) {
+  const random = new Random(seed + 1000);
+  const samples = Math.round(duration * dimension);
+  const tasks = new Int32Array(samples);
+  const sampleRates = new Float64Array(samples);
+  for (let i = 0; i < samples; i++) {
+    const step = Math.floor((i * STEPS) / samples);
+    let left = UNIT * random.uniform();
+    let task = 0;
+    while (task < T - 1 && (left -= shares[step * T + task]) >= 0) task++;
+    tasks[i] = task;
+    sampleRates[i] = rates[step] / UNIT;
+  }
+  const places = Array.from({ length: MARKS }, (_, i) => Math.round(((i + 1) * samples) / MARKS));
+  return model.sgd(start, { tasks, rates: sampleRates }, dimension, seed, places);
+}
+
+export const MARKS = 25; // crosses of SGD
