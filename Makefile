@@ -72,7 +72,7 @@ test-page: page tests/page/node_modules
 	tests/page/node_modules/.bin/prettier --config tests/page/package.json --check src/replan/page tests/page
 	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
 	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
-		node --test tests/page/page.test.mjs
+		node --test tests/page/page.test.mjs tests/page/page20.test.mjs
 
 # Runs the notebooks in place, for outputs that are up to date.
 notebooks: .venv/installed-dev core
@@ -91,13 +91,14 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix
 
 # Speed against peers in the same run; needs a C compiler. Takes half an hour.
-bench: .venv/installed-bench core
+bench: .venv/installed-bench core page
 	$(BIN)/python benchmarks/rate.py
 	$(BIN)/python benchmarks/relu.py
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/sweeps.py
 	$(BIN)/python benchmarks/knobs.py
+	$(BIN)/python benchmarks/page.py
 
 .venv/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "replan needs Python 3.11 or later")'

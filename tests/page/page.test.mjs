@@ -1,56 +1,17 @@
-/* The built page, build/replan.html, in headless Chromium, from file://. REPLAN: the command line of
-   the library; CHROMIUM: the browser. */
+/* What a visitor does on the page. */
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
-import { fileURLToPath, pathToFileURL } from "node:url";
-import { chromium } from "playwright-core";
-
-const FILE = fileURLToPath(new URL("../../build/replan.html", import.meta.url));
-const PAGE = pathToFileURL(FILE).href;
-const FOLDER = mkdtempSync(join(tmpdir(), "page-"));
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
-FLAGS.push("--disable-background-networking", "--disable-component-update", "--disable-sync");
-
-let browser;
-const requests = [];
-
-before(async () => {
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS });
-});
-after(() => browser.close());
-
-/* A page; the tests evaluate code in it, which its own policy refuses. */
-async function open(address = "", settings = {}) {
-  const page = await browser.newPage({
-    bypassCSP: true,
-    viewport: { width: 1280, height: 900 },
-    ...settings,
-  });
-  page.on("request", (request) => requests.push(request.url()));
-  page.on("pageerror", (error) => assert.fail(error.stack));
-  await page.goto(address.startsWith("file:") ? address : PAGE + address);
-  await page.getByText("Your training ends").waitFor();
-  return page;
-}
+import { test } from "node:test";
+import { FILE, FOLDER, PAGE, best, download, open, requests } from "./browser.mjs";
 
 const replan = (...words) =>
   execFileSync(process.env.REPLAN, words, { cwd: FOLDER, encoding: "utf8", env: ENVIRONMENT });
 const ENVIRONMENT = { ...process.env, BROWSER: "true" };
 const reading = (page) => page.locator("#reading").textContent();
 const settled = (page) => page.waitForTimeout(350); // the address follows the hand after a while
-
-async function download(page, name) {
-  const coming = page.waitForEvent("download");
-  await page.getByRole("button", { name }).click();
-  const path = join(FOLDER, name);
-  await (await coming).saveAs(path);
-  return readFileSync(path, "utf8");
-}
 
 /* The last row of curves.csv: time, losses, … */
 async function finalLosses(page, tasks) {
@@ -68,11 +29,6 @@ async function paint(page, from, to, level) {
   await page.mouse.down();
   await page.mouse.move(x + to * width, y + (1 - level) * height, { steps: 5 });
   await page.mouse.up();
-}
-
-async function best(page) {
-  await page.getByRole("button", { name: "Show me the best" }).click();
-  await page.getByText("The best found ends").waitFor();
 }
 
 const close = (a, b, relative) =>
