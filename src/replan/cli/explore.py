@@ -49,7 +49,8 @@ def command(file: Path | None) -> None:
 def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
     """Return a problem as the words that address.js reads.
 
-    The start of a seed that the page knows stays a seed; any other is written out.
+    The start of a seed that the page knows stays a seed; any other is written out. A law is written
+    out whole.
     """
     import numpy as np
 
@@ -61,19 +62,24 @@ def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
         raise ArgumentError("FILE", "a teacher-student problem", f"the kind {model.kind!r}")
     K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
     plain = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
-    if not (2 <= K <= 4 and 2 <= T <= 3 and 0 <= gamma < 1) or plain.to_dict() != model.to_dict():
-        expected = "2 or 3 tasks of one similarity from 0 to 0.99 and 2 to 4 hidden units"
+    if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma < 1) or plain.to_dict() != model.to_dict():
+        expected = "2 to 5 tasks of one similarity from 0 to 0.99 and 2 to 6 hidden units"
         raise ArgumentError("FILE", expected, "another model, which the page cannot show")
-    lr = "lr" in problem.control.knobs
+    rates = problem.control.knobs.get("lr")
     words = {"g": gamma, "k": K, "t": T, "a": model.activation, "n": model.noise}
-    words |= {"d": problem.duration, "fr": bool(problem.control.tasks), "fl": int(lr)}
-    words |= {"lr": int(lr), "l": f"6y.{_base36(round(1000 * problem.knobs['lr']))}"}
+    words |= {"d": problem.duration, "fr": _FREE[problem.control.tasks], "lr": int(rates is not None)}
+    words["fl"] = _FREE[False if rates is None else "constant" if rates.constant else True]
+    words["l"] = f"6y.{_base36(round(1000 * problem.knobs['lr']))}"
     pretrain = {"task": 1, "lr": 1.0, **sections["start"].get("pretrain", {})}
     seed = pretrain.pop("seed", 0)
-    if pretrain == {"task": 1, "duration": 1000.0, "lr": 1.0} and 1 <= seed <= 20:
+    usual = pretrain == {"task": 1, "duration": 1000.0, "lr": 1.0}
+    if T == 2 and usual and 1 <= seed <= 20:
         return urlencode(words | {"s": seed})
     start = np.concatenate([np.ravel(getattr(problem.start, part)) for part in "QMV"]).astype("<f8")
     return urlencode(words | {"x": base64.b64encode(start.tobytes()).decode()})
+
+
+_FREE = {False: "given", "constant": "constant", True: "curve"}
 
 
 def _base36(number: int) -> str:

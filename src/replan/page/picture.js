@@ -240,9 +240,7 @@ function units({ left, right, units: { top } }, cosines, T) {
   const K = cosines.length / T;
   const group = Math.min(130, (right - left) / K);
   const wide = Math.min(22, (group - 8) / T);
-  const out = [
-    text(left, top - 10, "hidden units: how alike each teacher", "small"),
-  ];
+  const out = [text(left, top - 10, "hidden units: how alike each teacher", "small")];
   cosines.forEach((cosine, i) => {
     const from = left + group * Math.floor(i / T) + wide * (i % T);
     const tall = UNITS * Math.min(1, Math.abs(cosine));
