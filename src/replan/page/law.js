@@ -1,6 +1,367 @@
-export const readLaw = (text) => {
-  throw new Error("not yet");
-};
-export const readPilots = (text) => {
-  throw new Error("not yet");
-};
+/* A law that `replan fit` wrote, as a model of the page: RateLaw and ShareLaw of the library. Both
+   are modes that relax, x' = gain − rate x, in closed form over the pieces of a schedule. Rates and
+   gains are linear in features, which are powers of the controls (shares, or rates over the peak);
+   losses are sums of terms, weight × mode^power, some times another mode. All laws of the file
+   stand side by side, and terms are divided by their number. */
+
+const [KAPPA, SLOWING, LEAST] = [2, 0.25, 1e-9]; // of rate_law.py
+const [OVERFIT, LEAST_RATE] = [3, 1e-12]; // of share_law.py
+const TINY = 1e-30; // the rate of what does not relax, and the least positive number
+const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
+const NORMAL = 1.645; // of a 90 % interval
+const BEST = 250; // steps of the best pilot's schedule
+const SWEEPS = 100; // in search of the mixtures that make it
+const FITTED = ["", "weights", "duration", "steps", "lr"]; // keys of problems that are heeded here
+
+const filled = (count, at) => Float64Array.from({ length: count }, (_, i) => at(i));
+const spaced = (low, high, count) => filled(count, (i) => low * (high / low) ** (i / (count - 1)));
+const [RATE_MODES, SHARE_MODES] = [spaced(0.003, 10, 6), spaced(1e-4, 3000, 16)];
+const dot = (a, b) => a.reduce((total, x, i) => total + x * b[i], 0);
+const fractions = (parts) => parts.map((x) => x / dot(parts, new Array(parts.length).fill(1)));
+const rowOf = (values, width, i) => values.subarray(i * width, (i + 1) * width);
+const rowsOf = (values, width) =>
+  Array.from({ length: values.length / width }, (_, i) => rowOf(values, width, i));
+
+/** The law in the text of a file that `replan fit … --out` wrote, TOML or JSON. */
+export function readLaw(text) {
+  let file = null;
+  try {
+    file = JSON.parse(asJson(text));
+  } catch {
+    /* refused below */
+  }
+  const kinds = { "rate-law": rateLaw, "share-law": shareLaw };
+  if (!Object.hasOwn(kinds, file?.model?.kind))
+    throw new Error(
+      "The file must be a law as `replan fit … --out law.toml` writes it, and whole.",
+    );
+  const keys = Object.keys({ ...file.limits, ...file.objective, ...file.training });
+  const other = keys.find((key) => !FITTED.includes(key));
+  if (other)
+    throw new Error(`\`${other}\` must be absent, as from all laws that \`replan fit\` writes.`);
+  return new Law(file, kinds[file.model.kind]);
+}
+
+/* TOML as replan writes it, as JSON: keys in quotes, sections as objects that begin with an empty
+   key. In both, numbers that are not finite become null. */
+function asJson(text) {
+  const tokens =
+    /("(?:[^"\\\n]|\\.)*")(\s*=)?|#.*|^\[([a-z]+)\]|([\w-]+)\s*=|-?\b(?:inf|nan|Infinity|NaN)\b/gm;
+  const body = text.replace(tokens, (token, quoted, equals, section, bare, at) => {
+    if (section) return `},"${section}":{"":0`;
+    if (!equals && !bare) return quoted ?? (token.startsWith("#") ? "" : "null");
+    return `${"\n".includes(text.charAt(at - 1)) ? "," : ""}${quoted ?? `"${bare}"`}:`;
+  });
+  return text.trimStart().startsWith("{") ? body : `{"":{"":0${body}}}`;
+}
+
+/* The numbers at a path of the file, nested as the sizes say (n: any number), as one array. */
+function numbers(file, path, least, ...sizes) {
+  const flat = (x, [size, ...inner]) => {
+    const fits = size ? x?.length > 0 && [x.length, "n"].includes(size) : Number.isFinite(x);
+    const expected = sizes.length ? `${sizes.join(" × ")} finite numbers` : "a finite number";
+    const bound = least > 0 ? " above 0" : least === 0 ? " of at least 0" : "";
+    if (!fits || x < least) throw new Error(`\`${path}\` must be ${expected}${bound}.`);
+    return size ? Array.from(x).flatMap((y) => flat(y, inner)) : x;
+  };
+  const value = flat(
+    path.split(".").reduce((section, key) => section?.[key], file),
+    sizes,
+  );
+  return sizes.length ? Float64Array.from(value) : value;
+}
+
+/* The number at a place, linear between those known at ascending xs. */
+function interpolate(place, xs, ys) {
+  const i = xs.findIndex((x) => x > place);
+  if (i <= 0) return ys.at(i);
+  return ys[i - 1] + ((ys[i] - ys[i - 1]) / (xs[i] - xs[i - 1])) * (place - xs[i - 1]);
+}
+
+class Law {
+  constructor(file, kind) {
+    const read = (...what) => numbers(file, ...what);
+    Object.assign(this, { kind: file.model.kind, notes: file.fit?.warnings ?? [] });
+    this.unit = read("model.unit", TINY);
+    this.horizon = read("model.covered.horizon", TINY);
+    this.begin = read("model.covered.starts_at", 0);
+    this.error = NORMAL * read("model.covered.error", 0); // the law's own, relative
+    this.duration = read("training.duration", TINY);
+    this.steps = read("training.steps", TINY); // of plans
+    this.freeShares = { true: "curve", constant: "constant" }[file.control?.tasks] ?? "given";
+    Object.assign(this, { peak: null, lr: 1, freeRates: "given", range: null, changes: null });
+    Object.assign(this, kind(file, read));
+    Object.assign(this, { tasks: this.taskNames.length, lossCount: this.lossNames.length });
+    this.weights = read("objective.weights", 0, this.lossCount);
+    this.start = read("start.state", 0, this.modes.length);
+    for (const key of ["rest", "rates", "gains"])
+      this[key] = Float64Array.from(this.modes.flatMap((mode) => Array.from(mode[key])));
+  }
+
+  rollOut(start, schedule) {
+    const { states } = this.relax(start, schedule);
+    const losses = rowsOf(states, start.length).flatMap((state) => Array.from(this.end(state)[0]));
+    return { losses: Float64Array.from(losses), states, done: schedule.lengths.length };
+  }
+
+  gradient(start, schedule, weights) {
+    const [steps, F, T] = [schedule.lengths.length, this.features.length, this.tasks];
+    const path = this.relax(start, schedule);
+    const [losses, slopes] = this.end(path.states.slice(-start.length), weights);
+    const byFeatures = this.relaxVjp(slopes, schedule, path);
+    const byControls = new Float64Array(steps * T);
+    this.features.forEach(({ at, power, least }, f) => {
+      for (let k = 0; k < steps; k++) {
+        const control = path.controls[k * T + at];
+        const slope = control > least ? power * control ** (power - 1) : 0;
+        byControls[k * T + at] += slope * byFeatures[k * F + f];
+      }
+    });
+    const byRates = this.peak ? byControls.map((x) => x / this.peak) : new Float64Array(steps);
+    const byShares = this.peak ? new Float64Array(steps) : byControls;
+    return { value: dot(losses, weights), losses, byShares, byRates };
+  }
+
+  /* The states at the edges of pieces, with the rate, gain and decay of each mode in each piece. */
+  relax(start, { shares, rates: lr, lengths }) {
+    const [n, F, T] = [start.length, this.features.length, this.tasks];
+    const controls = this.peak ? lr.map((rate) => rate / this.peak) : shares;
+    const features = filled(lengths.length * F, (j) => {
+      const { at, power, least } = this.features[j % F];
+      return Math.max(controls[Math.floor(j / F) * T + at], least) ** power;
+    });
+    const states = new Float64Array((lengths.length + 1) * n);
+    const [rates, gains, decays] = [0, 0, 0].map(() => new Float64Array(lengths.length * n));
+    states.set(start);
+    for (let k = 0, j = 0; k < lengths.length; k++)
+      for (let i = 0; i < n; i++, j++) {
+        let [rate, gain] = [this.rest[i], 0];
+        for (let f = 0; f < F; f++) {
+          rate += this.rates[i * F + f] * features[k * F + f];
+          gain += this.gains[i * F + f] * features[k * F + f];
+        }
+        const length = lengths[k] / this.unit;
+        const decay = Math.exp(-rate * length);
+        states[j + n] = decay * states[j] + grown(decay, rate, length) * gain;
+        [rates[j], gains[j], decays[j]] = [rate, gain, decay];
+      }
+    return { states, controls, features, rates, gains, decays };
+  }
+
+  /* The slopes by the features, from those by the last state. */
+  relaxVjp(slopes, { lengths }, { states, features, rates, gains, decays }) {
+    const [n, F] = [slopes.length, this.features.length];
+    const byFeatures = new Float64Array(features.length);
+    for (let k = lengths.length - 1; k >= 0; k--)
+      for (let i = 0, j = k * n; i < n; i++, j++) {
+        const [length, target] = [lengths[k] / this.unit, gains[j] / rates[j]];
+        const byGain = slopes[i] * grown(decays[j], rates[j], length);
+        slopes[i] *= decays[j];
+        const byRate = slopes[i] * length * (target - states[j]) - byGain * target;
+        for (let f = 0; f < F; f++)
+          byFeatures[k * F + f] += byRate * this.rates[i * F + f] + byGain * this.gains[i * F + f];
+      }
+    return byFeatures;
+  }
+
+  /* The losses at a state, and the slopes of their weighted sum if there are weights. */
+  end(state, weights) {
+    const [losses, slopes] = [this.floors.slice(), new Float64Array(state.length)];
+    for (const { loss, weight, at, power, other } of this.terms) {
+      const [value, factor] = [weight * state[at] ** power, other ? state[other] : 1];
+      losses[loss] += value * factor;
+      if (!weights) continue;
+      slopes[at] += weights[loss] * weight * power * state[at] ** (power - 1) * factor;
+      if (other) slopes[other] += weights[loss] * value;
+    }
+    return [losses, slopes];
+  }
+
+  /** The losses of a training from scratch with rates logged at steps: by a law of rates. A rate
+      changes linearly between rows, but drops between two stretches of constant rate. */
+  curve(steps, rates) {
+    const at = (k) => rates[Math.max(0, Math.min(k, rates.length - 1))];
+    const pieces = filled(rates.length - 1, (k) => {
+      const drops = k > 0 && at(k - 1) === at(k) && at(k + 1) === at(k + 2);
+      return drops ? at(k) : 0.5 * (at(k) + at(k + 1));
+    });
+    const lengths = pieces.map((_, k) => steps[k + 1] - steps[k]);
+    const untrained = filled(this.modes.length, (i) => (i === 0 ? 1e-3 : 0));
+    return this.rollOut(untrained, { rates: pieces, lengths }).losses;
+  }
+
+  /** What trainers execute, as `replan solve --csv` writes it: each row holds from its step on. */
+  scheduleFile(shares, rates, duration) {
+    const { columns, progress, steps } = this.course;
+    const exact = filled(rates.length + 1, (k) => {
+      return this.begin + duration * interpolate(k / rates.length, progress, steps);
+    });
+    const whole = exact.map(Math.round);
+    const shown = whole.every((step, k) => k === 0 || step > whole[k - 1]) ? whole : exact;
+    const rows = Array.from(shown, (step, i) => {
+      const k = Math.min(i, rates.length - 1);
+      return [step, ...(this.peak ? [rates[k]] : this.mix(rowOf(shares, this.tasks, k)))];
+    });
+    return [["step", ...columns], ...rows, ""].join("\n");
+  }
+}
+
+/* How much a gain of 1 adds in a piece. */
+const grown = (decay, rate, length) => (decay === 1 ? length : (1 - decay) / rate);
+
+function rateLaw({ control }, read) {
+  const laws = rowsOf(read("model.laws", -Infinity, "n", 7), 7);
+  if (laws.some((law) => law.some((x, i) => x < 0 && i !== 0 && i !== 5)))
+    throw new Error("`model.laws` must be numbers of at least 0, but for floors and spreads.");
+  const only = (f, x) => filled(2 + laws.length, (i) => (i === f ? x : 0));
+  const features = [
+    { at: 0, power: 1, least: -1 },
+    { at: 0, power: 1 + SLOWING, least: LEAST },
+  ];
+  const modes = [{ rest: [TINY], rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
+  const terms = [];
+  laws.forEach(([, signal, exponent, noise, pace, spread, power], p) => {
+    const rest = { loss: 0, weight: signal / laws.length, at: 0, power: -exponent };
+    terms.push(rest);
+    features.push({ at: 0, power: 1 + SLOWING + power, least: LEAST });
+    const parts = fractions(RATE_MODES.map((x) => x ** spread * Math.exp(-x)));
+    RATE_MODES.forEach((x, z) => {
+      const [rates, gains] = [only(1, pace * x), only(2 + p, pace * x * parts[z])];
+      const [other, weight] = [modes.length, noise / laws.length];
+      modes.push({ rest: [TINY], rates, gains });
+      terms.push({ loss: 0, weight, at: other, power: 1 });
+      terms.push({ ...rest, weight: KAPPA * signal * weight, other });
+    });
+  });
+  const [rise, fall] = read("model.covered.changes", 0, 2);
+  const times = read("model.covered.best.times", 0, "n");
+  const rates = read("model.covered.best.rates", 0, times.length);
+  const best = filled(BEST, (k) => interpolate((k + 0.5) / BEST, times, rates));
+  const floors = [laws.reduce((total, [floor]) => total + floor / laws.length, 0)];
+  const law = { features, modes, terms, floors, taskNames: ["training"], lossNames: ["loss"] };
+  law.peak = read("model.peak", TINY);
+  law.lr = read("training.lr", 0);
+  if (control?.lr) {
+    law.freeRates = control.lr.constant ? "constant" : "curve";
+    law.range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
+  }
+  law.changes = [FASTER * fall, FASTER * rise];
+  law.best = { shares: best.map(() => 1), rates: best };
+  law.course = { columns: ["lr"], progress: [0, 1], steps: [0, 1] };
+  return law;
+}
+
+function shareLaw({ model: { domains, losses } }, read) {
+  for (const [key, words] of Object.entries({ domains, losses }))
+    if (!Array.isArray(words) || !words.every((word) => typeof word === "string"))
+      throw new Error(`\`model.${key}\` must be a list of names.`);
+  const [D, L] = [domains.length, losses.length];
+  const mixtures = rowsOf(read("model.mixtures", 0, "n", D), D);
+  const laws = rowsOf(read("model.laws", 0, "n", L, 5 + 3 * D), 5 + 3 * D);
+  const repeats = read("model.repeats", 0, D);
+  const byTask = (of) => mixtures.map((row) => dot(row, filled(D, of)));
+  const [modes, terms, floors] = [[], [], losses.map(() => 0)];
+  laws.forEach((law, i) => {
+    const [floor, signal, exponent, memorising, fading] = law;
+    const [transfer, forgetting, overfit] = rowsOf(law.subarray(5), D);
+    const [loss, part] = [i % L, L / laws.length];
+    const add = (rest, rates, gains, weight, power) => {
+      terms.push({ loss, weight: part * weight, at: modes.length, power });
+      modes.push({ rest: [rest + LEAST_RATE], rates: byTask(rates), gains: byTask(gains) });
+    };
+    floors[loss] += part * floor;
+    const parts = fractions(SHARE_MODES.map((x) => x ** exponent));
+    SHARE_MODES.forEach((x, z) => {
+      const rates = (d) => x * transfer[d] + forgetting[d];
+      add(0, rates, (d) => forgetting[d], signal * parts[z], 1);
+    });
+    overfit.forEach((weight, d) => {
+      const own = (x) => (other) => (other === d ? x : 0);
+      const seen = memorising * repeats[d];
+      add(fading, own(seen - fading), own(seen), weight, OVERFIT);
+    });
+  });
+  const progress = read("model.covered.best.progress", 0, "n");
+  const steps = read("model.covered.best.steps", 0, progress.length);
+  const known = rowsOf(read("model.covered.best.shares", 0, progress.length - 1, D), D);
+  const edges = filled(progress.length, (i) => i);
+  const best = Array.from({ length: BEST }, (_, k) => {
+    const place = Math.floor(interpolate(k / BEST, progress, edges) + 1e-6);
+    return unmixed(known[Math.min(known.length - 1, place)], mixtures);
+  });
+  const mix = (shares) =>
+    domains.map((_, d) =>
+      dot(
+        shares,
+        mixtures.map((row) => row[d]),
+      ),
+    );
+  const features = mixtures.map((_, at) => ({ at, power: 1, least: -1 }));
+  const law = { features, modes, terms, floors, mix, lossNames: losses };
+  law.taskNames = mixtures.map((row) => nameOf(row, domains));
+  law.best = { shares: Float64Array.from(best.flat()), rates: filled(BEST, () => 1) };
+  law.course = { columns: domains.map((name) => `share_${name}`), progress, steps };
+  return law;
+}
+
+/* A mixture's name: a domain, or shares in percent. */
+function nameOf(row, domains) {
+  const parts = domains.map((name, d) => `${Number((100 * row[d]).toPrecision(3))} % ${name}`);
+  return domains.find((_, d) => row[d] === 1) ?? parts.filter((_, d) => row[d] > 0).join(" + ");
+}
+
+/* The shares of mixtures that come nearest to those of domains: two at a time are exchanged. */
+function unmixed(row, mixtures) {
+  const shares = mixtures.map(() => 1 / mixtures.length);
+  const left = row.map(
+    (x, d) =>
+      x -
+      dot(
+        shares,
+        mixtures.map((other) => other[d]),
+      ),
+  );
+  for (let sweep = 0; sweep < SWEEPS; sweep++)
+    mixtures.forEach((one, s) =>
+      mixtures.slice(0, s).forEach((other, t) => {
+        const apart = one.map((x, d) => x - other[d]);
+        const best = dot(left, apart) / dot(apart, apart);
+        const step = Math.max(-shares[s], Math.min(shares[t], best));
+        shares[s] += step;
+        shares[t] -= step;
+        left.forEach((_, d) => (left[d] -= step * apart[d]));
+      }),
+    );
+  return shares;
+}
+
+/** The runs in the text of a pilot file: CSV with columns run, step or tokens, lr and loss. */
+export function readPilots(text) {
+  const cellsOf = (line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/).map((x) => x.trim());
+  const [header, ...rows] = text.trim().split(/\r?\n/).map(cellsOf);
+  const place = (name) => header.findIndex((x) => name.test(x));
+  const axis = place(/^step$/i) < 0 ? place(/^tokens$/i) : place(/^step$/i);
+  const columns = [place(/^run$/i), axis, place(/^lr$/i), place(/^loss(_|$)/)];
+  if (rows.length === 0 || columns.includes(-1))
+    throw new Error("Pilots must be rows below the words run, step, lr and loss, with commas.");
+  const runs = new Map();
+  rows.forEach((cells, i) => {
+    const [name, step, rate, loss] = columns.map((at) => cells[at]);
+    const isMeasured = !/^(nan)?$/i.test(loss);
+    const row = [step, rate, isMeasured ? loss : 1].map((x) => (x === "" ? NaN : Number(x)));
+    if (!name || !row.every((x) => Number.isFinite(x) && x >= 0) || row[2] === 0)
+      throw new Error(`Row ${i + 1} of the pilots must have a run, step, lr, and a loss or none.`);
+    if (!isMeasured) row[2] = NaN;
+    runs.set(name, [...(runs.get(name) ?? []), row]);
+  });
+  return Array.from(runs, ([quoted, known]) => {
+    const name = quoted.replace(/^"(.*)"$/, "$1");
+    known.sort(([a], [b]) => a - b);
+    const [steps, rates, losses] = [0, 1, 2].map((j) => Float64Array.from(known, (row) => row[j]));
+    if (steps.some((step, k) => step === steps[k - 1]))
+      throw new Error(`The steps of ${name} must differ.`);
+    if (steps[0] > 2 * (steps[1] - steps[0]))
+      throw new Error(`The log of ${name} must begin with its first steps, those of a warm-up.`);
+    return { name, steps, rates, losses };
+  });
+}

@@ -1,0 +1,203 @@
+// Run by test_law.py, which writes the library's numbers to the file EXPECTED.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { readLaw, readPilots } from "../../src/replan/page/law.js";
+
+const cases = JSON.parse(readFileSync(process.env.EXPECTED));
+const pilots = readFileSync(process.env.PILOTS, "utf8");
+
+const floats = (values) => Float64Array.from(values);
+
+/** Whether numbers agree, relative to each, or to the largest. */
+function agree(got, expected, accuracy, each = true) {
+  const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  assert.equal(got.length, expected.length);
+  expected.forEach((x, i) => {
+    const scale = each ? Math.abs(x) : largest;
+    assert.ok(Math.abs(got[i] - x) <= accuracy * scale, `${got[i]}, not ${x}, at ${i}`);
+  });
+}
+
+const scheduleOf = ({ shares, rates, lengths }) => ({
+  shares: floats(shares),
+  rates: floats(rates),
+  lengths: floats(lengths),
+  substeps: 2,
+});
+
+test("losses and gradients equal the library's", () => {
+  for (const expected of cases) {
+    const law = readLaw(expected.toml);
+    const schedule = scheduleOf(expected);
+    const { states, losses, done } = law.rollOut(law.start, schedule);
+    assert.equal(done, schedule.lengths.length);
+    agree(states, expected.states, 1e-12, false);
+    agree(losses, expected.losses, 1e-12);
+    const end = losses.subarray(-law.lossCount);
+    const gradient = law.gradient(law.start, schedule, floats(expected.weights));
+    agree(gradient.losses, end, 1e-14);
+    const value = end.reduce((sum, loss, i) => sum + expected.weights[i] * loss, 0);
+    agree([gradient.value], [value], 1e-14);
+    const none = new Array(schedule.lengths.length).fill(0);
+    agree(gradient.byShares, law.peak ? none : expected.byShares, 1e-9, false);
+    agree(gradient.byRates, law.peak ? expected.byRates : none, 1e-9, false);
+  }
+});
+
+test("a law is read from TOML and JSON", () => {
+  for (const expected of cases) {
+    const law = readLaw(expected.toml);
+    const file = JSON.parse(expected.json);
+    assert.deepEqual([law.taskNames, law.lossNames], expected.names);
+    assert.deepEqual(
+      [law.tasks, law.lossCount],
+      expected.names.map((names) => names.length),
+    );
+    assert.deepEqual(Array.from(law.start), expected.start);
+    assert.deepEqual(Array.from(law.weights), file.objective.weights);
+    assert.deepEqual([law.kind, law.duration], [file.model.kind, file.training.duration]);
+    assert.deepEqual([law.horizon, law.steps], [expected.horizon, file.training.steps]);
+    agree([law.error], [1.645 * file.model.covered.error], 1e-15);
+    assert.deepEqual(law.notes, []);
+    assert.deepEqual(readLaw(expected.json).notes, ["A WARNING"]);
+    const [asJson, edited] = [expected.json, `# edited\n${expected.toml.replaceAll("\n", "\r\n")}`];
+    for (const text of [asJson, edited])
+      assert.equal(JSON.stringify({ ...readLaw(text), notes: [] }), JSON.stringify(law));
+  }
+});
+
+test("a law of rates has the library's bounds and curves", () => {
+  for (const expected of cases) {
+    const law = readLaw(expected.toml);
+    if (!expected.curves) {
+      assert.deepEqual([law.peak, law.range, law.changes], [null, null, null]);
+      assert.deepEqual([law.freeShares, law.freeRates], ["curve", "given"]);
+      continue;
+    }
+    assert.deepEqual([law.freeShares, law.freeRates], ["given", "curve"]);
+    assert.deepEqual([law.peak, law.lr, law.range], [expected.peak, expected.lr, expected.range]);
+    assert.deepEqual(law.changes, expected.changes);
+    agree(law.best.rates, expected.best, 1e-12, false);
+    for (const [steps, rates, losses] of expected.curves)
+      agree(law.curve(steps, rates), losses, 1e-12);
+  }
+});
+
+test("a drawn schedule is evaluated and written as by the library", () => {
+  for (const expected of cases) {
+    const law = readLaw(expected.toml);
+    const { shares, rates } = scheduleOf(expected);
+    const { losses } = law.rollOut(law.start, { shares, rates, lengths: floats(expected.even) });
+    agree(losses.subarray(-law.lossCount), expected.evaluated, 1e-11);
+    const lines = law.scheduleFile(shares, rates, law.duration).trimEnd().split("\n");
+    const [header, ...rows] = expected.table;
+    assert.equal(lines[0], header.join());
+    agree(
+      lines.slice(1).flatMap((line) => line.split(",").map(Number)),
+      rows.flat(),
+      1e-12,
+      false,
+    );
+    if (law.peak) continue;
+    const columns = law.scheduleFile(law.best.shares, law.best.rates, 1e6).trimEnd().split("\n");
+    const mixed = columns.slice(1, -1).flatMap((line) => line.split(",").slice(1).map(Number));
+    agree(mixed, expected.best, 1e-9, false);
+  }
+});
+
+/** Check that an error is one plain sentence that mentions what is expected. */
+function refused(read, word) {
+  assert.throws(read, ({ message }) => {
+    assert.match(message, /^[^\n]+\.$/);
+    assert.ok(!/[.!?] [A-Z]/.test(message) && message.includes(word), `${message} ${word}`);
+    return true;
+  });
+}
+
+test("other files are refused in a sentence", () => {
+  const others = [
+    "",
+    "hello",
+    pilots,
+    "[1, 2]",
+    "null",
+    "{}",
+    "3",
+    '{"model": {"kind": "toString"}}',
+  ];
+  for (const text of others) refused(() => readLaw(text), "replan fit");
+  for (const { toml, json } of cases) {
+    for (let end = 1; end < toml.indexOf("[limits]") - 3; end += 101)
+      refused(() => readLaw(toml.slice(0, end)), "must be");
+    for (let end = 1; end < json.length; end += 101)
+      refused(() => readLaw(json.slice(0, end)), "replan fit");
+    const first = /laws = (\[+)[^,]+/;
+    for (const number of ["nan", "-inf", "inf", "1e999", '"a"', "true", "[0.1]"])
+      refused(() => readLaw(toml.replace(first, `laws = $1${number}`)), "`model.laws` must be");
+    refused(() => readLaw(toml.replace(first, "laws = $10.5, 0.5")), "`model.laws` must be n × ");
+    refused(() => readLaw(toml.replace("state = [", "state = [1.0, ")), "`start.state` must be");
+    refused(() => readLaw(toml.replace(/unit = \S+/, "unit = 0")), "`model.unit` must be");
+    refused(() => readLaw(`${toml}max_replay = 0.3\n`), "`max_replay` must be absent");
+    const edit = (change) => () => {
+      const file = JSON.parse(json);
+      change(file);
+      return readLaw(JSON.stringify(file));
+    };
+    refused(
+      edit((file) => delete file.training),
+      "`training.duration` must be",
+    );
+    refused(
+      edit((file) => delete file.model.covered),
+      "`model.covered.",
+    );
+    refused(
+      edit((file) => (file.model.covered.best = 3)),
+      "`model.covered.best.",
+    );
+    refused(
+      edit((file) => file.objective.weights.push(1)),
+      "`objective.weights` must be",
+    );
+    refused(
+      edit((file) => (file.objective.goal = "worst")),
+      "`goal` must be absent",
+    );
+  }
+});
+
+test("pilots are read, or refused in a sentence", () => {
+  const runs = readPilots(pilots);
+  const rows = pilots.trim().split("\n").slice(1);
+  assert.equal(
+    runs.reduce((count, run) => count + run.steps.length, 0),
+    rows.length,
+  );
+  const back = runs.flatMap(({ name, steps, rates, losses }) =>
+    Array.from(steps, (step, k) => [name, step, rates[k], losses[k] || ""]),
+  );
+  assert.deepEqual(
+    back,
+    rows.map((row) => row.split(",").map((x) => ((+x || +x === 0) && x ? +x : x))),
+  );
+  const other = 'Tokens,note,LR,Run,loss_web\r\n10,,1,"a, b",2\r\n0,x,0.5,"a, b",NaN\r\n';
+  assert.deepEqual(readPilots(other), [
+    { name: "a, b", steps: floats([0, 10]), rates: floats([0.5, 1]), losses: floats([NaN, 2]) },
+  ]);
+  for (const text of ["", "hello", "run,step,lr,loss", cases[0].toml, "run;step;lr;loss\na;0;1;2"])
+    refused(() => readPilots(text), "run, step, lr and loss");
+  for (const row of [
+    "a,0,1",
+    "a,0,",
+    "a,x,1,2",
+    "a,0,inf,2",
+    "a,-1,1,2",
+    "a,0,1,0",
+    ",0,1,2",
+    "a,0,,2",
+  ])
+    refused(() => readPilots(`run,step,lr,loss\na,0,1,2\n${row}\n`), "Row 2");
+  refused(() => readPilots("run,step,lr,loss\na,0,1,2\na,0,1,2\n"), "must differ");
+  refused(() => readPilots("run,step,lr,loss\na,500,1,2\na,510,1,2\n"), "warm-up");
+});
