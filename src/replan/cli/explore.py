@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ PAGES = (
 def command(file: Path | None) -> None:
     """Paint when to replay, in a browser.
 
-    Opens the page, with the problem of a file if given. It is one file and works offline; in a
+    Opens the page, with the problem of a file if given, or a law that `replan fit` wrote. It is one file and works offline; in a
     clone, `make page` builds it.
 
     \b
@@ -57,9 +58,11 @@ def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
     from replan.models.registry import find
 
     model: Any = problem.model
+    if model.kind in ("rate-law", "share-law"):
+        return urlencode({"w": json.dumps(problem.to_dict())})
     kind: Any = find("teacher-student")
     if type(model) is not kind:
-        raise ArgumentError("FILE", "a teacher-student problem", f"the kind {model.kind!r}")
+        raise ArgumentError("FILE", "a teacher-student problem or a law", f"the kind {model.kind!r}")
     K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
     plain = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
     if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma < 1) or plain.to_dict() != model.to_dict():

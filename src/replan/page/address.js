@@ -1,5 +1,7 @@
 /* The state as the address after #: short, for anybody. */
 
+import { readLaw } from "./law.js";
+import { stateOf } from "./training.js";
 import { BEGINNING, STEPS, UNIT, constant, newest, oneRate, segments } from "./problem.js";
 
 const FREE = ["given", "constant", "curve"];
@@ -41,7 +43,8 @@ export function toAddress(state) {
 /** The state of an address; what it lacks or has wrong is as at the beginning. */
 export function fromAddress(address) {
   const words = new URLSearchParams(address.replace(/^#/, ""));
-  const state = { ...BEGINNING };
+  const law = words.has("w") ? stateOf(readLaw(words.get("w"))) : {};
+  const state = { ...BEGINNING, ...law };
   for (const [name, [key, ...allowed]] of Object.entries(PARTS)) {
     const word = words.get(key);
     if (word === null) continue;
@@ -56,8 +59,8 @@ export function fromAddress(address) {
   }
   state.tasks = Math.max(state.tasks, state.law ? 1 : 2);
   state.brush = Math.min(state.brush, state.tasks - 1);
-  state.rates = fromRuns(words.get("l") ?? "") ?? constant(UNIT);
-  state.shares = sharesFrom(words.get("r") ?? "", state.tasks);
+  state.rates = fromRuns(words.get("l") ?? "") ?? state.rates ?? constant(UNIT);
+  if (words.has("r") || !state.law) state.shares = sharesFrom(words.get("r") ?? "", state.tasks);
   return state;
 }
 

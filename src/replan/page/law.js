@@ -72,7 +72,7 @@ function numbers(file, path, least, ...sizes) {
 }
 
 /* The number at a place, linear between those known at ascending xs. */
-function interpolate(place, xs, ys) {
+export function interpolate(place, xs, ys) {
   const i = xs.findIndex((x) => x > place);
   if (i <= 0) return ys.at(i);
   return ys[i - 1] + ((ys[i] - ys[i - 1]) / (xs[i] - xs[i - 1])) * (place - xs[i - 1]);
@@ -82,6 +82,10 @@ class Law {
   constructor(file, kind) {
     const read = (...what) => numbers(file, ...what);
     Object.assign(this, { kind: file.model.kind, notes: file.fit?.warnings ?? [] });
+    // short, for a link: without what only other runs need, and numbers of no use
+    const covered = { ...file.model.covered, fitted: undefined, history: undefined };
+    const model = { ...file.model, covered };
+    this.text = JSON.stringify({ ...file, model, fit: { warnings: this.notes } });
     this.unit = read("model.unit", TINY);
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);

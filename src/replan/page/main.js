@@ -3,10 +3,10 @@
 import { LEVERS, MARKS, core, inWorker, serve } from "./work.js";
 import { fromAddress, toAddress } from "./address.js";
 import { fileOf } from "./files.js";
-import { readLaw, readPilots } from "./law.js";
+import { interpolate, readLaw, readPilots } from "./law.js";
 import { BEGINNING, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
 import { oneRate, problemKey, rounded, segments } from "./problem.js";
-import { amounts, rollOut, training } from "./training.js";
+import { amounts, rollOut, stateOf, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
 import { LEAD } from "./steps.js";
@@ -202,10 +202,14 @@ class Page {
     if (rate !== null) element("rate").value = rate / UNIT;
     element("rate").max = it.most / UNIT;
     element("undo").disabled = this.past.length === 0;
+    const notes = state.law ? it.model.notes : [];
+    element("notes").innerHTML = "";
+    for (const note of notes)
+      element("notes").appendChild(document.createElement("li")).textContent = note;
     element("lever-list").hidden = !state.levers || state.law !== null;
     this.showLead();
     const brushes = element("brushes");
-    brushes.hidden = state.tasks < 3 && !state.law;
+    brushes.hidden = state.tasks < (state.law ? 2 : 3);
     for (const input of brushes.querySelectorAll("input")) {
       input.checked = Number(input.value) === state.brush;
       input.parentElement.hidden = input.value >= state.tasks;
@@ -360,7 +364,6 @@ class Page {
   }
 
   goTo(step) {
-    this.measured = [];
     this.set({ ...BEGINNING, rates: constant(UNIT), ...LEAD[step - 1].set(), step });
   }
 
@@ -490,7 +493,7 @@ class Page {
       const text = await file.text();
       try {
         if (file.name.endsWith(".csv")) this.showPilots(readPilots(text));
-        else this.showLaw(readLaw(text));
+        else this.set({ ...stateOf(readLaw(text)), step: LEAD.length });
         element("told").textContent = `${file.name} was read here; it was sent nowhere.`;
       } catch (error) {
         element("told").textContent = `${file.name}: ${error.message}`;
@@ -498,26 +501,29 @@ class Page {
     }
   }
 
-  showLaw(law) {
-    this.measured = [];
-    this.set({
-      ...BEGINNING,
-      step: LEAD.length,
-      law: law.text,
-      tasks: law.tasks,
-      duration: law.duration,
-      shares: segments(law.tasks, [equal(law.tasks), 1]),
-      rates: constant(UNIT),
-      ratesShown: law.range !== null,
-      freeShares: law.freeShares ? "curve" : "given",
-      freeRates: law.range ? "curve" : "given",
+  /** A button for each pilot: its schedule is drawn, and its losses beside those of the law. */
+  showPilots(pilots) {
+    if (!this.state.law) throw new Error("The law that was fitted to these pilots comes first.");
+    const { model, full } = this.it;
+    const buttons = pilots.map((pilot) => {
+      const button = document.createElement("button");
+      button.textContent = `pilot ${pilot.name}`;
+      button.addEventListener("click", () => {
+        const duration = pilot.steps.at(-1) - model.begin;
+        const at = (i) =>
+          interpolate(model.begin + ((i + 0.5) * duration) / STEPS, pilot.steps, pilot.rates);
+        const rates = Int16Array.from({ length: STEPS }, (_, i) =>
+          Math.round((at(i) / full) * UNIT),
+        );
+        this.measured = [
+          { steps: pilot.steps.map((step) => step - model.begin), losses: pilot.losses },
+        ];
+        this.set({ duration, rates });
+      });
+      return button;
     });
-    this.showPilots([law.best]);
-    element("notes").replaceChildren(
-      ...law.notes.map((note) =>
-        Object.assign(document.createElement("li"), { textContent: note }),
-      ),
-    );
+    element("pilots").replaceChildren(...buttons);
+    buttons[0].click();
   }
 }
 

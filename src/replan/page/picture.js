@@ -106,7 +106,7 @@ function linear({ top, height }, { losses, best, it }) {
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const margin = 0.06 * (high - low) || 1;
   const part = (loss) => (loss - low + margin) / (high - low + 2 * margin);
-  const at = (loss) => top + height * (1 - Math.max(0, Math.min(1, part(loss))));
+  const at = (loss) => (part(loss) > 1 ? NaN : top + height * (1 - Math.max(0, part(loss))));
   const unit = 10 ** Math.floor(Math.log10((high - low) / 2 || 1));
   const ticks = [];
   for (let i = Math.ceil(low / unit); i * unit <= high && ticks.length < 20; i++)
@@ -135,10 +135,11 @@ function axes({ left, right, axis }, { at, ticks }, { duration, law }) {
 
 function curves(losses, count, x, y, look) {
   const paths = new Array(count).fill("");
-  for (let i = 0; i < losses.length; i++)
-    if (Number.isFinite(losses[i]))
-      paths[i % count] +=
-        `${i < count ? "M" : "L"}${round(x(Math.floor(i / count)))} ${round(y(losses[i]))}`;
+  losses.forEach((loss, i) => {
+    const [t, height] = [i % count, y(loss)];
+    if (!Number.isFinite(height)) return;
+    paths[t] += `${paths[t] ? "L" : "M"}${round(x(Math.floor(i / count)))} ${round(height)}`;
+  });
   return paths.map((d, t) => `<path class="curve ${look} task${t + 1}" d="${d}"/>`).join("");
 }
 
@@ -153,17 +154,15 @@ function crosses({ losses, marks }, count, x, y, played) {
 }
 
 const dots = (losses, x, y) =>
-  Array.from(losses, (loss, i) =>
-    Number.isFinite(loss)
-      ? `<circle class="dot" cx="${round(x(i))}" cy="${round(y(loss))}" r="1.5"/>`
-      : "",
-  );
+  Array.from(losses, (loss, i) => [x(i), y(loss)])
+    .filter(([, b]) => Number.isFinite(b))
+    .map(([a, b]) => `<circle class="dot" cx="${round(a)}" cy="${round(b)}" r="1.5"/>`);
 
 /* Names at the ends of the curves, moved apart where they would overlap. */
 function endLabels(losses, names, right, y, { curves: { top, height } }) {
   const last = losses.slice(-names.length);
   const ends = names.map((name, t) => {
-    const at = Number.isFinite(last[t]) ? y(last[t]) + 4 : top + 10;
+    const at = Number.isFinite(y(last[t])) ? y(last[t]) + 4 : top + 10;
     return { name, at, look: `label task${t + 1}` };
   });
   ends.sort((a, b) => a.at - b.at);

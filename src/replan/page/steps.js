@@ -77,7 +77,7 @@ export const LEAD = [
     set: () => ({ dimension: 1000, units: true, shares: focus() }),
   },
   {
-    name: "Your own runs",
+    name: "Your runs",
     controls: ["file"],
     say: `From your own pilot trainings: drop the law that “replan fit” wrote here (law.toml or .json),
       draw a schedule against it and plan the best. The file stays on your machine.`,

@@ -4,7 +4,7 @@
 
 import { STARTS } from "./data.js";
 import { readLaw } from "./law.js";
-import { STEPS, UNIT, floats } from "./problem.js";
+import { BEGINNING, STEPS, UNIT, floats, rounded } from "./problem.js";
 
 const MOST_RATE = 5; // of a network
 const FINE = 4; // RK4 steps a piece for 25 units of time at a rate of 1
@@ -28,18 +28,24 @@ export function rollOut({ model, start, substeps }, { shares, rates }, duration,
   return model.rollOut(start(seed), schedule);
 }
 
+/** The state that shows a law: the schedule of its best pilot, and what its plan may choose. */
+export function stateOf(law) {
+  const { tasks, duration, freeShares, freeRates, text } = law;
+  return {
+    ...{ ...BEGINNING, law: text, tasks, duration, freeShares, freeRates },
+    ...rounded(law.best, tasks, fullOf(law)),
+    ratesShown: law.peak !== null,
+  };
+}
+
+const fullOf = (law) => (law.range ? law.range[1] : law.lr);
+
 function ofLaw({ law }) {
   const model = readLaw(law);
+  const { start, taskNames: names, lossNames: losses, weights } = model;
   return {
-    model,
-    start: () => model.start,
-    starts: new Map(),
-    names: model.taskNames,
-    losses: model.lossNames,
-    weights: model.weights,
-    full: model.range ? model.range[1] : model.lr,
-    most: UNIT,
-    substeps: () => 1,
+    ...{ model, names, losses, weights, full: fullOf(model), most: UNIT },
+    ...{ start: () => start, starts: new Map(), substeps: () => 1 },
   };
 }
 
