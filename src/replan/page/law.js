@@ -1,8 +1,8 @@
 /* A law that `replan fit` wrote, as a model of the page: RateLaw and ShareLaw of the library. Both
    are modes that relax, x' = gain − rate x, in closed form over the pieces of a schedule. Rates and
-   gains are linear in features, which are powers of the controls (shares, or rates over the peak);
-   losses are sums of terms, weight × mode^power, some times another mode. All laws of the file
-   stand side by side, and terms are divided by their number. */
+   gains are linear in features, powers of the controls (shares, or a rate over the peak); losses
+   are sums of terms, weight × mode^power, perhaps times another mode. All laws of the file stand
+   side by side, with terms divided by their number. n modes, F features. */
 
 const [KAPPA, SLOWING, LEAST] = [2, 0.25, 1e-9]; // of rate_law.py
 const [OVERFIT, LEAST_RATE] = [3, 1e-12]; // of share_law.py
@@ -16,29 +16,27 @@ const FITTED = ["", "weights", "duration", "steps", "lr"]; // keys of problems t
 const filled = (count, at) => Float64Array.from({ length: count }, (_, i) => at(i));
 const spaced = (low, high, count) => filled(count, (i) => low * (high / low) ** (i / (count - 1)));
 const [RATE_MODES, SHARE_MODES] = [spaced(0.003, 10, 6), spaced(1e-4, 3000, 16)];
+const sum = (values) => values.reduce((total, x) => total + x, 0);
 const dot = (a, b) => a.reduce((total, x, i) => total + x * b[i], 0);
-const fractions = (parts) => parts.map((x) => x / dot(parts, new Array(parts.length).fill(1)));
 const rowOf = (values, width, i) => values.subarray(i * width, (i + 1) * width);
 const rowsOf = (values, width) =>
   Array.from({ length: values.length / width }, (_, i) => rowOf(values, width, i));
 
 /** The law in the text of a file that `replan fit … --out` wrote, TOML or JSON. */
 export function readLaw(text) {
+  const kinds = { "rate-law": rateLaw, "share-law": shareLaw };
   let file = null;
   try {
     file = JSON.parse(asJson(text));
   } catch {
-    /* refused below */
+    // refused below
   }
-  const kinds = { "rate-law": rateLaw, "share-law": shareLaw };
   if (!Object.hasOwn(kinds, file?.model?.kind))
-    throw new Error(
-      "The file must be a law as `replan fit … --out law.toml` writes it, and whole.",
-    );
+    throw new Error("The file must be a law, whole, as `replan fit … --out law.toml` writes it.");
   const keys = Object.keys({ ...file.limits, ...file.objective, ...file.training });
   const other = keys.find((key) => !FITTED.includes(key));
   if (other)
-    throw new Error(`\`${other}\` must be absent, as from all laws that \`replan fit\` writes.`);
+    throw new Error(`\`${other}\` must be absent, as it is from what \`replan fit\` writes.`);
   return new Law(file, kinds[file.model.kind]);
 }
 
@@ -64,10 +62,8 @@ function numbers(file, path, least, ...sizes) {
     if (!fits || x < least) throw new Error(`\`${path}\` must be ${expected}${bound}.`);
     return size ? Array.from(x).flatMap((y) => flat(y, inner)) : x;
   };
-  const value = flat(
-    path.split(".").reduce((section, key) => section?.[key], file),
-    sizes,
-  );
+  const found = path.split(".").reduce((section, key) => section?.[key], file);
+  const value = flat(found, sizes);
   return sizes.length ? Float64Array.from(value) : value;
 }
 
@@ -108,36 +104,22 @@ class Law {
     return { losses: Float64Array.from(losses), states, done: schedule.lengths.length };
   }
 
-  gradient(start, schedule, weights) {
-    const [steps, F, T] = [schedule.lengths.length, this.features.length, this.tasks];
-    const path = this.relax(start, schedule);
-    const [losses, slopes] = this.end(path.states.slice(-start.length), weights);
-    const byFeatures = this.relaxVjp(slopes, schedule, path);
-    const byControls = new Float64Array(steps * T);
-    this.features.forEach(({ at, power, least }, f) => {
-      for (let k = 0; k < steps; k++) {
-        const control = path.controls[k * T + at];
-        const slope = control > least ? power * control ** (power - 1) : 0;
-        byControls[k * T + at] += slope * byFeatures[k * F + f];
-      }
-    });
-    const byRates = this.peak ? byControls.map((x) => x / this.peak) : new Float64Array(steps);
-    const byShares = this.peak ? new Float64Array(steps) : byControls;
-    return { value: dot(losses, weights), losses, byShares, byRates };
-  }
-
-  /* The states at the edges of pieces, with the rate, gain and decay of each mode in each piece. */
+  /* The states at the edges of pieces, and what `gradient` needs: features and their slopes by
+     the controls, and of each mode in each piece its rate and gain, decay and growth by a gain. */
   relax(start, { shares, rates: lr, lengths }) {
-    const [n, F, T] = [start.length, this.features.length, this.tasks];
-    const controls = this.peak ? lr.map((rate) => rate / this.peak) : shares;
-    const features = filled(lengths.length * F, (j) => {
-      const { at, power, least } = this.features[j % F];
-      return Math.max(controls[Math.floor(j / F) * T + at], least) ** power;
-    });
-    const states = new Float64Array((lengths.length + 1) * n);
-    const [rates, gains, decays] = [0, 0, 0].map(() => new Float64Array(lengths.length * n));
+    const [n, F, count] = [start.length, this.powers.length, lengths.length];
+    const arrays = Array.from({ length: 4 }, () => new Float64Array(count * n));
+    const [rates, gains, decays, growths] = arrays;
+    const [features, slopes] = [new Float64Array(count * F), new Float64Array(count * F)];
+    const states = new Float64Array((count + 1) * n);
     states.set(start);
-    for (let k = 0, j = 0; k < lengths.length; k++)
+    for (let k = 0, j = 0; k < count; k++) {
+      for (let f = 0, at = k * F; f < F; f++, at++) {
+        const [power, least] = [this.powers[f], this.powers[f] === 1 ? -1 : LEAST];
+        const control = this.peak ? lr[k] / this.peak : shares[at];
+        features[at] = Math.max(control, least) ** power;
+        slopes[at] = control > least ? (power * control ** (power - 1)) / (this.peak ?? 1) : 0;
+      }
       for (let i = 0; i < n; i++, j++) {
         let [rate, gain] = [this.rest[i], 0];
         for (let f = 0; f < F; f++) {
@@ -146,26 +128,32 @@ class Law {
         }
         const length = lengths[k] / this.unit;
         const decay = Math.exp(-rate * length);
-        states[j + n] = decay * states[j] + grown(decay, rate, length) * gain;
-        [rates[j], gains[j], decays[j]] = [rate, gain, decay];
+        const growth = decay === 1 ? length : (1 - decay) / rate;
+        states[j + n] = decay * states[j] + growth * gain;
+        [rates[j], gains[j], decays[j], growths[j]] = [rate, gain, decay, growth];
       }
-    return { states, controls, features, rates, gains, decays };
+    }
+    return { states, features, slopes, rates, gains, decays, growths };
   }
 
-  /* The slopes by the features, from those by the last state. */
-  relaxVjp(slopes, { lengths }, { states, features, rates, gains, decays }) {
-    const [n, F] = [slopes.length, this.features.length];
-    const byFeatures = new Float64Array(features.length);
-    for (let k = lengths.length - 1; k >= 0; k--)
+  gradient(start, schedule, weights) {
+    const [n, F, count] = [start.length, this.powers.length, schedule.lengths.length];
+    const { states, slopes, rates, gains, decays, growths } = this.relax(start, schedule);
+    const [losses, adjoint] = this.end(states.subarray(count * n), weights);
+    const [byShares, byRates] = [this.tasks, 1].map((width) => new Float64Array(count * width));
+    for (let k = count - 1; k >= 0; k--)
       for (let i = 0, j = k * n; i < n; i++, j++) {
-        const [length, target] = [lengths[k] / this.unit, gains[j] / rates[j]];
-        const byGain = slopes[i] * grown(decays[j], rates[j], length);
-        slopes[i] *= decays[j];
-        const byRate = slopes[i] * length * (target - states[j]) - byGain * target;
-        for (let f = 0; f < F; f++)
-          byFeatures[k * F + f] += byRate * this.rates[i * F + f] + byGain * this.gains[i * F + f];
+        const [length, target] = [schedule.lengths[k] / this.unit, gains[j] / rates[j]];
+        const byGain = adjoint[i] * growths[j];
+        adjoint[i] *= decays[j];
+        const byRate = adjoint[i] * length * (target - states[j]) - byGain * target;
+        for (let f = 0, at = k * F; f < F; f++, at++) {
+          const byFeature = byRate * this.rates[i * F + f] + byGain * this.gains[i * F + f];
+          if (this.peak) byRates[k] += byFeature * slopes[at];
+          else byShares[at] += byFeature * slopes[at];
+        }
       }
-    return byFeatures;
+    return { value: dot(losses, weights), losses, byShares, byRates };
   }
 
   /* The losses at a state, and the slopes of their weighted sum if there are weights. */
@@ -197,40 +185,32 @@ class Law {
   /** What trainers execute, as `replan solve --csv` writes it: each row holds from its step on. */
   scheduleFile(shares, rates, duration) {
     const { columns, progress, steps } = this.course;
-    const exact = filled(rates.length + 1, (k) => {
-      return this.begin + duration * interpolate(k / rates.length, progress, steps);
-    });
-    const whole = exact.map(Math.round);
-    const shown = whole.every((step, k) => k === 0 || step > whole[k - 1]) ? whole : exact;
+    const count = rates.length;
+    const at = (k) => this.begin + duration * interpolate(k / count, progress, steps);
+    const [exact, whole] = [filled(count + 1, at), filled(count + 1, (k) => Math.round(at(k)))];
+    const shown = new Set(whole).size > count ? whole : exact; // they ascend
     const rows = Array.from(shown, (step, i) => {
-      const k = Math.min(i, rates.length - 1);
+      const k = Math.min(i, count - 1);
       return [step, ...(this.peak ? [rates[k]] : this.mix(rowOf(shares, this.tasks, k)))];
     });
     return [["step", ...columns], ...rows, ""].join("\n");
   }
 }
 
-/* How much a gain of 1 adds in a piece. */
-const grown = (decay, rate, length) => (decay === 1 ? length : (1 - decay) / rate);
-
 function rateLaw({ control }, read) {
   const laws = rowsOf(read("model.laws", -Infinity, "n", 7), 7);
   if (laws.some((law) => law.some((x, i) => x < 0 && i !== 0 && i !== 5)))
     throw new Error("`model.laws` must be numbers of at least 0, but for floors and spreads.");
   const only = (f, x) => filled(2 + laws.length, (i) => (i === f ? x : 0));
-  const features = [
-    { at: 0, power: 1, least: -1 },
-    { at: 0, power: 1 + SLOWING, least: LEAST },
-  ];
+  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
   const modes = [{ rest: [TINY], rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
   const terms = [];
-  laws.forEach(([, signal, exponent, noise, pace, spread, power], p) => {
+  laws.forEach(([, signal, exponent, noise, pace, spread], p) => {
     const rest = { loss: 0, weight: signal / laws.length, at: 0, power: -exponent };
     terms.push(rest);
-    features.push({ at: 0, power: 1 + SLOWING + power, least: LEAST });
-    const parts = fractions(RATE_MODES.map((x) => x ** spread * Math.exp(-x)));
+    const shape = RATE_MODES.map((x) => x ** spread * Math.exp(-x));
     RATE_MODES.forEach((x, z) => {
-      const [rates, gains] = [only(1, pace * x), only(2 + p, pace * x * parts[z])];
+      const [rates, gains] = [only(1, pace * x), only(2 + p, (pace * x * shape[z]) / sum(shape))];
       const [other, weight] = [modes.length, noise / laws.length];
       modes.push({ rest: [TINY], rates, gains });
       terms.push({ loss: 0, weight, at: other, power: 1 });
@@ -241,8 +221,8 @@ function rateLaw({ control }, read) {
   const times = read("model.covered.best.times", 0, "n");
   const rates = read("model.covered.best.rates", 0, times.length);
   const best = filled(BEST, (k) => interpolate((k + 0.5) / BEST, times, rates));
-  const floors = [laws.reduce((total, [floor]) => total + floor / laws.length, 0)];
-  const law = { features, modes, terms, floors, taskNames: ["training"], lossNames: ["loss"] };
+  const floors = [sum(laws.map(([floor]) => floor / laws.length))];
+  const law = { powers, modes, terms, floors, taskNames: ["training"], lossNames: ["loss"] };
   law.peak = read("model.peak", TINY);
   law.lr = read("training.lr", 0);
   if (control?.lr) {
@@ -263,6 +243,8 @@ function shareLaw({ model: { domains, losses } }, read) {
   const mixtures = rowsOf(read("model.mixtures", 0, "n", D), D);
   const laws = rowsOf(read("model.laws", 0, "n", L, 5 + 3 * D), 5 + 3 * D);
   const repeats = read("model.repeats", 0, D);
+  const columns = domains.map((_, d) => mixtures.map((row) => row[d]));
+  const mix = (shares) => columns.map((column) => dot(shares, column));
   const byTask = (of) => mixtures.map((row) => dot(row, filled(D, of)));
   const [modes, terms, floors] = [[], [], losses.map(() => 0)];
   laws.forEach((law, i) => {
@@ -274,10 +256,10 @@ function shareLaw({ model: { domains, losses } }, read) {
       modes.push({ rest: [rest + LEAST_RATE], rates: byTask(rates), gains: byTask(gains) });
     };
     floors[loss] += part * floor;
-    const parts = fractions(SHARE_MODES.map((x) => x ** exponent));
+    const shape = SHARE_MODES.map((x) => x ** exponent);
     SHARE_MODES.forEach((x, z) => {
       const rates = (d) => x * transfer[d] + forgetting[d];
-      add(0, rates, (d) => forgetting[d], signal * parts[z], 1);
+      add(0, rates, (d) => forgetting[d], (signal * shape[z]) / sum(shape), 1);
     });
     overfit.forEach((weight, d) => {
       const own = (x) => (other) => (other === d ? x : 0);
@@ -291,17 +273,10 @@ function shareLaw({ model: { domains, losses } }, read) {
   const edges = filled(progress.length, (i) => i);
   const best = Array.from({ length: BEST }, (_, k) => {
     const place = Math.floor(interpolate(k / BEST, progress, edges) + 1e-6);
-    return unmixed(known[Math.min(known.length - 1, place)], mixtures);
+    return unmixed(known[Math.min(known.length - 1, place)], mixtures, mix);
   });
-  const mix = (shares) =>
-    domains.map((_, d) =>
-      dot(
-        shares,
-        mixtures.map((row) => row[d]),
-      ),
-    );
-  const features = mixtures.map((_, at) => ({ at, power: 1, least: -1 }));
-  const law = { features, modes, terms, floors, mix, lossNames: losses };
+  const powers = mixtures.map(() => 1);
+  const law = { powers, modes, terms, floors, mix, lossNames: losses };
   law.taskNames = mixtures.map((row) => nameOf(row, domains));
   law.best = { shares: Float64Array.from(best.flat()), rates: filled(BEST, () => 1) };
   law.course = { columns: domains.map((name) => `share_${name}`), progress, steps };
@@ -315,16 +290,9 @@ function nameOf(row, domains) {
 }
 
 /* The shares of mixtures that come nearest to those of domains: two at a time are exchanged. */
-function unmixed(row, mixtures) {
+function unmixed(row, mixtures, mix) {
   const shares = mixtures.map(() => 1 / mixtures.length);
-  const left = row.map(
-    (x, d) =>
-      x -
-      dot(
-        shares,
-        mixtures.map((other) => other[d]),
-      ),
-  );
+  const left = mix(shares).map((x, d) => row[d] - x);
   for (let sweep = 0; sweep < SWEEPS; sweep++)
     mixtures.forEach((one, s) =>
       mixtures.slice(0, s).forEach((other, t) => {
