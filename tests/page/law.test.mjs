@@ -9,6 +9,8 @@ const pilots = readFileSync(process.env.PILOTS, "utf8");
 
 const floats = (values) => Float64Array.from(values);
 
+const plain = (law) => JSON.stringify({ ...law, notes: null, text: null });
+
 /** Whether numbers agree, relative to each, or to the largest. */
 function agree(got, expected, accuracy, each = true) {
   const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
@@ -57,20 +59,18 @@ test("a law is read from TOML and JSON", () => {
     assert.deepEqual(Array.from(law.start), expected.start);
     assert.deepEqual(Array.from(law.weights), file.objective.weights);
     assert.deepEqual([law.kind, law.duration], [file.model.kind, file.training.duration]);
-    assert.deepEqual([law.horizon, law.steps], [expected.horizon, file.training.steps]);
-    agree([law.error], [1.645 * file.model.covered.error], 1e-15);
+    assert.equal(law.steps, file.training.steps);
     assert.deepEqual(law.notes, []);
     assert.deepEqual(readLaw(expected.json).notes, ["A WARNING"]);
     const [asJson, edited] = [expected.json, `# edited\n${expected.toml.replaceAll("\n", "\r\n")}`];
-    for (const text of [asJson, edited])
-      assert.equal(JSON.stringify({ ...readLaw(text), notes: [] }), JSON.stringify(law));
+    for (const text of [asJson, edited]) assert.equal(plain(readLaw(text)), plain(law));
   }
 });
 
-test("a law of rates has the library's bounds and curves", () => {
+test("a law of rates has the library's bounds", () => {
   for (const expected of cases) {
     const law = readLaw(expected.toml);
-    if (!expected.curves) {
+    if (!expected.peak) {
       assert.deepEqual([law.peak, law.range, law.changes], [null, null, null]);
       assert.deepEqual([law.freeShares, law.freeRates], ["curve", "given"]);
       continue;
@@ -79,8 +79,6 @@ test("a law of rates has the library's bounds and curves", () => {
     assert.deepEqual([law.peak, law.lr, law.range], [expected.peak, expected.lr, expected.range]);
     assert.deepEqual(law.changes, expected.changes);
     agree(law.best.rates, expected.best, 1e-12, false);
-    for (const [steps, rates, losses] of expected.curves)
-      agree(law.curve(steps, rates), losses, 1e-12);
   }
 });
 
@@ -99,10 +97,6 @@ test("a drawn schedule is evaluated and written as by the library", () => {
       1e-12,
       false,
     );
-    if (law.peak) continue;
-    const columns = law.scheduleFile(law.best.shares, law.best.rates, 1e6).trimEnd().split("\n");
-    const mixed = columns.slice(1, -1).flatMap((line) => line.split(",").slice(1).map(Number));
-    agree(mixed, expected.best, 1e-9, false);
   }
 });
 

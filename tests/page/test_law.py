@@ -52,10 +52,9 @@ def like(law, rng):
     laws = rng.uniform(0.0, 2.0, (3, 2, 5 + 9))
     laws[:, :, 2] /= 4.0
     mixtures = rng.dirichlet(np.ones(3), 4)
-    best = law.covered["best"] | {"shares": (rng.dirichlet(np.ones(4), 200) @ mixtures).tolist()}
     return ShareLaw(
         laws, ["a", "b", "c"], ["x", "y"], 700.0, [0.0, 3.0, 20.0], mixtures,
-        law.covered | {"best": best},
+        law.covered,
     )  # fmt: skip
 
 
@@ -81,8 +80,6 @@ def case(problem, rng, steps=41):
         table = law.table(problem.duration, rates)
     else:
         protocol = {}
-        at = np.interp(np.arange(250) / 250, best["progress"], np.arange(201)) + 1e-6
-        best = np.array(best["shares"])[np.minimum(199, at.astype(int))]
         table = law.table(problem.duration, shares @ law.mixtures)
     table["step"] = np.round(table["step"])
     protocol |= {"duration": problem.duration, "shares": shares.tolist()}
@@ -92,8 +89,7 @@ def case(problem, rng, steps=41):
         "json": json.dumps(problem.to_dict() | {"fit": {"warnings": ["A WARNING"]}}),
         "names": [list(law.task_names), list(law.loss_names)],
         "start": problem.state.tolist(),
-        "horizon": law.covered["horizon"],
-        "best": best.ravel().tolist(),
+        "best": best.tolist() if of_rates else None,
         "shares": shares.ravel().tolist(),
         "rates": rates.tolist(),
         "lengths": lengths.tolist(),
@@ -110,19 +106,14 @@ def case(problem, rng, steps=41):
 
 
 def of_law_of_rates(problem):
-    """Return the curves of the pilots, and the bounds of plans."""
+    """Return the bounds of plans."""
     law = problem.model
-    runs = [rows for _, rows in pd.read_csv(PILOTS).groupby("run", sort=False)]
     rise, fall = law.covered["changes"]
     return {
         "range": list(without_bounds(problem, [])[0].free_range("lr")),
         "changes": [2 * fall, 2 * rise],
         "peak": law.peak,
         "lr": problem.knobs["lr"],
-        "curves": [
-            [*(rows[x].tolist() for x in ("step", "lr")), law.curve(rows.step, rows.lr).tolist()]
-            for rows in runs
-        ],
     }
 
 

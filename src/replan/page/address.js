@@ -2,7 +2,16 @@
 
 import { readLaw } from "./law.js";
 import { stateOf } from "./training.js";
-import { BEGINNING, STEPS, UNIT, constant, newest, oneRate, segments } from "./problem.js";
+import {
+  BEGINNING,
+  MOST_TASKS,
+  STEPS,
+  UNIT,
+  constant,
+  newest,
+  oneRate,
+  segments,
+} from "./problem.js";
 
 const FREE = ["given", "constant", "curve"];
 /* Of each part of the state but shares and rates: its key, and the words or [low, high] it may be. */
@@ -11,13 +20,13 @@ const PARTS = {
   law: ["w"],
   similarity: ["g", [0, 0.99]],
   hidden: ["k", [2, 6]],
-  tasks: ["t", [1, 5]],
+  tasks: ["t", [1, MOST_TASKS]],
   activation: ["a", "erf", "relu", "linear"],
   noise: ["n", [0, 2]],
   duration: ["d", [1, 1e9]],
   seed: ["s", [1, 20]],
   start: ["x"],
-  brush: ["b", [0, 4]],
+  brush: ["b", [0, MOST_TASKS - 1]],
   ratesShown: ["lr", [0, 1]],
   freeShares: ["fr", ...FREE],
   freeRates: ["fl", ...FREE],
@@ -57,7 +66,7 @@ export function fromAddress(address) {
     const isFlag = typeof BEGINNING[name] === "boolean";
     if (number >= low && number <= high) state[name] = isFlag ? number === 1 : number;
   }
-  state.tasks = Math.max(state.tasks, state.law ? 1 : 2);
+  state.tasks = law.tasks ?? Math.max(2, Math.min(5, state.tasks));
   state.brush = Math.min(state.brush, state.tasks - 1);
   state.rates = fromRuns(words.get("l") ?? "") ?? state.rates ?? constant(UNIT);
   if (words.has("r") || !state.law) state.shares = sharesFrom(words.get("r") ?? "", state.tasks);

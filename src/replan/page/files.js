@@ -11,7 +11,7 @@ export function fileOf(name, page) {
   const { state, it, losses, start } = page;
   const files = {
     "problem.toml": () => problemFile(state, start),
-    "protocol.json": () => protocolFile(state, it.full),
+    "protocol.json": () => protocolFile(state, it),
     "curves.csv": () => curvesFile(state, it, losses),
     "schedule.csv": () => {
       const { shares, rates } = amounts(state, it.full);
@@ -62,13 +62,10 @@ lr = ${state.freeRates === "given" ? "false" : lr}
 }
 
 /* protocol.json, as the command line reads it. */
-function protocolFile(state, full) {
+function protocolFile(state, { full, most }) {
   const { shares, rates } = amounts(state, full);
-  return JSON.stringify({
-    duration: state.duration,
-    shares: rows(shares, state.tasks),
-    lr: Array.from(rates),
-  });
+  const lr = most ? { lr: Array.from(rates) } : {};
+  return JSON.stringify({ duration: state.duration, shares: rows(shares, state.tasks), ...lr });
 }
 
 /* The curves: time, losses, and the shares and rate of the step that begins there. */

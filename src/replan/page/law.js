@@ -8,9 +8,7 @@ const [KAPPA, SLOWING, LEAST] = [2, 0.25, 1e-9]; // of rate_law.py
 const [OVERFIT, LEAST_RATE] = [3, 1e-12]; // of share_law.py
 const TINY = 1e-30; // the rate of what does not relax, and the least positive number
 const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
-const NORMAL = 1.645; // of a 90 % interval
 const BEST = 250; // steps of the best pilot's schedule
-const SWEEPS = 100; // in search of the mixtures that make it
 const FITTED = ["", "weights", "duration", "steps", "lr"]; // keys of problems that are heeded here
 
 const filled = (count, at) => Float64Array.from({ length: count }, (_, i) => at(i));
@@ -83,9 +81,7 @@ class Law {
     const model = { ...file.model, covered };
     this.text = JSON.stringify({ ...file, model, fit: { warnings: this.notes } });
     this.unit = read("model.unit", TINY);
-    this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
-    this.error = NORMAL * read("model.covered.error", 0); // the law's own, relative
     this.duration = read("training.duration", TINY);
     this.steps = read("training.steps", TINY); // of plans
     this.freeShares = { true: "curve", constant: "constant" }[file.control?.tasks] ?? "given";
@@ -167,19 +163,6 @@ class Law {
       if (other) slopes[other] += weights[loss] * value;
     }
     return [losses, slopes];
-  }
-
-  /** The losses of a training from scratch with rates logged at steps: by a law of rates. A rate
-      changes linearly between rows, but drops between two stretches of constant rate. */
-  curve(steps, rates) {
-    const at = (k) => rates[Math.max(0, Math.min(k, rates.length - 1))];
-    const pieces = filled(rates.length - 1, (k) => {
-      const drops = k > 0 && at(k - 1) === at(k) && at(k + 1) === at(k + 2);
-      return drops ? at(k) : 0.5 * (at(k) + at(k + 1));
-    });
-    const lengths = pieces.map((_, k) => steps[k + 1] - steps[k]);
-    const untrained = filled(this.modes.length, (i) => (i === 0 ? 1e-3 : 0));
-    return this.rollOut(untrained, { rates: pieces, lengths }).losses;
   }
 
   /** What trainers execute, as `replan solve --csv` writes it: each row holds from its step on. */
@@ -269,16 +252,13 @@ function shareLaw({ model: { domains, losses } }, read) {
   });
   const progress = read("model.covered.best.progress", 0, "n");
   const steps = read("model.covered.best.steps", 0, progress.length);
-  const known = rowsOf(read("model.covered.best.shares", 0, progress.length - 1, D), D);
-  const edges = filled(progress.length, (i) => i);
-  const best = Array.from({ length: BEST }, (_, k) => {
-    const place = Math.floor(interpolate(k / BEST, progress, edges) + 1e-6);
-    return unmixed(known[Math.min(known.length - 1, place)], mixtures, mix);
-  });
   const powers = mixtures.map(() => 1);
   const law = { powers, modes, terms, floors, mix, lossNames: losses };
   law.taskNames = mixtures.map((row) => nameOf(row, domains));
-  law.best = { shares: Float64Array.from(best.flat()), rates: filled(BEST, () => 1) };
+  law.best = {
+    shares: filled(BEST * mixtures.length, () => 1 / mixtures.length),
+    rates: filled(BEST, () => 1),
+  };
   law.course = { columns: domains.map((name) => `share_${name}`), progress, steps };
   return law;
 }
@@ -287,24 +267,6 @@ function shareLaw({ model: { domains, losses } }, read) {
 function nameOf(row, domains) {
   const parts = domains.map((name, d) => `${Number((100 * row[d]).toPrecision(3))} % ${name}`);
   return domains.find((_, d) => row[d] === 1) ?? parts.filter((_, d) => row[d] > 0).join(" + ");
-}
-
-/* The shares of mixtures that come nearest to those of domains: two at a time are exchanged. */
-function unmixed(row, mixtures, mix) {
-  const shares = mixtures.map(() => 1 / mixtures.length);
-  const left = mix(shares).map((x, d) => row[d] - x);
-  for (let sweep = 0; sweep < SWEEPS; sweep++)
-    mixtures.forEach((one, s) =>
-      mixtures.slice(0, s).forEach((other, t) => {
-        const apart = one.map((x, d) => x - other[d]);
-        const best = dot(left, apart) / dot(apart, apart);
-        const step = Math.max(-shares[s], Math.min(shares[t], best));
-        shares[s] += step;
-        shares[t] -= step;
-        left.forEach((_, d) => (left[d] -= step * apart[d]));
-      }),
-    );
-  return shares;
 }
 
 /** The runs in the text of a pilot file: CSV with columns run, step or tokens, lr and loss. */

@@ -4,7 +4,7 @@ import { LEVERS, MARKS, core, inWorker, serve } from "./work.js";
 import { fromAddress, toAddress } from "./address.js";
 import { fileOf } from "./files.js";
 import { interpolate, readLaw, readPilots } from "./law.js";
-import { BEGINNING, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
+import { BEGINNING, MOST_TASKS, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
 import { oneRate, problemKey, rounded, segments } from "./problem.js";
 import { amounts, rollOut, stateOf, training } from "./training.js";
 import { layout, picture } from "./picture.js";
@@ -191,8 +191,8 @@ class Page {
     for (const name of FLAGS) element(name).checked = state[name];
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
-    for (const box of document.querySelectorAll("[data-of]"))
-      box.hidden = box.dataset.of === (state.law ? "network" : "law");
+    const present = { law: state.law !== null, network: state.law === null, rate: it.most > 0 };
+    for (const box of document.querySelectorAll("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed").value = state.seed;
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
     element("similarity").value = state.similarity;
@@ -213,7 +213,7 @@ class Page {
     for (const input of brushes.querySelectorAll("input")) {
       input.checked = Number(input.value) === state.brush;
       input.parentElement.hidden = input.value >= state.tasks;
-      input.nextSibling.textContent = ` ${it.names[input.value]}`;
+      input.nextSibling.textContent = ` ${it.names[input.value] ?? ""}`;
     }
   }
 
@@ -309,7 +309,7 @@ class Page {
       item.innerHTML = `<button type="button">${i + 1} <span>${name}</span></button>`;
       item.firstChild.addEventListener("click", () => this.goTo(i + 1));
     });
-    for (let t = 0; t < 5; t++) {
+    for (let t = 0; t < MOST_TASKS; t++) {
       const label = element("brushes").appendChild(document.createElement("label"));
       label.innerHTML = `<input type="radio" name="brush" value="${t}"> task`;
       label.firstChild.addEventListener("change", () => this.set({ brush: t }, false));

@@ -5,6 +5,7 @@
 
 export const STEPS = 250;
 export const UNIT = 1000; // of shares and rates
+export const MOST_TASKS = 12; // of a law; of a network 5
 
 export const BEGINNING = {
   step: 1, // of the lead

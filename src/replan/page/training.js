@@ -1,6 +1,6 @@
 /* What is trained, in the terms that the page needs of a network and of a law alike:
    { model, start(seed), starts: by seed as far as computed, names: of tasks, losses: names of losses, weights: of losses, full: the
-   learning rate of a thousand thousandths, most: thousandths at most, substeps(rates) }. */
+   learning rate of a thousand thousandths, most: thousandths at most, 0 where there is no rate, substeps(rates) }. */
 
 import { STARTS } from "./data.js";
 import { readLaw } from "./law.js";
@@ -44,7 +44,7 @@ function ofLaw({ law }) {
   const model = readLaw(law);
   const { start, taskNames: names, lossNames: losses, weights } = model;
   return {
-    ...{ model, names, losses, weights, full: fullOf(model), most: UNIT },
+    ...{ model, names, losses, weights, full: fullOf(model), most: model.peak ? UNIT : 0 },
     ...{ start: () => start, starts: new Map(), substeps: () => 1 },
   };
 }

@@ -59,20 +59,30 @@ const JOBS = { solve, levers, sgd };
 function solve(it, state, start, told) {
   const { model, full, most, weights } = it;
   const { freeShares, freeRates, duration } = state;
-  const range = model.range ?? [0, (most * full) / UNIT];
-  const { shares, rates } = amounts(state, full);
-  const fastest = freeRates === "given" ? Math.max(1, ...rates) : range[1];
-  return minimise(
+  const { steps = STEPS, range = [0, (most * full) / UNIT], changes } = model; // a law has its own
+  const given = amounts(state, full);
+  const found = minimise(
     model,
     start,
-    {
-      ...{ duration, weights, shares, rates, freeShares, freeRates, range },
-      steps: STEPS,
-      substeps: state.law ? 1 : Math.ceil((fastest * duration) / 25),
-      changes: model.changes ?? null,
-    },
+    { duration, steps, weights, ...given, freeShares, freeRates, range: range ?? [0, full] },
     ({ value }) => told(value),
   );
+  const rates = widened(found.rates, steps);
+  if (changes) calm(rates, ...changes.map((change) => (change * duration) / STEPS));
+  return { shares: widened(found.shares, steps), rates, value: found.value };
+}
+
+/* Rows of fewer pieces, repeated. */
+function widened(values, steps) {
+  const width = values.length / steps;
+  const at = (i) => Math.floor((Math.floor(i / width) * steps) / STEPS) * width + (i % width);
+  return Float64Array.from({ length: STEPS * width }, (_, i) => values[at(i)]);
+}
+
+/* The largest rates below those given that fall and rise no faster: as `replan solve` plans. */
+function calm(rates, fall, rise) {
+  for (let i = 1; i < STEPS; i++) rates[i] = Math.min(rates[i], rates[i - 1] + rise);
+  for (let i = STEPS - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
 }
 
 /* The best loss with each lever alone, all others at equal shares and one rate. */
