@@ -5,6 +5,7 @@ import { execFileSync } from "node:child_process";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { FILE, FOLDER, PAGE, best, download, open, requests } from "./browser.mjs";
 
 const replan = (...words) =>
@@ -23,8 +24,8 @@ async function finalLosses(page, tasks) {
     .map(Number);
 }
 
-async function paint(page, from, to, level) {
-  const { x, y, width, height } = await page.locator("#paint-shares").boundingBox();
+async function paint(page, from, to, level, bar = "#paint-shares") {
+  const { x, y, width, height } = await page.locator(bar).boundingBox();
   await page.mouse.move(x + from * width, y + (1 - level) * height);
   await page.mouse.down();
   await page.mouse.move(x + to * width, y + (1 - level) * height, { steps: 5 });
@@ -209,6 +210,34 @@ test("the levers are compared, and compared again after a change of the problem"
     return rows.length === 6 && rows[0].textContent !== old;
   }, texts[0]);
   await page.close();
+});
+
+test("a law that was dropped is drawn against, planned, and restored by a link", async () => {
+  const pilots = fileURLToPath(new URL("../../examples/pilots.csv", import.meta.url));
+  replan("fit", pilots, "--out", "law.toml");
+  replan("solve", "law.toml", "--json", "plan.json");
+  const page = await open("#p=11");
+  await page.locator("#file").setInputFiles([join(FOLDER, "law.toml"), pilots]);
+  await page.getByText("pilots.csv was read here").waitFor();
+  assert.ok((await page.locator("svg .dot").count()) > 10); // what the first pilot measured
+  await paint(page, 0.5, 0.9, 0.3, "#paint-rates");
+  await page.waitForTimeout(350);
+  await download(page, "protocol.json");
+  replan("evaluate", "law.toml", "--protocol", "protocol.json", "--json", "out.json");
+  const { losses } = JSON.parse(readFileSync(join(FOLDER, "out.json"), "utf8"));
+  close((await finalLosses(page, 1))[0], losses[0], 1e-10);
+  assert.match(await download(page, "schedule.csv"), /^step,lr\n/);
+  await best(page);
+  const found = await page.evaluate(() => window.page.mean(window.page.best.losses));
+  const { candidates } = JSON.parse(readFileSync(join(FOLDER, "plan.json"), "utf8"));
+  close(found, candidates.find(({ name }) => name === "plan").loss, 1e-3);
+  const other = await open(page.url());
+  assert.equal(await download(other, "curves.csv"), await download(page, "curves.csv"));
+  const opened = await open(replan("explore", "law.toml").trim());
+  await opened.getByText("The law says").waitFor();
+  await page.locator("#file").setInputFiles([join(FOLDER, "plan.json")]);
+  await page.getByText("plan.json: The file must be a law").waitFor();
+  for (const each of [page, other, opened]) await each.close();
 });
 
 test("the film plays to the end, and can be stopped", async () => {

@@ -383,7 +383,7 @@ class Page {
     this.film = null;
     this.played = STEPS;
     element("play").textContent = "▶ Play";
-    this.redraw();
+    this.draw();
   }
 
   // Long work

@@ -40,7 +40,7 @@ export const LEAD = [
   },
   {
     name: "Levers",
-    controls: ["similarity", "seed", "rate"],
+    controls: ["similarity"],
     say: `What is worth tuning? Each bar is what one lever saves by itself, beside plain
       interleaving. Change the problem and see whether the order of the levers changes.`,
     set: () => ({ shares: segments(2, [HALF, 1]), levers: true }),
