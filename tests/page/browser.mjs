@@ -29,7 +29,7 @@ export async function open(address = "", settings = {}) {
   page.on("request", (request) => requests.push(request.url()));
   page.on("pageerror", (error) => assert.fail(error.stack));
   await page.goto(address.startsWith("file:") ? address : PAGE + address);
-  await page.getByText("Your training ends").waitFor();
+  await page.getByText("our training ends").waitFor();
   return page;
 }
 

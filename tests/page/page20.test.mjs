@@ -9,15 +9,14 @@ import { before, test } from "node:test";
 import { promisify } from "node:util";
 import { FOLDER, best, download, open } from "./browser.mjs";
 
-const RATES = "fr=false&fl=1"; // the rates are free, the shares are not
-const BOTH = "fl=1";
+const RATES = "fr=given&fl=curve"; // the rates are free, the shares are not
+const BOTH = "fl=curve";
 const MIXED = "6y.dw"; // 250 steps with half of all samples from the first task
 const ADDRESSES = [
   "",
-  "#g=0&s=2",
   "#g=0.62&s=3&d=50&n=0.1",
   "#g=0.9&s=4&k=3&d=10",
-  "#g=0.45&s=5&k=6&n=0.3",
+  "#g=0&s=5&k=6&n=0.3",
   "#g=0.3&s=6&k=3&t=3&d=50",
   "#g=0.7&s=7&k=4&t=4&n=0.1",
   "#g=0.2&s=8&k=5&t=5",
@@ -30,6 +29,7 @@ const ADDRESSES = [
   `#g=0.55&s=14&k=4&d=50&${RATES}&r=${MIXED}&n=0.1`,
   `#g=0.4&s=15&a=relu&${RATES}&r=${MIXED}&d=10`,
   `#g=0.3&${BOTH}`,
+  "#g=0.3&fr=constant&fl=constant",
   `#g=0.75&s=16&k=3&n=0.3&${BOTH}`,
   `#g=0.5&s=17&a=relu&${BOTH}&d=10`,
   `#g=0.4&s=18&a=linear&k=3&t=3&${BOTH}`,
