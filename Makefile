@@ -8,7 +8,7 @@ TORCHVISION := torchvision==0.28.0
 FRAMEWORKS := tests/replay/frameworks
 
 .PHONY: demo core test test-all test-sanitized test-torch test-transformers test-avalanche test-reproduction test-package docs \
-	page test-page notebooks figures format bench clean
+	page test-page paint-gif notebooks figures format bench clean
 
 demo: .venv/installed core
 	mkdir -p demo
@@ -73,6 +73,10 @@ test-page: page tests/page/node_modules
 	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
 	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
 		node --test tests/page/page.test.mjs tests/page/page20.test.mjs
+
+# The film of a hand that paints on the page, for the README: docs/images/paint.gif.
+paint-gif: page .venv/installed-bench
+	$(BIN)/python docs/paint_gif.py
 
 # Runs the notebooks in place, for outputs that are up to date.
 notebooks: .venv/installed-dev core

@@ -24,7 +24,7 @@ import replan
 from common import HERE, save
 
 FILE = HERE.parent / "build" / "replan.html"
-PROBLEMS = {"the beginning": "", "K = T = 4": "#t=4&k=4"}
+ADDRESSES = ("", "#t=4&k=4")
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 VIEW = {"width": 1280, "height": 1600}  # tall enough for the picture and the slider below it
@@ -171,7 +171,7 @@ def warm(problem: Path) -> tuple[float, float]:
     return time.perf_counter() - begin, plan.certificate.relaxed_value
 
 
-def against_solve(playwright: Playwright, title: str, address: str) -> list[dict]:
+def against_solve(playwright: Playwright, address: str) -> list[dict]:
     """Open to the best, and `solve`, which also rounds and certifies what it finds."""
     with tempfile.TemporaryDirectory() as folder:
         file = problem_file(playwright, address, Path(folder))
@@ -190,16 +190,15 @@ def against_solve(playwright: Playwright, title: str, address: str) -> list[dict
         "replan.solve, warm": (median(seconds for seconds, _ in calls), losses[1]),
     }
     return [
-        {"problem": title, "way": way, "s": seconds, "ratio": seconds / page, "loss": f"{loss:.8f}"}
+        {"way": way, "s": seconds, "times the page": seconds / page, "loss": f"{loss:.8f}"}
         for way, (seconds, loss) in times.items()
     ]
 
 
-def openings(playwright: Playwright, title: str, address: str) -> dict:
+def openings(playwright: Playwright, address: str) -> dict:
     runs = [opened(playwright, address) for _ in range(REPEATS)]
     process, curves = (median(run[name] for run in runs) for name in ("process", "curves"))
     return {
-        "problem": title,
         "process start s": process,
         "open to curves s": curves,
         "longest s": max(run["curves"] for run in runs),
@@ -207,17 +206,25 @@ def openings(playwright: Playwright, title: str, address: str) -> dict:
     }
 
 
+def sizes(playwright: Playwright, address: str) -> str:
+    """Return the sizes of the problem that the page makes of an address."""
+    browser = launch(playwright)
+    page = watched(browser, address)
+    page.evaluate("watch.opened")
+    K, T = page.evaluate("[window.page.state.hidden, window.page.state.tasks]")
+    browser.close()
+    return f"K = {K}, T = {T}"
+
+
 def main() -> None:
     content = FILE.read_bytes()
+    opening, moves, search = [], [], []
     with sync_playwright() as playwright:
-        everywhere = [(playwright, *problem) for problem in PROBLEMS.items()]
-        opening = [openings(*each) for each in everywhere]
-        moves = [
-            {"problem": title, **row}
-            for title, address in PROBLEMS.items()
-            for row in hand(playwright, address)
-        ]
-        search = [row for each in everywhere for row in against_solve(*each)]
+        for address in ADDRESSES:
+            problem = {"problem": sizes(playwright, address)}
+            opening.append(problem | openings(playwright, address))
+            moves += [problem | row for row in hand(playwright, address)]
+            search += [problem | row for row in against_solve(playwright, address)]
     size = {"bytes": len(content), "compressed": len(gzip.compress(content))}
     save("page", {"file": [size], "opening": opening, "moves": moves, "best": search})
     assert size["bytes"] <= 250_000, "the file is too large"
