@@ -3,10 +3,10 @@
 docs/ and a few pages from elsewhere are gathered in build/docs, where every link leads to another
 page or to a copy of the file. Zensical (mkdocs.yml) makes build/site of that. Formulas become
 MathML, which browsers show without any script. In the end all links, anchors and resources of the
-site are checked. Pages open from the folder; search needs a server, such as
-`python3 -m http.server --directory build/site`.
+site are checked. Pages open and are searched from the folder, too: nothing is fetched.
 """
 
+import json
 import os
 import re
 import shutil
@@ -175,6 +175,7 @@ def problems() -> Iterator[str]:
     for path in SITE.rglob("*.css"):
         for address in re.findall(r"url\(\s*[\"']?(https?:[^)\"']*)", path.read_text("utf-8")):
             yield f"{path.name} loads {address}"
+    yield from lost(pages)
     entries = {name for page in pages.values() for name in page.ids}
     for source in sorted((ROOT / "docs" / "api").glob("*.md")):
         for name in re.findall(r"^::: (\S+)", source.read_text("utf-8"), re.MULTILINE):
@@ -191,6 +192,17 @@ def dead(address: str, path: Path, pages: dict[Path, Page]) -> Iterator[str]:
         yield f"{path.name} links to {address}: there is no such page"
     elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
         yield f"{path.name} links to {address}: there is no such anchor"
+
+
+def lost(pages: dict[Path, Page]) -> Iterator[str]:
+    """Yield why the search fails in a folder, where pages load scripts, but nothing else."""
+    script = (SITE / "search.js").read_text(encoding="utf-8")
+    index = json.loads(script.removeprefix("var __index = ").rstrip(";"))
+    for item in index["items"]:
+        yield from dead(item["location"], SITE / "index.html", pages)
+    for path, page in pages.items():
+        if not any(address.endswith("iframe-worker.js") for address in page.resources):
+            yield f"{path.name} cannot be searched from"
 
 
 def unclear(path: Path) -> list[str]:
