@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import nbconvert
 import nbformat
 from fontTools import subset
+from fontTools.ttLib import TTFont
 from latex2mathml.converter import convert
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +38,15 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*<
 
 # Browsers show variables, which are plain letters in MathML, by these characters.
 _ITALIC = [0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]
+_THIN = '<mspace width="0.167em" />'
+_SPACING = {  # as LaTeX has it, where MathML's operators have other spaces
+    r"<mo>(&#x0002F;)</mo>": r'<mo lspace="0" rspace="0">\1</mo>',
+    r"<mo>(&#x0221E;|max|min)</mo>": r"<mi>\1</mi>",
+    r"(<mo>&#x0003D;</mo>)<mo>(&#x02212;)</mo>": r'\1<mo form="prefix">\2</mo>',
+    r"(</m(?:n|i|frac)>)(?=<mi>(?:arcsin|exp|log|max)</mi>)": rf"\1{_THIN}",
+    r"(<mi>(?:arcsin|log)</mi>)(?!<mo)": rf"\1{_THIN}",
+    r"(<msub><mi>m(?:ax|in)</mi><mi>t</mi></msub>)": rf"\1{_THIN}",
+}
 
 
 # Gather
@@ -126,15 +136,34 @@ def formulas() -> None:
     options = subset.Options(flavor="woff2", layout_features=["*"])
     source = files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf"
     font = subset.load_font(str(source), options)
+    for table in font["cmap"].tables:
+        table.cmap[0x2032] = "minute.ssty"  # the prime that is drawn to be raised
     subsetter = subset.Subsetter(options)
     subsetter.populate(text="".join(used))
     subsetter.subset(font)
+    narrow_roots(font)
     subset.save_font(font, str(SITE / "assets" / "math.woff2"), options)
 
 
 def mathml(found: re.Match[str]) -> str:
     """Return a formula as MathML."""
-    return convert(unescape(found[2]).strip(), display="inline" if found[1] == "span" else "block")
+    made = convert(unescape(found[2]).strip(), display="inline" if found[1] == "span" else "block")
+    for pattern, better in _SPACING.items():
+        made = re.sub(pattern, better, made)
+    return made
+
+
+def narrow_roots(font: TTFont) -> None:
+    """Make all sizes of the root as wide as the least: Chromium leaves room for the widest."""
+    width, _ = font["hmtx"]["uni221A"]
+    for name in font.getGlyphOrder():
+        if name.startswith("uni221A."):
+            advance, _ = font["hmtx"][name]
+            glyph = font["glyf"][name]
+            glyph.coordinates.scale((width / advance, 1))
+            glyph.coordinates.toInt()
+            glyph.recalcBounds(font["glyf"])
+            font["hmtx"][name] = (width, glyph.xMin)
 
 
 # Check
