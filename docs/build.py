@@ -114,7 +114,10 @@ def from_notebook(source: Path) -> str:
     for name, data in resources["outputs"].items():
         (STAGE / folder).mkdir(parents=True, exist_ok=True)
         (STAGE / folder / name).write_bytes(data)
-        body = body.replace(f"({name})", f"({folder.name}/{name})")
+        cell, output = map(int, re.findall(r"\d+", name))
+        size = book.cells[cell].outputs[output].metadata["image/png"]
+        shown = f"![Output of the cell above]({folder.name}/{name}){{ width={size['width']} }}"
+        body = body.replace(f"![png]({name})", shown)
     copy = STAGE / "files" / source.relative_to(ROOT)
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, copy)
