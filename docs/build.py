@@ -27,6 +27,7 @@ from latex2mathml.converter import convert
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+PAINT = ROOT / "build" / "replan.html"  # by `make page`: a site of its own
 ELSEWHERE = {  # pages that are not in docs/, and the names that they have on the site
     ROOT / "README.md": "index.md",
     ROOT / "CHANGELOG.md": "changelog.md",
@@ -60,6 +61,7 @@ def stage() -> None:
         STAGE,
         ignore=shutil.ignore_patterns("*.py", "*.ipynb", "*.txt", "*.toml", "__*"),
     )
+    shutil.copy(PAINT, STAGE)
     for source in sorted((ROOT / "docs").rglob("*.md")):
         write_page(source, source.read_text(encoding="utf-8"))
     for source in sorted((ROOT / "docs").rglob("*.ipynb")):
@@ -195,7 +197,8 @@ class Page(HTMLParser):
 
 def problems() -> Iterator[str]:
     """Yield what is wrong with the site."""
-    pages = {path: Page(path) for path in SITE.rglob("*.html") if path.name != "404.html"}
+    others = ("404.html", PAINT.name)
+    pages = {path: Page(path) for path in SITE.rglob("*.html") if path.name not in others}
     for path, page in pages.items():
         for address in page.links + page.resources:
             if not (urlsplit(address).scheme or urlsplit(address).netloc):
