@@ -1,4 +1,4 @@
-"""Draw docs/images by name: `python -m docs.pictures compare plan pilots levers`.
+"""Draw docs/images by name: `python -m docs.pictures compare plan stream pilots levers`.
 
 Black and white become what the page around a picture asks for, light or dark. `levers` draws the
 tables that `python -m reproduction levers --out figures` has written.
@@ -28,6 +28,16 @@ def compare(path: FilePath) -> None:
 def plan(path: FilePath) -> None:
     """Draw the optimum of the same."""
     replan.solve(replan.Problem.load(ROOT / "examples" / "fig2.toml")).plot(path)
+
+
+def stream(path: FilePath) -> None:
+    """Draw the plan of docs/planning.md for tasks that arrive and depart."""
+    model = replan.TeacherStudent.similar(0.3, tasks=3, hidden=3)
+    times = {"arrivals": [0, 5, 15], "departures": [20, float("inf"), float("inf")]}
+    limits = replan.Limits(max_replay=0.3)
+    start = model.pretrain(seed=1)
+    problem = replan.Problem(model, start, duration=30.0, steps=60, limits=limits, **times)
+    replan.solve(problem).plot(path)
 
 
 def pilots(path: FilePath) -> None:

@@ -14,7 +14,7 @@ from pages import BLOCK, run_page
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 RUN = [page for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")]
-WORDS = 24_000
+WORDS = 23_900
 
 
 @pytest.fixture
