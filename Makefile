@@ -60,7 +60,7 @@ test-package: .venv-package/installed
 	cd build/package && newest/bin/python ../../tests/packaged.py
 
 # The site of the documentation: build/site/index.html.
-docs: .venv-docs/installed
+docs: .venv-docs/installed page
 	.venv-docs/bin/python docs/build.py
 
 # The page on which one paints when to replay: one file, build/replan.html.

@@ -3,10 +3,10 @@
 docs/ and a few pages from elsewhere are gathered in build/docs, where every link leads to another
 page or to a copy of the file. Zensical (mkdocs.yml) makes build/site of that. Formulas become
 MathML, which browsers show without any script. In the end all links, anchors and resources of the
-site are checked. Pages open from the folder; search needs a server, such as
-`python3 -m http.server --directory build/site`.
+site are checked. Pages open and are searched from the folder, too: nothing is fetched.
 """
 
+import json
 import os
 import re
 import shutil
@@ -22,10 +22,12 @@ from urllib.parse import unquote, urlsplit
 import nbconvert
 import nbformat
 from fontTools import subset
+from fontTools.ttLib import TTFont
 from latex2mathml.converter import convert
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+PAINT = ROOT / "build" / "replan.html"  # by `make page`: a site of its own
 ELSEWHERE = {  # pages that are not in docs/, and the names that they have on the site
     ROOT / "README.md": "index.md",
     ROOT / "CHANGELOG.md": "changelog.md",
@@ -37,6 +39,15 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*<
 
 # Browsers show variables, which are plain letters in MathML, by these characters.
 _ITALIC = [0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C)]
+_THIN = '<mspace width="0.167em" />'
+_SPACING = {  # as LaTeX has it, where MathML's operators have other spaces
+    r"<mo>(&#x0002F;)</mo>": r'<mo lspace="0" rspace="0">\1</mo>',
+    r"<mo>(&#x0221E;|max|min)</mo>": r"<mi>\1</mi>",
+    r"(<mo>&#x0003D;</mo>)<mo>(&#x02212;)</mo>": r'\1<mo form="prefix">\2</mo>',
+    r"(</m(?:n|i|frac)>)(?=<mi>(?:arcsin|exp|log|max)</mi>)": rf"\1{_THIN}",
+    r"(<mi>(?:arcsin|log)</mi>)(?!<mo)": rf"\1{_THIN}",
+    r"(<msub><mi>m(?:ax|in)</mi><mi>t</mi></msub>)": rf"\1{_THIN}",
+}
 
 
 # Gather
@@ -50,6 +61,7 @@ def stage() -> None:
         STAGE,
         ignore=shutil.ignore_patterns("*.py", "*.ipynb", "*.txt", "*.toml", "__*"),
     )
+    shutil.copy(PAINT, STAGE)
     for source in sorted((ROOT / "docs").rglob("*.md")):
         write_page(source, source.read_text(encoding="utf-8"))
     for source in sorted((ROOT / "docs").rglob("*.ipynb")):
@@ -104,7 +116,10 @@ def from_notebook(source: Path) -> str:
     for name, data in resources["outputs"].items():
         (STAGE / folder).mkdir(parents=True, exist_ok=True)
         (STAGE / folder / name).write_bytes(data)
-        body = body.replace(f"({name})", f"({folder.name}/{name})")
+        cell, output = map(int, re.findall(r"\d+", name))
+        size = book.cells[cell].outputs[output].metadata["image/png"]
+        shown = f"![Output of the cell above]({folder.name}/{name}){{ width={size['width']} }}"
+        body = body.replace(f"![png]({name})", shown)
     copy = STAGE / "files" / source.relative_to(ROOT)
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, copy)
@@ -126,15 +141,34 @@ def formulas() -> None:
     options = subset.Options(flavor="woff2", layout_features=["*"])
     source = files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf"
     font = subset.load_font(str(source), options)
+    for table in font["cmap"].tables:
+        table.cmap[0x2032] = "minute.ssty"  # the prime that is drawn to be raised
     subsetter = subset.Subsetter(options)
     subsetter.populate(text="".join(used))
     subsetter.subset(font)
+    narrow_roots(font)
     subset.save_font(font, str(SITE / "assets" / "math.woff2"), options)
 
 
 def mathml(found: re.Match[str]) -> str:
     """Return a formula as MathML."""
-    return convert(unescape(found[2]).strip(), display="inline" if found[1] == "span" else "block")
+    made = convert(unescape(found[2]).strip(), display="inline" if found[1] == "span" else "block")
+    for pattern, better in _SPACING.items():
+        made = re.sub(pattern, better, made)
+    return made
+
+
+def narrow_roots(font: TTFont) -> None:
+    """Make all sizes of the root as wide as the least: Chromium leaves room for the widest."""
+    width, _ = font["hmtx"]["uni221A"]
+    for name in font.getGlyphOrder():
+        if name.startswith("uni221A."):
+            advance, _ = font["hmtx"][name]
+            glyph = font["glyf"][name]
+            glyph.coordinates.scale((width / advance, 1))
+            glyph.coordinates.toInt()
+            glyph.recalcBounds(font["glyf"])
+            font["hmtx"][name] = (width, glyph.xMin)
 
 
 # Check
@@ -163,7 +197,8 @@ class Page(HTMLParser):
 
 def problems() -> Iterator[str]:
     """Yield what is wrong with the site."""
-    pages = {path: Page(path) for path in SITE.rglob("*.html") if path.name != "404.html"}
+    others = ("404.html", PAINT.name)
+    pages = {path: Page(path) for path in SITE.rglob("*.html") if path.name not in others}
     for path, page in pages.items():
         for address in page.links + page.resources:
             if not (urlsplit(address).scheme or urlsplit(address).netloc):
@@ -175,6 +210,7 @@ def problems() -> Iterator[str]:
     for path in SITE.rglob("*.css"):
         for address in re.findall(r"url\(\s*[\"']?(https?:[^)\"']*)", path.read_text("utf-8")):
             yield f"{path.name} loads {address}"
+    yield from lost(pages)
     entries = {name for page in pages.values() for name in page.ids}
     for source in sorted((ROOT / "docs" / "api").glob("*.md")):
         for name in re.findall(r"^::: (\S+)", source.read_text("utf-8"), re.MULTILINE):
@@ -191,6 +227,17 @@ def dead(address: str, path: Path, pages: dict[Path, Page]) -> Iterator[str]:
         yield f"{path.name} links to {address}: there is no such page"
     elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
         yield f"{path.name} links to {address}: there is no such anchor"
+
+
+def lost(pages: dict[Path, Page]) -> Iterator[str]:
+    """Yield why the search fails in a folder, where pages load scripts, but nothing else."""
+    script = (SITE / "search.js").read_text(encoding="utf-8")
+    index = json.loads(script.removeprefix("var __index = ").rstrip(";"))
+    for item in index["items"]:
+        yield from dead(item["location"], SITE / "index.html", pages)
+    for path, page in pages.items():
+        if not any(address.endswith("iframe-worker.js") for address in page.resources):
+            yield f"{path.name} cannot be searched from"
 
 
 def unclear(path: Path) -> list[str]:

@@ -16,7 +16,10 @@ def read(path: Path) -> nbformat.NotebookNode:
 def run(path: Path) -> nbformat.NotebookNode:
     """Return a notebook with the outputs of a new kernel, and nothing that differs between runs."""
     book = read(path)
-    client = nbclient.NotebookClient(book, timeout=None, coalesce_streams=True)
+    sharp = ["--InlineBackend.figure_format=retina"]
+    client = nbclient.NotebookClient(
+        book, timeout=None, coalesce_streams=True, extra_arguments=sharp
+    )
     client.execute()  # it ends the kernel, whatever happens
     book.metadata = {"language_info": {"name": "python"}}
     for cell in book.cells:
