@@ -63,7 +63,8 @@ def follow_the_page(svg: str) -> str:
     svg = re.sub(r"(L \S+ (\S+) \n)(?:L \S+ \2 \n)+(?=L \S+ \2 \n)", r"\1", svg)  # on one line
     svg = svg.replace("#ffffff", "none").replace("#e6e6e6", "currentColor; stroke-opacity: 0.12")
     svg = re.sub("#000000|#550044|#663333", "currentColor", svg.replace("#404040", "#808080"))
-    return svg.replace("*{stroke-linejoin", f"{INK}\n*{{stroke-linejoin", 1)
+    svg = svg.replace("*{stroke-linejoin", f"{INK}\n*{{stroke-linejoin", 1)
+    return re.sub(r"\s+", " ", svg) + "\n"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
   const say = () => {
     box.setAttribute("aria-valuenow", String(Math.round(100 * level(cursor))));
     box.setAttribute("aria-valuetext", describe(cursor));
-    moved(document.activeElement === box ? [cursor, cursor + CELL] : null);
+    moved(box.matches(":focus-visible") ? [cursor, cursor + CELL] : null);
   };
   box.addEventListener("focus", say);
   box.addEventListener("blur", say);

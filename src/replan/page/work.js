@@ -60,23 +60,28 @@ function solve(it, state, start, told) {
   const { model, full, most, weights } = it;
   const { freeShares, freeRates, duration } = state;
   const { steps = STEPS, range = [0, (most * full) / UNIT], changes } = model; // a law has its own
-  const given = amounts(state, full);
-  const found = minimise(
-    model,
-    start,
-    { duration, steps, weights, ...given, freeShares, freeRates, range: range ?? [0, full] },
-    ({ value }) => told(value),
-  );
-  const rates = widened(found.rates, steps);
-  if (changes) calm(rates, ...changes.map((change) => (change * duration) / STEPS));
-  return { shares: widened(found.shares, steps), rates, value: found.value };
+  const { shares, rates } = amounts(state, full);
+  const fastest = freeRates === "given" ? Math.max(1, ...rates) : full * (most / UNIT);
+  const settings = {
+    ...{ duration, steps, weights, freeShares, freeRates, range: range ?? [0, full] },
+    substeps: state.law ? 1 : Math.ceil((fastest * duration) / 25),
+    shares: onSteps(shares, STEPS, steps),
+    rates: onSteps(rates, STEPS, steps),
+  };
+  const found = minimise(model, start, settings, ({ value }) => told(value));
+  const best = {
+    shares: onSteps(found.shares, steps, STEPS),
+    rates: onSteps(found.rates, steps, STEPS),
+  };
+  if (changes) calm(best.rates, ...changes.map((change) => (change * duration) / STEPS));
+  return { ...best, value: found.value };
 }
 
-/* Rows of fewer pieces, repeated. */
-function widened(values, steps) {
-  const width = values.length / steps;
-  const at = (i) => Math.floor((Math.floor(i / width) * steps) / STEPS) * width + (i % width);
-  return Float64Array.from({ length: STEPS * width }, (_, i) => values[at(i)]);
+/* Rows of pieces, on fewer or more of them. */
+function onSteps(values, from, to) {
+  const width = values.length / from;
+  const at = (i) => Math.floor((Math.floor(i / width) * from) / to) * width + (i % width);
+  return Float64Array.from({ length: to * width }, (_, i) => values[at(i)]);
 }
 
 /* The largest rates below those given that fall and rise no faster: as `replan solve` plans. */
