@@ -17,9 +17,9 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).parents[1]
 PAGE, GIF = ROOT / "build" / "replan.html", ROOT / "docs" / "images" / "paint.gif"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
-VIEW = {"width": 760, "height": 860}
+VIEW = {"width": 600, "height": 860}
 SHOWN = ("h1:visible", "#frame", "#reading", "#best")  # the rest is cut off, or hidden between them
-HIDDEN = "nav, .lead, header p, .words, .cursor { display: none !important }"
+HIDDEN = "nav, .lead, .controls, [aria-labelledby=keep], header p, .words, .cursor { display: none !important }"
 MARGIN = 12
 FRAME = 60  # milliseconds
 COLOURS = 255  # and one for what stays the same from frame to frame
@@ -117,7 +117,7 @@ def shown(page: Page) -> tuple[int, int, int, int]:
     boxes = [page.locator(selector).bounding_box() for selector in SHOWN]
     top = min(box["y"] for box in boxes) - MARGIN
     bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
-    return 0, max(0, round(top)), VIEW["width"], round(bottom)
+    return 0, 2 * max(0, round(top)), 2 * VIEW["width"], 2 * round(bottom)
 
 
 def save(frames: list[Image.Image], times: list[int]) -> None:
@@ -142,7 +142,7 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport=VIEW, bypass_csp=True, color_scheme="light")
+        page = browser.new_page(viewport=VIEW, bypass_csp=True, color_scheme="light", device_scale_factor=2)
         page.goto(PAGE.as_uri())
         page.wait_for_function("window.page?.losses")
         page.add_style_tag(content=HIDDEN)

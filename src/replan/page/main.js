@@ -15,9 +15,6 @@ const SEEDS = 20;
 const UNDO = 200; // states kept
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
-const FLAGS = ["luck", "ratesShown", "levers", "units"];
-const CHOICES = ["tasks", "hidden", "activation", "duration", "noise", "dimension"];
-const FREE = ["freeShares", "freeRates"];
 
 const element = (id) => document.getElementById(id);
 const short = (number) => (Number.isFinite(number) ? String(+number.toPrecision(3)) : "diverged");
@@ -187,8 +184,8 @@ class Page {
 
   showControls() {
     const { state, it } = this;
-    for (const name of [...CHOICES, ...FREE]) element(name).value = String(state[name]);
-    for (const name of FLAGS) element(name).checked = state[name];
+    for (const input of document.querySelectorAll("[data-state]"))
+      input[input.type === "checkbox" ? "checked" : "value"] = state[input.id];
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
     const present = { law: state.law !== null, network: state.law === null, rate: it.most > 0 };
@@ -202,10 +199,7 @@ class Page {
     if (rate !== null) element("rate").value = rate / UNIT;
     element("rate").max = it.most / UNIT;
     element("undo").disabled = this.past.length === 0;
-    const notes = state.law ? it.model.notes : [];
-    element("notes").innerHTML = "";
-    for (const note of notes)
-      element("notes").appendChild(document.createElement("li")).textContent = note;
+    element("notes").textContent = (it.model.notes ?? []).join("\n");
     element("lever-list").hidden = !state.levers || state.law !== null;
     this.showLead();
     const brushes = element("brushes");
@@ -314,12 +308,11 @@ class Page {
       label.innerHTML = `<input type="radio" name="brush" value="${t}"> task`;
       label.firstChild.addEventListener("change", () => this.set({ brush: t }, false));
     }
-    for (const name of [...CHOICES, ...FREE])
-      element(name).addEventListener("change", ({ target: { value } }) =>
-        this.choose(name, name === "activation" || FREE.includes(name) ? value : Number(value)),
-      );
-    for (const name of FLAGS)
-      element(name).addEventListener("change", () => this.choose(name, element(name).checked));
+    for (const input of document.querySelectorAll("[data-state]"))
+      input.addEventListener("change", () => {
+        const { type, checked, value } = input;
+        this.choose(input.id, type === "checkbox" ? checked : isNaN(value) ? value : Number(value));
+      });
     this.slider("similarity", (similarity) => ({ similarity }));
     this.slider("seed", (seed) => ({ seed }));
     this.slider("rate", (rate) => ({ rates: constant(Math.round(rate * UNIT)) }));
