@@ -134,7 +134,7 @@ class TeacherStudent {
     const steps = schedule.lengths.length;
     const run = this._rollOut(model, start, schedule, steps * schedule.substeps);
     const byShares = new Float64Array(steps * T);
-    const byRates = new Float64Array(steps);
+    const byRates = new Float64Array(schedule.rates.length);
     if (run.done < steps) return { value: Infinity, losses: null, byShares, byRates };
     const end = run.states + steps * n * NUMBER;
     const losses = this._losses(model, end, 1);
@@ -159,8 +159,9 @@ class TeacherStudent {
     );
     byShares.set(core.view(shareSlopes, steps * T));
     const byKnobs = core.view(knobSlopes, 3 * steps * T);
+    const width = schedule.rates.length / steps;
     for (let i = 0; i < steps; i++)
-      for (let t = 0; t < T; t++) byRates[i] += byKnobs[3 * T * i + t];
+      for (let t = 0; t < T; t++) byRates[i * width + (t % width)] += byKnobs[3 * T * i + t];
     return { value, losses, byShares, byRates };
   }
 
@@ -239,7 +240,9 @@ class TeacherStudent {
     const { core, size: n, tasks: T } = this;
     const steps = lengths.length;
     const knobs = new Float64Array(3 * steps * T).fill(1); // lr, feature_lr, head_lr of each task
-    for (let i = 0; i < steps; i++) knobs.fill(rates[i], 3 * T * i, 3 * T * i + T);
+    const width = rates.length / steps; // 1, or T: a rate for each task
+    for (let i = 0; i < steps; i++)
+      for (let t = 0; t < T; t++) knobs[3 * T * i + t] = rates[i * width + (t % width)];
     const counts = core.integers(new Array(steps).fill(substeps));
     const controls = [...[shares, knobs, lengths].map((x) => core.floats(x)), counts];
     const states = core.floats((steps + 1) * n);
