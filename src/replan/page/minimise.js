@@ -1,13 +1,14 @@
-/* The relaxed problem: a share of every task and a rate at every step, or the same throughout.
-   Spectral projected gradients (Birgin, Martínez & Raydan 2000) from several starts on a coarse
-   grid; the best go on with all steps. Any model will do that has tasks and a gradient. */
+/* The relaxed problem: shares and rates at every step, or the same throughout. Spectral projected
+   gradients from several starts on a coarse grid; the best go on with all steps. Any model will do
+   that has tasks and a gradient. */
 
 const COARSE = 40; // steps of the coarse grid
 const ROUNDS = [
-  [25, 8],
+  [25, 8], // iterations from every start, and how many of the best go on
   [60, 3],
 ];
 const SAME = 2e-3; // relative: values that differ by less count as one optimum
+const FIRST = 20; // iterations from the controls given, for a first answer
 const ITERATIONS = 400; // at most, of a descent with all steps
 const PATIENCE = 40; // iterations that must between them gain a part of the value:
 const LEAST_GAIN = 3e-4;
@@ -17,111 +18,100 @@ const TRIALS = 25; // of a line search
 const ACCURACY = 1e-4; // of the integrator, relative
 const MOST_SUBSTEPS = 32;
 
-/** Minimise the weighted final losses of a model from a state. settings: duration; steps;
-    weights (L); the shares (steps × T) and rates (steps) to begin with, or to keep; freeShares and
-    freeRates: "given", "constant" or "curve"; range, of the rates; changes, [fall, rise] of the
-    rate per unit of time at most, or null. onProgress is told of every better result. */
+/** Minimise the weighted final losses of a model from a state: shares, rates and value. settings:
+    duration; steps; substeps, which are doubled until they are accurate; weights (L); the shares
+    (steps × T) and rates (steps) to begin with, or to keep; freeShares and freeRates, "given",
+    "constant" or "curve"; range [low, high] of the rates; changes [fall, rise], at most, of the
+    rate per unit of time, or null. onProgress is told of every better result. */
 export function minimise(model, start, settings, onProgress = () => {}) {
-  const { steps } = settings;
+  const { steps, freeShares, freeRates } = settings;
+  const T = model.tasks;
+  const both = T > 1 && freeShares === "curve" && freeRates === "curve";
+  const grid = (count, columns) => new Objective(model, start, settings, count, columns);
+  // With one task per step each has a rate of its own; to find these, so it has where tasks mix.
+  const fine = grid(steps, 1);
+  const mixed = both ? grid(steps, T) : fine;
+  const coarse = steps > 2 * COARSE ? grid(COARSE, mixed.columns) : mixed;
   let best = { value: Infinity };
-  const descend = (descent, iterations) => {
-    for (let i = 0; i < iterations && !descent.finished; i++) descent.step();
-    return descent;
+  const finish = (controls, iterations) => {
+    const { best: x, least } = descended(fine, controls, iterations);
+    if (least < best.value) onProgress((best = { ...fine.split(x), value: least }));
   };
-  const finish = (fine, controls) => {
-    for (let { substeps } = fine; ; substeps *= 2) {
-      const descent = descend(new Descent(fine.with(substeps), controls), ITERATIONS);
-      controls = descent.controls;
-      const exact = fine.with(2 * substeps).evaluate(descent.best).value;
-      if (substeps >= MOST_SUBSTEPS || Math.abs(exact - descent.least) <= ACCURACY * exact) {
-        if (exact < best.value) onProgress((best = { ...controls, value: exact }));
-        return;
-      }
-      fine = fine.with(2 * substeps);
-    }
-  };
-  const both = settings.freeShares === "curve" && settings.freeRates === "curve";
-  const width = both ? model.tasks : 1;
-  const fine = new Objective(model, start, settings, steps, width);
-  const single = new Objective(model, start, settings, steps, 1);
-  const coarse = steps > 2 * COARSE ? new Objective(model, start, settings, COARSE, width) : fine;
-  let pool = starts(model, coarse, settings).map((controls) => new Descent(coarse, controls));
+  finish(settings, FIRST);
+  let pool = starts(coarse, settings).map((controls) => new Descent(coarse, controls));
   for (const [iterations, kept] of ROUNDS) {
-    pool.forEach((descent) => descend(descent, iterations));
+    pool.forEach((descent) => descent.run(iterations));
     pool.sort((a, b) => a.least - b.least);
     pool = pool.filter(({ least }, i) => !(i && least < pool[i - 1].least * (1 + SAME)));
     pool = pool.slice(0, kept);
   }
-  for (const { controls } of pool) {
-    let x = resampled(controls, steps, width, coarse.steps);
-    if (both) {
-      const d = descend(new Descent(fine, x), 150);
-      globalThis.told?.(d.least);
-      x = oneTaskPerStep(d.controls, model.tasks);
-    }
-    finish(single, x);
+  for (const descent of pool) {
+    let controls = coarse.split(descent.best);
+    if (both)
+      controls = oneTaskPerStep(mixed.split(descended(mixed, controls, ITERATIONS).best), T);
+    finish(controls, ITERATIONS);
   }
   return best;
 }
 
-/* Every task alone at first, or at last, and all mixed; at the best of some constant rates. */
-function starts({ tasks: T }, coarse, settings) {
-  const { freeShares, freeRates, range } = settings;
-  const { steps } = coarse;
-  const given = coarse.fixed;
-  const rows = (focus, from, to) =>
-    Float64Array.from({ length: steps * T }, (_, i) =>
-      i >= from * steps * T && i < to * steps * T ? Number(i % T === focus) : 1 / T,
-    );
-  const shares = [given.shares];
-  if (freeShares !== "given" && T > 1) {
-    shares.push(rows(0, 0, 0));
-    for (let t = 0; freeShares === "curve" && t < T; t++)
-      shares.push(rows(t, 0, 0.5), rows(t, 0.7, 1));
+/* A descent whose end is accurate. */
+function descended(objective, controls, iterations) {
+  for (;;) {
+    const descent = new Descent(objective, controls);
+    descent.run(iterations);
+    if (!objective.refined(descent.best)) return descent;
+    controls = objective.split(descent.best);
   }
+}
+
+/* All tasks mixed, and each alone at first or at last; at rates as given, and the best constant. */
+function starts(coarse, { freeShares, freeRates, range: [low, high] }) {
+  const { steps, given } = coarse;
+  const T = given.shares.length / steps;
+  const alone = (task, from, to) =>
+    Float64Array.from({ length: steps * T }, (_, i) =>
+      from * steps * T <= i && i < to * steps * T ? Number(i % T === task) : 1 / T,
+    );
+  const shares = freeShares === "given" ? [given.shares] : [alone(0, 0, 0), given.shares];
+  if (freeShares === "curve")
+    for (let t = 0; t < T; t++) shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
   const rates = [given.rates];
+  const value = (constant) =>
+    coarse.evaluate(coarse.join({ shares: shares[0], rates: constant })).value;
   if (freeRates !== "given") {
-    const ladder = [1, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06].map((part) => {
-      const controls = { shares: shares.at(shares.length > 1 ? 1 : 0), rates: given.rates.map(() => range[0] + part * (range[1] - range[0])) };
-      return { ...controls, value: coarse.evaluate(coarse.join(controls)).value };
-    });
-    rates.push(ladder.sort((a, b) => a.value - b.value)[0].rates);
+    const ladder = [0, 0.5, 1, 1.5, 2, 3, 4, 5].map((i) =>
+      given.rates.map(() => low + (high - low) / 2 ** i),
+    );
+    const values = ladder.map(value);
+    rates.push(ladder[values.indexOf(Math.min(...values))]);
   }
   return shares.flatMap((s) => rates.map((r) => ({ shares: s, rates: r })));
 }
 
-/* Controls with one task per step, by sum-up rounding: so each task can have a rate of its own. */
+/* Controls with one task per step, at its own rate, by sum-up rounding. */
 function oneTaskPerStep({ shares, rates }, T) {
   const lags = new Float64Array(T);
   const rounded = new Float64Array(shares.length);
-  const own = new Float64Array(shares.length / T);
+  const chosenRates = new Float64Array(shares.length / T);
   for (let i = 0; i < shares.length; i += T) {
     lags.forEach((_, t) => (lags[t] += shares[i + t]));
     const chosen = lags.indexOf(Math.max(...lags));
     lags[chosen] -= 1;
     rounded[i + chosen] = 1;
-    own[i / T] = rates[i + chosen];
+    chosenRates[i / T] = rates[i + chosen];
   }
-  return { shares: rounded, rates: own };
+  return { shares: rounded, rates: chosenRates };
 }
 
-/* Controls on another number of steps, linear between the middles of steps. */
-function resampled({ shares, rates }, steps, columns, old = rates.length) {
-  const rows = (values, columns) => {
-    const width = values.length / old;
-    return Float64Array.from({ length: steps * width }, (_, i) => {
-      const middle = ((Math.floor(i / width) + 0.5) * old) / steps - 0.5;
-      const at = Math.max(0, Math.min(old - 1, middle));
-      const [first, next] = [Math.floor(at), Math.ceil(at)].map((k) => values[k * width + (i % width)]);
-      return first + (at - Math.floor(at)) * (next - first);
-    });
-  };
-  const spread = rows(rates);
-  const width = spread.length / steps;
-  return {
-    shares: rows(shares),
-    rates: Float64Array.from({ length: steps * columns }, (_, i) => spread[Math.floor(i / columns) * width + (i % columns % width)]),
-  };
+/* Rows on another number of steps, linear between the middles of steps. */
+function resampled(values, old, steps) {
+  const width = values.length / old;
+  return Float64Array.from({ length: steps * width }, (_, i) => {
+    const middle = ((Math.floor(i / width) + 0.5) * old) / steps - 0.5;
+    const at = Math.max(0, Math.min(old - 1, middle));
+    const [row, next] = [Math.floor(at), Math.ceil(at)].map((k) => values[k * width + (i % width)]);
+    return row + (at - Math.floor(at)) * (next - row);
+  });
 }
 
 const dot = (a, b) => {
@@ -130,135 +120,188 @@ const dot = (a, b) => {
   return sum;
 };
 
-/* The objective by a vector: rows of shares, then rates in units of their range. */
+/* The objective as a function of a vector: rows of shares, then rates in units of their range. */
 class Objective {
-  constructor(model, start, settings, steps, width, substeps) {
-    const { freeShares, freeRates, duration, range } = settings;
-    const count = { given: 0, constant: 1, curve: steps };
-    Object.assign(this, { model, start, settings, steps, width });
-    this.end = model.tasks > 1 ? count[freeShares] * model.tasks : 0; // where the rates begin
-    this.size = this.end + count[freeRates] * width;
+  constructor(model, start, settings, steps, columns) {
+    const { duration, substeps, shares, rates, range, freeShares, freeRates, changes } = settings;
+    const rows = { given: 0, constant: 1, curve: steps };
+    Object.assign(this, { model, start, steps, columns, substeps, weights: settings.weights });
+    this.end = model.tasks > 1 ? rows[freeShares] * model.tasks : 0; // where the rates begin
+    this.size = this.end + rows[freeRates] * columns;
+    [this.low, this.span] = [range[0], range[1] - range[0]];
     this.lengths = new Float64Array(steps).fill(duration / steps);
-    this.low = range[0];
-    this.span = range[1] - range[0];
-    this.fixed = resampled(settings, steps, width);
-    this.substeps = substeps ?? this.accurate();
+    const most = (change) => Math.min(1, (change * duration) / steps / this.span); // in a step
+    this.changes = freeRates === "curve" && changes ? changes.map(most) : null;
+    this.given = {
+      shares: resampled(shares, settings.steps, steps),
+      rates: resampled(rates, settings.steps, steps),
+    };
+    this.refined(this.join(this.given));
   }
 
-  with(substeps) {
-    return new Objective(this.model, this.start, this.settings, this.steps, this.width, substeps);
-  }
-
-  accurate() {
-    const x = this.join(this.fixed);
-    let last;
-    for (this.substeps = 1, last = this.evaluate(x).value; this.substeps < MOST_SUBSTEPS; ) {
-      this.substeps *= 2;
-      const next = this.evaluate(x).value;
-      if (Math.abs(next - last) <= ACCURACY * next) return this.substeps / 2;
-      last = next;
-    }
-    return this.substeps;
-  }
-
+  /* The vector of controls, which may have other numbers of steps and of columns. */
   join({ shares, rates }) {
-    const x = new Float64Array(this.size);
-    const parts = [
-      [x.subarray(0, this.end), shares],
-      [x.subarray(this.end), rates.map((rate) => (rate - this.low) / this.span)],
-    ];
-    for (const [to, from] of parts)
-      from.forEach((value, i) => (to[i % to.length] += (value * to.length) / from.length));
+    const { model, steps, columns, end, size, low, span } = this;
+    const old = shares.length / model.tasks;
+    const narrow = resampled(rates, old, steps);
+    const wide = Float64Array.from({ length: steps * columns }, (_, i) => {
+      const rate = narrow[Math.floor((i * narrow.length) / (steps * columns))];
+      return (rate - low) / span;
+    });
+    const x = new Float64Array(size);
+    const mean = (part, values) =>
+      values.forEach(
+        (value, i) => (part[i % part.length] += (value * part.length) / values.length),
+      );
+    mean(x.subarray(0, end), resampled(shares, old, steps));
+    mean(x.subarray(end), wide);
     return x;
   }
 
   split(x) {
-    const { end, fixed, steps } = this;
-    const spread = (part, values) => (part.length ? values.map((_, i) => part[i % part.length]) : values);
-    const rates = x.subarray(end).map((part) => this.low + this.span * part);
-    return { shares: spread(x.subarray(0, end), fixed.shares), rates: spread(rates, fixed.rates) };
+    const { end, given, steps, model, columns, low, span } = this;
+    const repeated = (part, length) =>
+      Float64Array.from({ length }, (_, i) => part[i % part.length]);
+    const rates = x.subarray(end).map((part) => low + span * part);
+    return {
+      shares: end ? repeated(x.subarray(0, end), steps * model.tasks) : given.shares,
+      rates: rates.length ? repeated(rates, steps * columns) : given.rates,
+    };
   }
 
   evaluate(x) {
-    const { model, start, end, lengths, substeps, settings } = this;
+    const { model, start, end, lengths, substeps, weights, span } = this;
     const schedule = { ...this.split(x), lengths, substeps };
-    const { value, byShares, byRates } = model.gradient(start, schedule, settings.weights);
+    const { value, byShares, byRates } = model.gradient(start, schedule, weights);
     const gradient = new Float64Array(x.length);
     const [shares, rates] = [gradient.subarray(0, end), gradient.subarray(end)];
     byShares.forEach((slope, i) => (shares[i % end] += slope));
-    byRates.forEach((slope, i) => (rates[i % rates.length] += this.span * slope));
+    byRates.forEach((slope, i) => (rates[i % rates.length] += span * slope));
     return { value, gradient };
   }
 
-  /* The nearest vector whose rows are in the simplex, and numbers between 0 and 1. */
+  /* Double the substeps while that changes the value at a vector; whether it did. */
+  refined(x) {
+    const { substeps } = this;
+    let { value } = this.evaluate(x);
+    for (; this.substeps < MOST_SUBSTEPS; this.substeps *= 2) {
+      const finer = Object.assign(Object.create(this), { substeps: 2 * this.substeps });
+      const last = value;
+      ({ value } = finer.evaluate(x));
+      if (Math.abs(value - last) <= ACCURACY * value) break;
+    }
+    if (value === Infinity) this.substeps = substeps; // training diverges, not the integrator
+    return this.substeps > substeps;
+  }
+
+  /* The nearest vector whose rows of shares are in the simplex, and rates within their limits. */
   project(x) {
     const T = this.model.tasks;
-    const out = x.map((part) => Math.min(1, Math.max(0, part)));
+    const out = new Float64Array(x.length);
     for (let i = 0; i < this.end; i += T) {
       const row = x.subarray(i, i + T);
-      let sum = -1;
-      let level = -Infinity;
-      [...row].sort((a, b) => b - a).forEach((share, k) => {
-        sum += share;
-        level = Math.max(level, sum / (k + 1));
-      });
+      let [sum, level] = [-1, -Infinity];
+      for (const [k, share] of row.slice().sort().reverse().entries())
+        level = Math.max(level, (sum += share) / (k + 1));
       for (let t = 0; t < T; t++) out[i + t] = Math.max(0, row[t] - level);
     }
+    const rates = x.subarray(this.end);
+    if (this.changes) out.set(limited(rates, ...this.changes), this.end);
+    else out.set(rates.map(within), this.end);
     return out;
   }
 }
 
-/* A minimisation; `best` is where the value was the least. */
+const within = (x) => Math.min(1, Math.max(0, x));
+
+/* The nearest numbers in [0, 1] that fall and rise from one to the next by no more than given. By
+   dynamic programming: the cost of all numbers so far is convex in the last of them, and its slope
+   is linear between knots [place, slope]. */
+function limited(wanted, fall, rise) {
+  let knots = [
+    [0, 0],
+    [1, 0],
+  ];
+  const slopeAt = (place) => {
+    const next = Math.max(
+      1,
+      knots.findIndex(([p]) => p >= place),
+    );
+    const [[p, s], [q, r]] = [knots[next - 1], knots[next]];
+    return q > p ? s + ((r - s) * (place - p)) / (q - p) : r;
+  };
+  const cheapest = Array.from(wanted, (x) => {
+    knots = knots.map(([place, slope]) => [place, slope + place - x]);
+    const next = knots.findIndex(([, slope]) => slope >= 0);
+    const [[p, s], [q, r]] = [knots[Math.max(0, next - 1)], knots.at(next)];
+    const least = within(r > s ? p - (s * (q - p)) / (r - s) : q);
+    const slope = slopeAt(least);
+    knots = [
+      ...knots.filter(([place]) => place < least).map(([p, s]) => [p - fall, s]),
+      ...[
+        [least - fall, Math.min(0, slope)],
+        [least - fall, 0],
+      ],
+      ...[
+        [least + rise, 0],
+        [least + rise, Math.max(0, slope)],
+      ],
+      ...knots.filter(([place]) => place > least).map(([p, s]) => [p + rise, s]),
+    ];
+    return least;
+  });
+  for (let i = cheapest.length - 2; i >= 0; i--)
+    cheapest[i] = Math.min(Math.max(cheapest[i], cheapest[i + 1] - rise), cheapest[i + 1] + fall);
+  return cheapest;
+}
+
+/* Spectral projected gradients, of Birgin, Martínez and Raydan (2000); `best` has the `least`. */
 class Descent {
   constructor(objective, controls) {
     this.objective = objective;
     this.x = this.best = objective.project(objective.join(controls));
     Object.assign(this, objective.evaluate(this.x));
+    this.least = this.value;
     this.pace = 1 / this.gradient.reduce((most, slope) => Math.max(most, Math.abs(slope)), 1e-300);
     this.values = [this.value];
-    this.leasts = [this.value];
-    this.stalled = !Number.isFinite(this.value);
+    this.leasts = [];
+    this.stalled = this.value === Infinity;
   }
 
-  get least() {
-    return this.leasts.at(-1);
+  run(iterations) {
+    for (let i = 0; i < iterations && !this.stalled; i++) {
+      this.leasts.unshift(this.least);
+      this.stalled = !this.step() || this.leasts[PATIENCE] - this.least < LEAST_GAIN * this.least;
+    }
   }
 
-  get controls() {
-    return this.objective.split(this.best);
-  }
-
-  get finished() {
-    const before = this.leasts.at(-1 - PATIENCE) ?? Infinity;
-    return this.stalled || before - this.least < LEAST_GAIN * this.least;
-  }
-
+  /* Whether a step could be made. */
   step() {
     const { objective, x, gradient, value, pace } = this;
     const target = objective.project(x.map((a, i) => a - pace * gradient[i]));
     const direction = target.map((a, i) => a - x[i]);
     const slope = dot(gradient, direction);
-    this.stalled = slope > -1e-14 * Math.abs(value);
+    if (slope > -1e-14 * Math.abs(value)) return false;
     const most = Math.max(...this.values);
-    for (let length = 1, trial = 0; !this.stalled; trial++) {
+    for (let length = 1, trial = 0; trial < TRIALS; trial++) {
       const moved = x.map((a, i) => a + length * direction[i]);
       const next = objective.evaluate(moved);
-      if (next.value <= most + ARMIJO * length * slope) return this.move(moved, next);
+      if (next.value <= most + ARMIJO * length * slope) return this.moveTo(moved, next);
       // the minimum of the parabola through both values and the slope, within bounds
       const least = (-slope * length * length) / (2 * (next.value - value - length * slope));
       length = Math.min(Math.max(least, 0.1 * length), 0.5 * length);
-      this.stalled = trial === TRIALS;
     }
+    return false;
   }
 
   /* The next pace is the inverse of the curvature that was met. */
-  move(x, next) {
+  moveTo(x, next) {
     const move = x.map((a, i) => a - this.x[i]);
     const bend = dot(move, next.gradient) - dot(move, this.gradient);
     this.pace = bend > 0 ? dot(move, move) / bend : 10 * this.pace;
-    this.values = [...this.values, next.value].slice(-MEMORY);
-    this.leasts.push(Math.min(this.least, next.value));
-    if (next.value < this.leasts.at(-2)) this.best = x;
+    this.values = [next.value, ...this.values].slice(0, MEMORY);
     Object.assign(this, { x }, next);
+    if (next.value < this.least) Object.assign(this, { best: x, least: next.value });
+    return true;
   }
 }
