@@ -4,6 +4,7 @@
 
 const NUMBER = 8; // bytes
 const ROWS = 4; // of n numbers, which the integrator takes of the scratch space
+const SGD_BLOCK = 256; // of sgd.c
 const ACTIVATIONS = ["erf", "relu", "linear"]; // in the order of library.py
 
 /** Compile the core from the bytes of the module. */
@@ -64,10 +65,9 @@ class TeacherStudent {
     Object.assign(this, { core, hidden, tasks, overlaps, activation, noise });
     this.lossCount = tasks;
     this.size = hidden * (hidden + 2 * tasks);
-    this.identity = overlaps.flatMap((row, i) => row.map((_, j) => Number(i === j)));
+    const identity = overlaps.flatMap((row, i) => row.map((_, j) => Number(i === j)));
     const trained = new Array(tasks).fill(1);
-    this.parameters = [hidden, tasks, tasks, noise, 1, ...trained, ...this.identity];
-    this.parameters.push(...overlaps.flat());
+    this.parameters = [hidden, tasks, tasks, noise, 1, ...trained, ...identity, ...overlaps.flat()];
     this.room = Number(core.exports[`replan_${activation}_room`](...big(hidden, tasks, tasks)));
   }
 
@@ -113,54 +113,17 @@ class TeacherStudent {
   /** The losses (steps + 1) × T of a run of SGD in `dimension` dimensions, exact in law; the task of
       every sample is drawn by the shares. NaN after a divergence. */
   sgd(start, { shares, rates, lengths }, dimension, seed) {
-    const { core, size: n, tasks: T, hidden: K, noise, activation } = this;
+    const { core, size: n, tasks: T, hidden: K, activation, noise, overlaps } = this;
     const steps = lengths.length;
-    const columns = T + K + 2;
-    const kind = ACTIVATIONS.indexOf(activation);
-    const sizes = [...big(K, T, T, T, columns, 1, n, kind), dimension, noise];
     const calls = this.begin();
-    const chain = this.coordinates(start);
-    const known = [chain.frame, this.identity].map((values) => core.floats(values));
-    const moving = [chain.along, chain.rest, chain.heads].map((values) => core.floats(values));
-    const generator = core.floats(2);
-    core.exports.replan_seed(seed, generator);
-    const work = core.floats(K * (T + K + 4) + 1);
     const states = core.floats((steps + 1) * n);
     core.view(states, n).set(start);
-    const room = core.top;
-    let [done, time, lost] = [0, 0, false];
-    for (let i = 0; i < steps && !lost; i++) {
-      core.top = room;
-      time += lengths[i];
-      const count = Math.round(time * dimension) - done;
-      const row = core.floats(shares.subarray(i * T, (i + 1) * T));
-      const [tasks, draws] = [core.take(count), core.take(count * columns)];
-      const what = [BigInt(columns), dimension - K - T, noise, tasks, draws];
-      core.exports.replan_draw_samples(generator, ...big(count, T), row, ...what);
-      const sampleRates = core.floats(count);
-      core.view(sampleRates, count).fill(rates[i]);
-      const samples = [tasks, sampleRates, sampleRates, ...known, draws, core.integers([count])];
-      const after = states + (i + 1) * n * NUMBER;
-      const advance = core.exports.replan_advance_reduced;
-      lost = advance(BigInt(count), ...sizes, ...moving, ...samples, after, work) < count;
-      if (lost) core.view(after, (steps - i) * n).fill(NaN);
-      done += count;
-    }
-    return this.losses(calls, states, steps + 1);
-  }
-
-  /* Teachers and students in an orthonormal frame, for sgd.c: the factor of all their overlaps. */
-  coordinates(state) {
-    const { hidden: K, tasks: T, overlaps } = this;
-    const part = (first, width, k) => state.subarray(first + k * width, first + (k + 1) * width);
-    const students = Array.from({ length: K }, (_, k) => [...part(K * K, T, k), ...part(0, K, k)]);
-    const rows = cholesky([...overlaps.map((row) => [...row, ...new Array(K)]), ...students]);
-    return {
-      frame: rows.slice(0, T).flatMap((row) => row.slice(0, T)),
-      along: rows.slice(T).flatMap((row) => row.slice(0, T)),
-      rest: rows.slice(T).flatMap((row) => row.slice(T)),
-      heads: state.subarray(K * (K + T)),
-    };
+    const network = [...big(ACTIVATIONS.indexOf(activation), K, T), dimension, noise];
+    const schedule = [shares, rates, lengths].map((values) => core.floats(values));
+    const known = [core.floats(overlaps.flat()), states, seed, BigInt(steps), ...schedule];
+    const work = core.floats(4 * (K + T) ** 2 + SGD_BLOCK * (K + T + 4));
+    const done = core.exports.replan_run_sgd(...network, ...known, states + n * NUMBER, work);
+    return this.losses(calls, states, steps + 1).fill(NaN, (Number(done) + 1) * T);
   }
 
   /* What every loop of the core takes at first, and at last. */
@@ -198,17 +161,4 @@ class TeacherStudent {
     const done = Number(rollOut(...head, ...sizes, ...controls, states, after, tape, ...tail));
     return { head, tail, steps, states, tape, tapeSteps, controls, done };
   }
-}
-
-/* The lower triangular L with A = L L'; a row within the span of the earlier ones ends in 0. */
-function cholesky(A) {
-  const L = A.map((row) => row.map(() => 0));
-  for (let i = 0; i < A.length; i++)
-    for (let j = 0; j <= i; j++) {
-      let rest = A[i][j];
-      for (let k = 0; k < j; k++) rest -= L[i][k] * L[j][k];
-      if (i === j) L[i][i] = rest > 1e-13 * A[i][i] ? Math.sqrt(rest) : 0;
-      else L[i][j] = L[j][j] > 0 ? rest / L[j][j] : 0;
-    }
-  return L;
 }

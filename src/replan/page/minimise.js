@@ -215,39 +215,31 @@ class Objective {
 const within = (x) => Math.min(1, Math.max(0, x));
 
 /* The nearest numbers in [0, 1] that fall and rise from one to the next by no more than given. By
-   dynamic programming: the cost of all numbers so far is convex in the last of them, and its slope
-   is linear between knots [place, slope]. */
+   dynamic programming: the cost of all numbers so far is convex in the last one; its slope there is
+   linear between knots [place, slope]. */
 function limited(wanted, fall, rise) {
-  let knots = [
-    [0, 0],
-    [1, 0],
-  ];
-  const slopeAt = (place) => {
-    const next = Math.max(
-      1,
-      knots.findIndex(([p]) => p >= place),
-    );
-    const [[p, s], [q, r]] = [knots[next - 1], knots[next]];
-    return q > p ? s + ((r - s) * (place - p)) / (q - p) : r;
-  };
-  const cheapest = Array.from(wanted, (x) => {
-    knots = knots.map(([place, slope]) => [place, slope + place - x]);
-    const next = knots.findIndex(([, slope]) => slope >= 0);
-    const [[p, s], [q, r]] = [knots[Math.max(0, next - 1)], knots.at(next)];
-    const least = within(r > s ? p - (s * (q - p)) / (r - s) : q);
-    const slope = slopeAt(least);
-    knots = [
-      ...knots.filter(([place]) => place < least).map(([p, s]) => [p - fall, s]),
-      ...[
-        [least - fall, Math.min(0, slope)],
-        [least - fall, 0],
-      ],
-      ...[
-        [least + rise, 0],
-        [least + rise, Math.max(0, slope)],
-      ],
-      ...knots.filter(([place]) => place > least).map(([p, s]) => [p + rise, s]),
+  let knots = [0, 1].map((place) => [place, 0]);
+  const cheapest = wanted.map((x) => {
+    for (const knot of knots) knot[1] += knot[0] - x;
+    const linear = (at, from, to) => {
+      const after = knots.findIndex((knot) => knot[from] >= at);
+      const [a, b] = [knots.at(after < 0 ? -1 : Math.max(0, after - 1)), knots.at(after)];
+      return b[from] > a[from]
+        ? a[to] + ((at - a[from]) * (b[to] - a[to])) / (b[from] - a[from])
+        : b[to];
+    };
+    const least = within(linear(0, 1, 0));
+    const slope = linear(least, 0, 1);
+    knots = knots.filter(([place, s]) => (s < 0 ? place <= least : place >= least));
+    const above = knots.filter(([, s]) => s < 0).length;
+    knots.forEach((knot, i) => (knot[0] += i < above ? -fall : rise));
+    const bends = [
+      [-fall, Math.min(0, slope)],
+      [-fall, 0],
+      [rise, 0],
+      [rise, Math.max(0, slope)],
     ];
+    knots.splice(above, 0, ...bends.map(([far, s]) => [least + far, s]));
     return least;
   });
   for (let i = cheapest.length - 2; i >= 0; i--)
