@@ -13,7 +13,7 @@ EXPORTS = [
     "__heap_base",  # kernels.js lays out all memory from here on
     *(f"replan_{activation}{end}" for activation in ACTIVATIONS for end in ("", "_room")),
     *("replan_roll_out", "replan_roll_out_vjp", "replan_losses", "replan_losses_vjp"),
-    *("replan_set_domain", "replan_project", "replan_descend", "replan_advance_reduced"),
+    "replan_run_sgd",
 ]
 TARGET = ["-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-Os", "-s"]
 
@@ -26,7 +26,7 @@ def compile_core() -> bytes:
     """
     flags = [x for x in run_path(str(CORE / "build.py"))["FLAGS"] if x not in ("-fPIC", "-shared")]
     exports = [f"-Wl,--export={name}" for name in EXPORTS]
-    sources = map(str, sorted(CORE.glob("*.c")))
+    sources = map(str, [*sorted(CORE.glob("*.c")), Path(__file__).with_name("sgd.c")])
     with TemporaryDirectory() as folder:
         made = Path(folder, "core.wasm")
         zig = [sys.executable, "-m", "ziglang", "cc"]
