@@ -71,6 +71,15 @@ class TeacherStudent {
     this.room = Number(core.exports[`replan_${activation}_room`](...big(hidden, tasks, tasks)));
   }
 
+  /** A random state, beside orthogonal teachers. */
+  fresh(seed) {
+    const { core, size, hidden: K, tasks: T } = this;
+    core.begin();
+    const state = core.floats(size);
+    core.exports.replan_fresh(seed, ...big(K, T), state, core.floats(K * (K + T)));
+    return core.view(state, size).slice();
+  }
+
   /** Train by RK4 with `substeps` steps a piece: losses (steps + 1) × T and states. Where it
       diverges, `done` pieces were completed and the rest is NaN. rates: one a step, or one for each
       task (steps × T). */

@@ -1,6 +1,6 @@
 /* The page: one state, drawn anew after every change. */
 
-import { LEVERS, MARKS, core, inWorker, serve } from "./work.js";
+import { LEVERS, core, inWorker, serve } from "./work.js";
 import { fromAddress, toAddress } from "./address.js";
 import { fileOf } from "./files.js";
 import { interpolate, readLaw, readPilots } from "./law.js";
@@ -421,7 +421,7 @@ class Page {
   runSgd() {
     this.start("sgd", (losses) => {
       if (losses.error) return;
-      this.crosses = { losses, marks: MARKS };
+      this.crosses = losses;
       this.redraw();
     });
   }

@@ -8,6 +8,7 @@ const RIGHT = 66;
 const GAP = 30;
 const UNITS = 46; // pixels of the bars of the hidden units
 const TICKS = 5;
+const CROSSES = 10; // steps from one cross of SGD to the next
 
 /** Where the parts of the picture are, for a width and a screen `tall` pixels. */
 export function layout(width, tall, { sharesShown, ratesShown, unitsShown, best }) {
@@ -33,7 +34,7 @@ export function layout(width, tall, { sharesShown, ratesShown, unitsShown, best 
 }
 
 /** The picture as the inside of an svg. content: { it: what is trained, losses, many: [losses],
-    best: { losses, shares, rates, outdated }, crosses: { losses, marks }, measured: [{ steps,
+    best: { losses, shares, rates, outdated }, crosses: losses of SGD, measured: [{ steps,
     losses }], played: the step up to which the training was played, units: K × T cosines } */
 export function picture(parts, state, content) {
   const { left, right, bar, best: bestBar, rates } = parts;
@@ -143,13 +144,14 @@ function curves(losses, count, x, y, look) {
   return paths.map((d, t) => `<path class="curve ${look} task${t + 1}" d="${d}"/>`).join("");
 }
 
-function crosses({ losses, marks }, count, x, y, played) {
+function crosses(losses, count, x, y, played) {
   const paths = new Array(count).fill("");
-  for (let i = 0; i < marks * count; i++) {
-    const step = ((Math.floor(i / count) + 1) * STEPS) / marks;
-    if (step > played || !Number.isFinite(losses[i])) continue;
-    paths[i % count] += `M${round(x(step) - 4)} ${round(y(losses[i]) - 4)}l8 8m0 -8l-8 8`;
-  }
+  for (let step = CROSSES; step <= played; step += CROSSES)
+    for (let t = 0; t < count; t++) {
+      const height = y(losses[step * count + t]);
+      if (Number.isFinite(height))
+        paths[t] += `M${round(x(step) - 4)} ${round(height - 4)}l8 8m0 -8l-8 8`;
+    }
   return paths.map((d, t) => `<path class="cross task${t + 1}" d="${d}"/>`);
 }
 

@@ -1,4 +1,4 @@
-/* A run of SGD on the page, with random numbers that are the same on every machine. */
+/* Random starts and runs of SGD on the page, with random numbers that are the same on every machine. */
 
 #include <math.h>
 
@@ -46,6 +46,37 @@ static double chi_square(void *generator, double freedom)
     }
 }
 
+static void begin(uint32_t *generator, uint32_t seed)
+{
+    const uint32_t first[4] = {seed, 0x9e3779b9, 0x243f6a88, 1};
+    for (int i = 0; i < 4; i++) generator[i] = first[i];
+    for (int i = 0; i < 20; i++) uniform(generator);
+}
+
+/* The state of random weights beside orthogonal teachers, as TeacherStudent.fresh of the library
+   draws it. work: K (K + T) numbers. */
+EXPORT void replan_fresh(uint32_t seed, int64_t K, int64_t T, double *state, double *work)
+{
+    const double dimension = 20000.0, weight_variance = 1e-3, head_variance = 1e-2;
+    const double scale = sqrt(weight_variance / dimension);
+    const int64_t size = T + K;
+    uint32_t generator[4];
+    begin(generator, seed);
+    for (int64_t k = 0; k < K; k++) {
+        double *row = work + k * size, *Q = state + k * K, *M = state + K * K + k * T;
+        for (int64_t j = 0; j < size; j++) row[j] = j < T + k ? scale * normal(generator) : 0.0;
+        row[T + k] = scale * sqrt(chi_square(generator, dimension - (double)(T + k)));
+        for (int64_t j = 0; j < T; j++) M[j] = row[j];
+        for (int64_t h = 0; h <= k; h++) {
+            Q[h] = 0.0;
+            for (int64_t j = 0; j < size; j++) Q[h] += row[j] * work[h * size + j];
+            state[h * K + k] = Q[h];
+        }
+    }
+    for (int64_t i = K * size; i < K * (size + T); i++)
+        state[i] = sqrt(head_variance) * normal(generator);
+}
+
 /* Replace the lower half of A by L with A = L L'; a row within the span of those before ends in 0. */
 static void factor(int64_t size, double *A)
 {
@@ -81,8 +112,8 @@ EXPORT int64_t replan_run_sgd(int64_t activation, int64_t K, int64_t T, double d
                               double *work)
 {
     const int64_t size = T + K, columns = size + 2, n = K * (K + 2 * T);
-    uint32_t generator[4] = {seed, 0x9e3779b9, 0x243f6a88, 1};
-    for (int i = 0; i < 20; i++) uniform(generator);
+    uint32_t generator[4];
+    begin(generator, seed);
     /* Teachers and students in an orthonormal frame: the factor of all their overlaps. */
     double *L = work, *frame, *along, *rest, *heads, *labels;
     for (int64_t i = 0; i < size * size; i++) L[i] = 0.0;

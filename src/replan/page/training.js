@@ -97,18 +97,21 @@ function pretrained(core, model, state, seed) {
     }
     learnt.set(key, now);
   }
-  return turned(learnt.get(key), K, model.frame);
+  return turned(learnt.get(key), K, T, similarity);
 }
 
-/* A state whose M is along orthogonal directions, beside the teachers of a frame (T × T). */
-function turned(state, K, frame) {
+/* A state whose M is along orthogonal directions, beside T teachers of one similarity: teacher p is
+   made of the directions before p, by as much as all later teachers are, and of its own. */
+function turned(state, K, T, similarity) {
   const now = state.slice();
-  for (let k = 0; k < K; k++) {
-    const along = state.subarray(K * K + k * frame.length);
-    frame.forEach((row, p) => {
-      now[K * K + k * frame.length + p] = row.reduce((sum, x, j) => sum + x * along[j], 0);
-    });
-  }
+  for (let k = 0; k < K; k++)
+    for (let p = 0, i = K * K + k * T, own = 1, common = similarity, sum = 0; p < T; p++, i++) {
+      const part = common / Math.sqrt(own);
+      now[i] = sum + Math.sqrt(own) * state[i];
+      sum += part * state[i];
+      own -= part * part;
+      common -= part * part;
+    }
   return now;
 }
 

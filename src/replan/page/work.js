@@ -2,7 +2,6 @@
    is ending the worker. */
 
 import { loadCore } from "./kernels.js";
-import { Random } from "./random.js";
 import { minimise } from "./minimise.js";
 import { WASM } from "./data.js";
 import { STEPS, UNIT, bytesOf, constant, equal, oneRate, segments } from "./problem.js";
@@ -101,22 +100,8 @@ function levers(it, state, start, told) {
     told(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
 }
 
-/* The losses of one run of SGD, with the task of every sample drawn by the shares. */
-function sgd({ model }, { shares, rates, duration, dimension, seed, tasks: T }, start) {
-  const random = new Random(seed + 1000);
-  const samples = Math.round(duration * dimension);
-  const tasks = new Int32Array(samples);
-  const sampleRates = new Float64Array(samples);
-  for (let i = 0; i < samples; i++) {
-    const step = Math.floor((i * STEPS) / samples);
-    let left = UNIT * random.uniform();
-    let task = 0;
-    while (task < T - 1 && (left -= shares[step * T + task]) >= 0) task++;
-    tasks[i] = task;
-    sampleRates[i] = rates[step] / UNIT;
-  }
-  const places = Array.from({ length: MARKS }, (_, i) => Math.round(((i + 1) * samples) / MARKS));
-  return model.sgd(start, { tasks, rates: sampleRates }, dimension, seed, places);
+/* The losses of one run of SGD. */
+function sgd({ model }, { shares, rates, duration, dimension, seed }, start) {
+  const lengths = new Float64Array(STEPS).fill(duration / STEPS);
+  return model.sgd(start, { ...amounts({ shares, rates }, 1), lengths }, dimension, seed);
 }
-
-export const MARKS = 25; // crosses of SGD
