@@ -19,7 +19,8 @@ PAGE, GIF = ROOT / "build" / "replan.html", ROOT / "docs" / "images" / "paint.gi
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 VIEW = {"width": 600, "height": 860}
 SHOWN = ("h1:visible", "#frame", "#reading", "#best")  # the rest is cut off, or hidden between them
-HIDDEN = "nav, .lead, .controls, [aria-labelledby=keep], header p, .words, .cursor { display: none !important }"
+ABSENT = "nav, .lead, .controls, [aria-labelledby=keep], header p, .words, .cursor"
+HIDDEN = f"{ABSENT} {{ display: none !important }}"
 MARGIN = 12
 FRAME = 60  # milliseconds
 COLOURS = 255  # and one for what stays the same from frame to frame
@@ -142,7 +143,9 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport=VIEW, bypass_csp=True, color_scheme="light", device_scale_factor=2)
+        page = browser.new_page(
+            viewport=VIEW, bypass_csp=True, color_scheme="light", device_scale_factor=2
+        )
         page.goto(PAGE.as_uri())
         page.wait_for_function("window.page?.losses")
         page.add_style_tag(content=HIDDEN)

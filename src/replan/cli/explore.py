@@ -29,8 +29,8 @@ PAGES = (
 def command(file: Path | None) -> None:
     """Paint when to replay, in a browser.
 
-    Opens the page, with the problem of a file if given, or a law that `replan fit` wrote. It is one file and works offline; in a
-    clone, `make page` builds it.
+    Opens the page, with the problem of a file if given, or a law that `replan fit` wrote. It is one
+    file and works offline; in a clone, `make page` builds it.
 
     \b
     Examples:
@@ -62,7 +62,8 @@ def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
         return urlencode({"w": json.dumps(problem.to_dict())})
     kind: Any = find("teacher-student")
     if type(model) is not kind:
-        raise ArgumentError("FILE", "a teacher-student problem or a law", f"the kind {model.kind!r}")
+        expected = "a teacher-student problem or a law"
+        raise ArgumentError("FILE", expected, f"the kind {model.kind!r}")
     K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
     plain = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
     if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma < 1) or plain.to_dict() != model.to_dict():
@@ -70,8 +71,9 @@ def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
         raise ArgumentError("FILE", expected, "another model, which the page cannot show")
     rates = problem.control.knobs.get("lr")
     words = {"g": gamma, "k": K, "t": T, "a": model.activation, "n": model.noise}
-    words |= {"d": problem.duration, "fr": _FREE[problem.control.tasks], "lr": int(rates is not None)}
+    words |= {"d": problem.duration, "fr": _FREE[problem.control.tasks]}
     words["fl"] = _FREE[False if rates is None else "constant" if rates.constant else True]
+    words["lr"] = int(rates is not None)
     words["l"] = f"6y.{_base36(round(1000 * problem.knobs['lr']))}"
     pretrain = {"task": 1, "lr": 1.0, **sections["start"].get("pretrain", {})}
     seed = pretrain.pop("seed", 0)

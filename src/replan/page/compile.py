@@ -13,7 +13,8 @@ EXPORTS = [
     "__heap_base",  # kernels.js lays out all memory from here on
     *(f"replan_{activation}{end}" for activation in ACTIVATIONS for end in ("", "_room")),
     *("replan_roll_out", "replan_roll_out_vjp", "replan_losses", "replan_losses_vjp"),
-    "replan_fresh", "replan_run_sgd",
+    "replan_fresh",
+    "replan_run_sgd",
 ]
 TARGET = ["-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-Os", "-s"]
 
