@@ -1,5 +1,6 @@
 /* The state as the address after #: short, for anybody. */
 
+import { EXAMPLE } from "./data.js";
 import { readLaw } from "./law.js";
 import { stateOf } from "./training.js";
 import {
@@ -17,7 +18,7 @@ const FREE = ["given", "constant", "curve"];
 /* Of each part of the state but shares and rates: its key, and the words or [low, high] it may be. */
 const PARTS = {
   step: ["p", [1, 11]],
-  law: ["w"],
+  law: ["w"], // or "example"
   similarity: ["g", [0, 0.99]],
   hidden: ["k", [2, 6]],
   tasks: ["t", [1, MOST_TASKS]],
@@ -43,6 +44,7 @@ export function toAddress(state) {
   const words = new URLSearchParams();
   for (const [name, [key]] of Object.entries(PARTS))
     if (state[name] !== BEGINNING[name]) words.set(key, +state[name] || state[name]);
+  if (state.law === readLaw(EXAMPLE).text) words.set("w", "example");
   const column = (t) => runs(shares.filter((_, i) => i % T === t));
   words.set("r", Array.from({ length: T - 1 }, (_, t) => column(t)).join("~"));
   if (oneRate(state) !== UNIT) words.set("l", runs(rates));
@@ -52,7 +54,8 @@ export function toAddress(state) {
 /** The state of an address; what it lacks or has wrong is as at the beginning. */
 export function fromAddress(address) {
   const words = new URLSearchParams(address.replace(/^#/, ""));
-  const law = words.has("w") ? stateOf(readLaw(words.get("w"))) : {};
+  const text = words.get("w") === "example" ? EXAMPLE : words.get("w");
+  const law = text ? stateOf(readLaw(text)) : {};
   const state = { ...BEGINNING, ...law };
   for (const [name, [key, ...allowed]] of Object.entries(PARTS)) {
     const word = words.get(key);
@@ -66,6 +69,7 @@ export function fromAddress(address) {
     const isFlag = typeof BEGINNING[name] === "boolean";
     if (number >= low && number <= high) state[name] = isFlag ? number === 1 : number;
   }
+  state.law = law.law ?? null;
   state.tasks = law.tasks ?? Math.max(2, Math.min(5, state.tasks));
   state.brush = Math.min(state.brush, state.tasks - 1);
   state.rates = fromRuns(words.get("l") ?? "") ?? state.rates ?? constant(UNIT);

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from replan import TeacherStudent
+from replan import TeacherStudent, fit
 from replan.page.compile import compile_core
 
 HERE = Path(__file__).parent
+PILOTS = HERE.parents[2] / "examples" / "pilots.csv"
 SEEDS = range(1, 21)
 HIDDEN = range(2, 7)
 
@@ -48,11 +49,13 @@ def bundle(name: str) -> str:
 
 
 def data() -> str:
-    """Return the module of what the library computes: the core and the starts of two tasks."""
+    """Return what the library makes: the core, the starts of two tasks, and a law."""
     fresh = {K: _base64([_fresh(K, seed) for seed in SEEDS]) for K in HIDDEN}
     deflate = zlib.compressobj(9, wbits=-15)
     wasm = base64.b64encode(deflate.compress(compile_core()) + deflate.flush()).decode()
-    return f'export const WASM = "{wasm}";\nexport const STARTS = {json.dumps(fresh)};\n'
+    law = json.dumps(fit(PILOTS).problem().to_dict())
+    values = {"WASM": json.dumps(wasm), "STARTS": json.dumps(fresh), "EXAMPLE": json.dumps(law)}
+    return "".join(f"export const {name} = {value};\n" for name, value in values.items())
 
 
 def _fresh(hidden: int, seed: int) -> np.ndarray:

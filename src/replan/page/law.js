@@ -81,6 +81,7 @@ class Law {
     const model = { ...file.model, covered };
     this.text = JSON.stringify({ ...file, model, fit: { warnings: this.notes } });
     this.unit = read("model.unit", TINY);
+    this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
     this.duration = read("training.duration", TINY);
     this.steps = read("training.steps", TINY); // of plans

@@ -188,7 +188,8 @@ class Page {
       input[input.type === "checkbox" ? "checked" : "value"] = state[input.id];
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
-    const present = { law: state.law !== null, network: state.law === null, rate: it.most > 0 };
+    const [law, network] = [state.law !== null, state.law === null];
+    const present = { law, network, rate: it.most > 0, shares: state.tasks > 1 };
     for (const box of document.querySelectorAll("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed").value = state.seed;
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
@@ -198,6 +199,9 @@ class Page {
     element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
     if (rate !== null) element("rate").value = rate / UNIT;
     element("rate").max = it.most / UNIT;
+    element("duration").max = state.law ? 1e9 : 200;
+    element("new-tasks").textContent = state.tasks > 2 ? `tasks 2 to ${state.tasks}` : "task 2";
+    element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
     element("notes").textContent = (it.model.notes ?? []).join("\n");
     element("lever-list").hidden = !state.levers || state.law !== null;
@@ -311,6 +315,7 @@ class Page {
     for (const input of document.querySelectorAll("[data-state]"))
       input.addEventListener("change", () => {
         const { type, checked, value } = input;
+        if (!input.checkValidity()) return this.redraw(); // what was there before
         this.choose(input.id, type === "checkbox" ? checked : isNaN(value) ? value : Number(value));
       });
     this.slider("similarity", (similarity) => ({ similarity }));
@@ -357,6 +362,11 @@ class Page {
   }
 
   goTo(step) {
+    this.best = null;
+    this.measured = [];
+    element("file").value = "";
+    element("told").textContent = "";
+    element("pilots").replaceChildren();
     this.set({ ...BEGINNING, rates: constant(UNIT), ...LEAD[step - 1].set(), step });
   }
 
@@ -393,6 +403,9 @@ class Page {
   }
 
   solve() {
+    const { freeShares, freeRates } = this.state;
+    if (freeShares === "given" && freeRates === "given")
+      return this.stop("Nothing is free: choose below what the search may change.");
     const key = bestKey(this.state);
     this.searching = key;
     element("best").textContent = "Cancel";
@@ -457,8 +470,12 @@ class Page {
       button.addEventListener("click", () => this.download(button.dataset.file));
     element("link").addEventListener("click", async () => {
       history.replaceState(null, "", toAddress(this.state));
-      await navigator.clipboard.writeText(location.href);
-      element("link").textContent = "Copied";
+      const copied = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
+      const words = await copied.then(
+        () => "Copied",
+        () => "Copy it from the address bar",
+      );
+      element("link").textContent = words;
     });
     const input = element("file");
     input.addEventListener("change", () => this.read(input.files));

@@ -11,10 +11,12 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
 
   const place = (event) => {
     const { left, top, width, height } = box.getBoundingClientRect();
-    const step = Math.floor(((event.clientX - left) / width) * steps);
-    const raw = 1 - (event.clientY - top) / height;
-    const snapped = raw < 0.04 ? 0 : raw > 0.96 ? 1 : raw;
-    return { step: Math.max(0, Math.min(steps - 1, step)), level: snapped };
+    const snapped = (part, edge) => (part < edge ? 0 : part > 1 - edge ? 1 : part);
+    const step = Math.floor(snapped((event.clientX - left) / width, 0.02) * steps);
+    return {
+      step: Math.min(steps - 1, step),
+      level: snapped(1 - (event.clientY - top) / height, 0.04),
+    };
   };
   const stroke = (event) => {
     const now = place(event);

@@ -128,7 +128,9 @@ function axes({ left, right, axis }, { at, ticks }, { duration, law }) {
   }
   const time = law ? "training steps" : "training time α";
   out.push(text((left + right) / 2, axis + 34, time, "small", "middle"));
-  out.push(text(left, 10, law ? "loss" : "loss (error on each task)", "small"));
+  out.push(
+    text(left, 10, law ? "loss, without its beginning" : "loss (error on each task)", "small"),
+  );
   return out;
 }
 
@@ -230,6 +232,7 @@ function rateCurves({ left, right, rates: { top, height } }, { rates }, { full, 
     out.push(text(left - 6, y(rate) + 4, String(+rate.toPrecision(3)), "small", "end"));
   }
   if (best) out.push(path(best.rates, 1, best.look));
+  if (best) out.push(text(right + 6, top + height / 2 + 20, "- - the best", "small"));
   out.push(path(rates, full / UNIT, "yours"));
   out.push(text(left, top - 8, "learning rate: the size of every step", "small"));
   out.push(text(right + 6, top + height / 2 + 4, "yours", "small"));
@@ -241,7 +244,7 @@ function units({ left, right, units: { top } }, cosines, T) {
   const K = cosines.length / T;
   const group = Math.min(130, (right - left) / K);
   const wide = Math.min(22, (group - 8) / T);
-  const out = [text(left, top - 10, "hidden units: how alike each teacher", "small")];
+  const out = [text(left, top - 10, "hidden units: similarity to each teacher", "small")];
   cosines.forEach((cosine, i) => {
     const from = left + group * Math.floor(i / T) + wide * (i % T);
     const tall = UNITS * Math.min(1, Math.abs(cosine));
