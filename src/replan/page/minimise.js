@@ -2,16 +2,16 @@
    gradients from several starts on a coarse grid; the best go on with all steps. Any model will do
    that has tasks and a gradient. */
 
-const COARSE = 40; // steps of the coarse grid
+const COARSE = 50; // steps of the coarse grid
 const ROUNDS = [
   [25, 8], // iterations from every start, and how many of the best go on
   [60, 3],
 ];
 const SAME = 2e-3; // relative: values that differ by less count as one optimum
 const FIRST = 20; // iterations from the controls given, for a first answer
-const ITERATIONS = 400; // at most, of a descent with all steps
+const ITERATIONS = 600; // at most, of a descent with all steps
 const PATIENCE = 40; // iterations that must between them gain a part of the value:
-const LEAST_GAIN = 3e-4;
+const LEAST_GAIN = 2e-4;
 const MEMORY = 10; // values, the largest of which a step may come up to
 const ARMIJO = 1e-4; // of the predicted gain, which a step must reach
 const TRIALS = 25; // of a line search
@@ -103,15 +103,14 @@ function oneTaskPerStep({ shares, rates }, T) {
   return { shares: rounded, rates: chosenRates };
 }
 
-/* Rows on another number of steps, linear between the middles of steps. */
+/* Rows on another number of steps: those at the middles of steps. */
 function resampled(values, old, steps) {
   const width = values.length / old;
-  return Float64Array.from({ length: steps * width }, (_, i) => {
-    const middle = ((Math.floor(i / width) + 0.5) * old) / steps - 0.5;
-    const at = Math.max(0, Math.min(old - 1, middle));
-    const [row, next] = [Math.floor(at), Math.ceil(at)].map((k) => values[k * width + (i % width)]);
-    return row + (at - Math.floor(at)) * (next - row);
-  });
+  const row = (i) => Math.floor(((Math.floor(i / width) + 0.5) * old) / steps);
+  return Float64Array.from(
+    { length: steps * width },
+    (_, i) => values[row(i) * width + (i % width)],
+  );
 }
 
 const dot = (a, b) => {
