@@ -4,19 +4,20 @@
 
 const COARSE = 50; // steps of the coarse grid
 const ROUNDS = [
-  [25, 8], // iterations from every start, and how many of the best go on
-  [60, 3],
+  [40, 6], // iterations from every start, and how many of the best go on
+  [100, 3],
 ];
+const RUNGS = [1, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]; // rates tried, in units of their range
 const SAME = 2e-3; // relative: values that differ by less count as one optimum
 const FIRST = 20; // iterations from the controls given, for a first answer
 const ITERATIONS = 600; // at most, of a descent with all steps
-const PATIENCE = 40; // iterations that must between them gain a part of the value:
-const LEAST_GAIN = 2e-4;
+const PATIENCE = 30; // iterations that must between them gain a part of the value:
+const LEAST_GAIN = 3e-4;
 const MEMORY = 10; // values, the largest of which a step may come up to
 const ARMIJO = 1e-4; // of the predicted gain, which a step must reach
 const TRIALS = 25; // of a line search
 const ACCURACY = 1e-4; // of the integrator, relative
-const MOST_SUBSTEPS = 32;
+const MOST_SUBSTEPS = 64;
 
 /** Minimise the weighted final losses of a model from a state: shares, rates and value. settings:
     duration; steps; substeps, which are doubled until they are accurate; weights (L); the shares
@@ -24,18 +25,20 @@ const MOST_SUBSTEPS = 32;
     "constant" or "curve"; range [low, high] of the rates; changes [fall, rise], at most, of the
     rate per unit of time, or null. onProgress is told of every better result. */
 export function minimise(model, start, settings, onProgress = () => {}) {
-  const { steps, freeShares, freeRates } = settings;
+  const { steps, shares, rates, freeShares, freeRates } = settings;
   const T = model.tasks;
+  // With one task per step, each task has a rate of its own; so it has, at first, where tasks mix.
   const both = T > 1 && freeShares === "curve" && freeRates === "curve";
-  const grid = (count, columns) => new Objective(model, start, settings, count, columns);
-  // With one task per step each has a rate of its own; to find these, so it has where tasks mix.
+  const columns = both ? T : 1;
+  const grid = (count, width) => new Objective(model, start, settings, count, width);
   const fine = grid(steps, 1);
-  const mixed = both ? grid(steps, T) : fine;
-  const coarse = steps > 2 * COARSE ? grid(COARSE, mixed.columns) : mixed;
-  let best = { value: Infinity };
+  const coarse = grid(steps > 2 * COARSE ? COARSE : steps, columns);
+  const stages = steps > 4 * COARSE ? [grid(Math.round(steps / 2), columns)] : [];
+  if (both) stages.push(grid(steps, T));
+  let best = { shares, rates, value: Infinity };
   const finish = (controls, iterations) => {
-    const { best: x, least } = descended(fine, controls, iterations);
-    if (least < best.value) onProgress((best = { ...fine.split(x), value: least }));
+    const found = descended(fine, controls, iterations);
+    if (found.value < best.value) onProgress((best = found));
   };
   finish(settings, FIRST);
   let pool = starts(coarse, settings).map((controls) => new Descent(coarse, controls));
@@ -47,20 +50,19 @@ export function minimise(model, start, settings, onProgress = () => {}) {
   }
   for (const descent of pool) {
     let controls = coarse.split(descent.best);
-    if (both)
-      controls = oneTaskPerStep(mixed.split(descended(mixed, controls, ITERATIONS).best), T);
-    finish(controls, ITERATIONS);
+    for (const stage of stages) controls = descended(stage, controls, ITERATIONS);
+    finish(both ? oneTaskPerStep(controls, T) : controls, ITERATIONS);
   }
   return best;
 }
 
-/* A descent whose end is accurate. */
+/* The end of a descent, on as many substeps as it takes for that to be accurate. */
 function descended(objective, controls, iterations) {
   for (;;) {
     const descent = new Descent(objective, controls);
     descent.run(iterations);
-    if (!objective.refined(descent.best)) return descent;
-    controls = objective.split(descent.best);
+    controls = { ...objective.split(descent.best), value: descent.least };
+    if (!objective.refined(descent.best)) return controls;
   }
 }
 
@@ -69,20 +71,17 @@ function starts(coarse, { freeShares, freeRates, range: [low, high] }) {
   const { steps, given } = coarse;
   const T = given.shares.length / steps;
   const alone = (task, from, to) =>
-    Float64Array.from({ length: steps * T }, (_, i) =>
+    given.shares.map((_, i) =>
       from * steps * T <= i && i < to * steps * T ? Number(i % T === task) : 1 / T,
     );
-  const shares = freeShares === "given" ? [given.shares] : [alone(0, 0, 0), given.shares];
-  if (freeShares === "curve")
-    for (let t = 0; t < T; t++) shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
+  const shares = [freeShares === "given" ? given.shares : alone(0, 0, 0)];
+  for (let t = 0; freeShares === "curve" && t < T; t++)
+    shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
   const rates = [given.rates];
-  const value = (constant) =>
-    coarse.evaluate(coarse.join({ shares: shares[0], rates: constant })).value;
   if (freeRates !== "given") {
-    const ladder = [0, 0.5, 1, 1.5, 2, 3, 4, 5].map((i) =>
-      given.rates.map(() => low + (high - low) / 2 ** i),
-    );
-    const values = ladder.map(value);
+    const ladder = RUNGS.map((part) => given.rates.map(() => low + (high - low) * part));
+    const controls = ladder.map((rung) => coarse.join({ shares: shares[0], rates: rung }));
+    const values = controls.map((x) => coarse.evaluate(x).value);
     rates.push(ladder[values.indexOf(Math.min(...values))]);
   }
   return shares.flatMap((s) => rates.map((r) => ({ shares: s, rates: r })));
@@ -131,10 +130,8 @@ class Objective {
     this.lengths = new Float64Array(steps).fill(duration / steps);
     const most = (change) => Math.min(1, (change * duration) / steps / this.span); // in a step
     this.changes = freeRates === "curve" && changes ? changes.map(most) : null;
-    this.given = {
-      shares: resampled(shares, settings.steps, steps),
-      rates: resampled(rates, settings.steps, steps),
-    };
+    const onGrid = (values) => resampled(values, settings.steps, steps);
+    this.given = { shares: onGrid(shares), rates: onGrid(rates) };
     this.refined(this.join(this.given));
   }
 
@@ -142,30 +139,26 @@ class Objective {
   join({ shares, rates }) {
     const { model, steps, columns, end, size, low, span } = this;
     const old = shares.length / model.tasks;
-    const narrow = resampled(rates, old, steps);
-    const wide = Float64Array.from({ length: steps * columns }, (_, i) => {
-      const rate = narrow[Math.floor((i * narrow.length) / (steps * columns))];
-      return (rate - low) / span;
-    });
+    const [rows, narrow] = [shares, rates].map((values) => resampled(values, old, steps));
     const x = new Float64Array(size);
-    const mean = (part, values) =>
-      values.forEach(
-        (value, i) => (part[i % part.length] += (value * part.length) / values.length),
-      );
-    mean(x.subarray(0, end), resampled(shares, old, steps));
-    mean(x.subarray(end), wide);
+    for (let i = 0; end && i < rows.length; i++) x[i % end] += (rows[i] * end) / rows.length;
+    const [count, all] = [size - end, steps * columns];
+    for (let i = 0; count && i < all; i++) {
+      const rate = narrow[Math.floor((i * narrow.length) / all)];
+      x[end + (i % count)] += (((rate - low) / span) * count) / all;
+    }
     return x;
   }
 
   split(x) {
-    const { end, given, steps, model, columns, low, span } = this;
-    const repeated = (part, length) =>
-      Float64Array.from({ length }, (_, i) => part[i % part.length]);
-    const rates = x.subarray(end).map((part) => low + span * part);
-    return {
-      shares: end ? repeated(x.subarray(0, end), steps * model.tasks) : given.shares,
-      rates: rates.length ? repeated(rates, steps * columns) : given.rates,
-    };
+    const { end, size, given, steps, columns, low, span } = this;
+    let { shares, rates } = given;
+    if (end) shares = shares.map((_, i) => x[i % end]);
+    if (size > end)
+      rates = new Float64Array(steps * columns).map(
+        (_, i) => low + span * x[end + (i % (size - end))],
+      );
+    return { shares, rates };
   }
 
   evaluate(x) {
@@ -179,17 +172,17 @@ class Objective {
     return { value, gradient };
   }
 
-  /* Double the substeps while that changes the value at a vector; whether it did. */
+  /* Double the substeps until the value at a vector is accurate; whether that changed them. Where
+     no number is enough, training itself diverges. */
   refined(x) {
     const { substeps } = this;
-    let { value } = this.evaluate(x);
-    for (; this.substeps < MOST_SUBSTEPS; this.substeps *= 2) {
-      const finer = Object.assign(Object.create(this), { substeps: 2 * this.substeps });
-      const last = value;
-      ({ value } = finer.evaluate(x));
-      if (Math.abs(value - last) <= ACCURACY * value) break;
-    }
-    if (value === Infinity) this.substeps = substeps; // training diverges, not the integrator
+    let [value, finer] = [NaN, this.evaluate(x).value];
+    do {
+      value = finer;
+      this.substeps *= 2;
+      finer = this.evaluate(x).value;
+    } while (this.substeps < MOST_SUBSTEPS && !(Math.abs(finer - value) <= ACCURACY * finer));
+    this.substeps = finer < Infinity ? this.substeps / 2 : substeps;
     return this.substeps > substeps;
   }
 
