@@ -22,7 +22,7 @@ const MOST_SUBSTEPS = 64;
 /** Minimise the weighted final losses of a model from a state: shares, rates and value. settings:
     duration; steps; substeps, which are doubled until they are accurate; weights (L); the shares
     (steps × T) and rates (steps) to begin with, or to keep; freeShares and freeRates, "given",
-    "constant" or "curve"; range [low, high] of the rates; changes [fall, rise], at most, of the
+    "constant" or "curve"; range [low, high] of free rates; changes [fall, rise], at most, of the
     rate per unit of time, or null. onProgress is told of every better result. */
 export function minimise(model, start, settings, onProgress = () => {}) {
   const { steps, shares, rates, freeShares, freeRates } = settings;
@@ -32,21 +32,21 @@ export function minimise(model, start, settings, onProgress = () => {}) {
   const columns = both ? T : 1;
   const grid = (count, width) => new Objective(model, start, settings, count, width);
   const fine = grid(steps, 1);
-  const coarse = grid(steps > 2 * COARSE ? COARSE : steps, columns);
-  const stages = steps > 4 * COARSE ? [grid(Math.round(steps / 2), columns)] : [];
-  if (both) stages.push(grid(steps, T));
   let best = { shares, rates, value: Infinity };
   const finish = (controls, iterations) => {
     const found = descended(fine, controls, iterations);
     if (found.value < best.value) onProgress((best = found));
   };
   finish(settings, FIRST);
+  const coarse = grid(steps > 2 * COARSE ? COARSE : steps, columns);
+  const stages = steps > 4 * COARSE ? [grid(Math.round(steps / 2), columns)] : [];
+  if (both) stages.push(grid(steps, T));
   let pool = starts(coarse, settings).map((controls) => new Descent(coarse, controls));
   for (const [iterations, kept] of ROUNDS) {
     pool.forEach((descent) => descent.run(iterations));
     pool.sort((a, b) => a.least - b.least);
-    pool = pool.filter(({ least }, i) => !(i && least < pool[i - 1].least * (1 + SAME)));
-    pool = pool.slice(0, kept);
+    const isNew = ({ least }, i) => i === 0 || least > pool[i - 1].least * (1 + SAME);
+    pool = pool.filter(isNew).slice(0, kept);
   }
   for (const descent of pool) {
     let controls = coarse.split(descent.best);
@@ -67,8 +67,8 @@ function descended(objective, controls, iterations) {
 }
 
 /* All tasks mixed, and each alone at first or at last; at rates as given, and the best constant. */
-function starts(coarse, { freeShares, freeRates, range: [low, high] }) {
-  const { steps, given } = coarse;
+function starts(coarse, { freeShares, freeRates }) {
+  const { steps, given, low, span } = coarse;
   const T = given.shares.length / steps;
   const alone = (task, from, to) =>
     given.shares.map((_, i) =>
@@ -79,7 +79,7 @@ function starts(coarse, { freeShares, freeRates, range: [low, high] }) {
     shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
   const rates = [given.rates];
   if (freeRates !== "given") {
-    const ladder = RUNGS.map((part) => given.rates.map(() => low + (high - low) * part));
+    const ladder = RUNGS.map((part) => given.rates.map(() => low + span * part));
     const controls = ladder.map((rung) => coarse.join({ shares: shares[0], rates: rung }));
     const values = controls.map((x) => coarse.evaluate(x).value);
     rates.push(ladder[values.indexOf(Math.min(...values))]);
@@ -106,10 +106,7 @@ function oneTaskPerStep({ shares, rates }, T) {
 function resampled(values, old, steps) {
   const width = values.length / old;
   const row = (i) => Math.floor(((Math.floor(i / width) + 0.5) * old) / steps);
-  return Float64Array.from(
-    { length: steps * width },
-    (_, i) => values[row(i) * width + (i % width)],
-  );
+  return new Float64Array(steps * width).map((_, i) => values[row(i) * width + (i % width)]);
 }
 
 const dot = (a, b) => {
@@ -126,7 +123,8 @@ class Objective {
     Object.assign(this, { model, start, steps, columns, substeps, weights: settings.weights });
     this.end = model.tasks > 1 ? rows[freeShares] * model.tasks : 0; // where the rates begin
     this.size = this.end + rows[freeRates] * columns;
-    [this.low, this.span] = [range[0], range[1] - range[0]];
+    const [low, high] = range ?? [0, 1];
+    Object.assign(this, { low, span: high - low });
     this.lengths = new Float64Array(steps).fill(duration / steps);
     const most = (change) => Math.min(1, (change * duration) / steps / this.span); // in a step
     this.changes = freeRates === "curve" && changes ? changes.map(most) : null;
@@ -154,10 +152,8 @@ class Objective {
     const { end, size, given, steps, columns, low, span } = this;
     let { shares, rates } = given;
     if (end) shares = shares.map((_, i) => x[i % end]);
-    if (size > end)
-      rates = new Float64Array(steps * columns).map(
-        (_, i) => low + span * x[end + (i % (size - end))],
-      );
+    const rateAt = (_, i) => low + span * x[end + (i % (size - end))];
+    if (size > end) rates = new Float64Array(steps * columns).map(rateAt);
     return { shares, rates };
   }
 
@@ -216,22 +212,23 @@ function limited(wanted, fall, rise) {
     const linear = (at, from, to) => {
       const after = knots.findIndex((knot) => knot[from] >= at);
       const [a, b] = [knots.at(after < 0 ? -1 : Math.max(0, after - 1)), knots.at(after)];
-      return b[from] > a[from]
-        ? a[to] + ((at - a[from]) * (b[to] - a[to])) / (b[from] - a[from])
-        : b[to];
+      const part = b[from] > a[from] ? (at - a[from]) / (b[from] - a[from]) : 1;
+      return a[to] + part * (b[to] - a[to]);
     };
     const least = within(linear(0, 1, 0));
     const slope = linear(least, 0, 1);
     knots = knots.filter(([place, s]) => (s < 0 ? place <= least : place >= least));
     const above = knots.filter(([, s]) => s < 0).length;
     knots.forEach((knot, i) => (knot[0] += i < above ? -fall : rise));
-    const bends = [
-      [-fall, Math.min(0, slope)],
-      [-fall, 0],
-      [rise, 0],
-      [rise, Math.max(0, slope)],
-    ];
-    knots.splice(above, 0, ...bends.map(([far, s]) => [least + far, s]));
+    const [from, to] = [least - fall, least + rise];
+    knots.splice(
+      above,
+      0,
+      [from, Math.min(0, slope)],
+      [from, 0],
+      [to, 0],
+      [to, Math.max(0, slope)],
+    );
     return least;
   });
   for (let i = cheapest.length - 2; i >= 0; i--)
