@@ -80,16 +80,14 @@ class TeacherStudent {
     return core.view(state, size).slice();
   }
 
-  /** Train by RK4 with `substeps` steps a piece: losses (steps + 1) × T and states. Where it
-      diverges, `done` pieces were completed and the rest is NaN. rates: one a step, or one for each
-      task (steps × T). */
+  /** Train by RK4 with `substeps` steps a piece, at rates of all tasks or of each (steps × T). After
+      a divergence, when `done` pieces were completed, losses (steps + 1) × T and states are NaN. */
   rollOut(start, schedule) {
     const { core, size: n, tasks: T } = this;
     const run = this.run(start, schedule, 1);
-    const states = new Float64Array((run.steps + 1) * n).fill(NaN);
-    const losses = new Float64Array((run.steps + 1) * T).fill(NaN);
-    losses.set(this.losses(run, run.states, run.done + 1));
-    states.set(core.view(run.states, (run.done + 1) * n));
+    const losses = this.losses(run, run.states, run.steps + 1).fill(NaN, (run.done + 1) * T);
+    const states = core.view(run.states, (run.steps + 1) * n).slice();
+    states.fill(NaN, (run.done + 1) * n);
     return { losses, states, done: run.done };
   }
 

@@ -5,7 +5,7 @@ import { fromAddress, toAddress } from "./address.js";
 import { fileOf } from "./files.js";
 import { interpolate, readLaw, readPilots } from "./law.js";
 import { BEGINNING, MOST_TASKS, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
-import { oneRate, problemKey, rounded, segments } from "./problem.js";
+import { alternates, averaged, oneRate, problemKey, rounded, segments } from "./problem.js";
 import { amounts, rollOut, stateOf, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
@@ -173,7 +173,10 @@ class Page {
   }
 
   compared(mine, best) {
-    const first = `The best found ends at ${this.state.law ? +best.toPrecision(5) : short(best)}:`;
+    const { drawn, shares } = this.best;
+    const means = drawn.shares === shares ? "" : " (one task per step; drawn as means)";
+    const value = this.state.law ? +best.toPrecision(5) : short(best);
+    const first = `The best found ends at ${value}${means}:`;
     const ratio = mine / best;
     if (!Number.isFinite(ratio)) return `${first} yours diverged.`;
     if (ratio < 0.999) return `${first} yours is even lower.`;
@@ -420,7 +423,11 @@ class Page {
   solved(key, found) {
     this.stop(found.error ? `The search failed: ${found.error}` : "");
     if (found.error) return;
-    this.best = { ...found, key, losses: this.run(found).losses };
+    const { tasks: T } = this.state;
+    const drawn = alternates(found.shares, T)
+      ? { shares: averaged(found.shares, T), rates: averaged(found.rates, 1) }
+      : found;
+    this.best = { ...found, key, drawn, losses: this.run(found).losses };
     this.draw();
     performance.mark("solved");
   }

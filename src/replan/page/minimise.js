@@ -2,87 +2,86 @@
    gradients from several starts on a coarse grid; the best go on with all steps. Any model will do
    that has tasks and a gradient. */
 
-const COARSE = 40; // steps of the coarse grid
+const COARSE = 50; // steps of the coarse grid
 const ROUNDS = [
-  [25, 8], // iterations from every start, and how many of the best go on
-  [60, 3],
+  [40, 6], // iterations from every start, and how many of the best go on
+  [100, 3],
 ];
+const RUNGS = [1, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]; // rates tried, in units of their range
 const SAME = 2e-3; // relative: values that differ by less count as one optimum
 const FIRST = 20; // iterations from the controls given, for a first answer
-const ITERATIONS = 400; // at most, of a descent with all steps
-const PATIENCE = 40; // iterations that must between them gain a part of the value:
+const ITERATIONS = 600; // at most, of a descent with all steps
+const PATIENCE = 30; // iterations that must between them gain a part of the value:
 const LEAST_GAIN = 3e-4;
 const MEMORY = 10; // values, the largest of which a step may come up to
 const ARMIJO = 1e-4; // of the predicted gain, which a step must reach
 const TRIALS = 25; // of a line search
 const ACCURACY = 1e-4; // of the integrator, relative
-const MOST_SUBSTEPS = 32;
+const MOST_SUBSTEPS = 64;
 
 /** Minimise the weighted final losses of a model from a state: shares, rates and value. settings:
     duration; steps; substeps, which are doubled until they are accurate; weights (L); the shares
     (steps × T) and rates (steps) to begin with, or to keep; freeShares and freeRates, "given",
-    "constant" or "curve"; range [low, high] of the rates; changes [fall, rise], at most, of the
-    rate per unit of time, or null. onProgress is told of every better result. */
+    "constant" or "curve"; range [low, high] of free rates. onProgress is told of every better
+    result. */
 export function minimise(model, start, settings, onProgress = () => {}) {
-  const { steps, freeShares, freeRates } = settings;
+  const { steps, shares, rates, freeShares, freeRates } = settings;
   const T = model.tasks;
+  // With one task per step, each task has a rate of its own; so it has, at first, where tasks mix.
   const both = T > 1 && freeShares === "curve" && freeRates === "curve";
-  const grid = (count, columns) => new Objective(model, start, settings, count, columns);
-  // With one task per step each has a rate of its own; to find these, so it has where tasks mix.
+  const columns = both ? T : 1;
+  const grid = (count, width) => new Objective(model, start, settings, count, width);
   const fine = grid(steps, 1);
-  const mixed = both ? grid(steps, T) : fine;
-  const coarse = steps > 2 * COARSE ? grid(COARSE, mixed.columns) : mixed;
-  let best = { value: Infinity };
+  let best = { shares, rates, value: Infinity };
   const finish = (controls, iterations) => {
-    const { best: x, least } = descended(fine, controls, iterations);
-    if (least < best.value) onProgress((best = { ...fine.split(x), value: least }));
+    const found = descended(fine, controls, iterations);
+    if (found.value < best.value) onProgress((best = found));
   };
   finish(settings, FIRST);
+  const coarse = grid(steps > 2 * COARSE ? COARSE : steps, columns);
+  const stages = steps > 4 * COARSE ? [grid(Math.round(steps / 2), columns)] : [];
+  if (both) stages.push(grid(steps, T));
   let pool = starts(coarse, settings).map((controls) => new Descent(coarse, controls));
   for (const [iterations, kept] of ROUNDS) {
     pool.forEach((descent) => descent.run(iterations));
     pool.sort((a, b) => a.least - b.least);
-    pool = pool.filter(({ least }, i) => !(i && least < pool[i - 1].least * (1 + SAME)));
-    pool = pool.slice(0, kept);
+    const isNew = ({ least }, i) => i === 0 || least > pool[i - 1].least * (1 + SAME);
+    pool = pool.filter(isNew).slice(0, kept);
   }
   for (const descent of pool) {
     let controls = coarse.split(descent.best);
-    if (both)
-      controls = oneTaskPerStep(mixed.split(descended(mixed, controls, ITERATIONS).best), T);
-    finish(controls, ITERATIONS);
+    for (const stage of stages) controls = descended(stage, controls, ITERATIONS);
+    finish(both ? oneTaskPerStep(controls, T) : controls, ITERATIONS);
   }
   return best;
 }
 
-/* A descent whose end is accurate. */
+/* The end of a descent, on as many substeps as it takes for that to be accurate. */
 function descended(objective, controls, iterations) {
   for (;;) {
     const descent = new Descent(objective, controls);
     descent.run(iterations);
-    if (!objective.refined(descent.best)) return descent;
-    controls = objective.split(descent.best);
+    controls = { ...objective.split(descent.best), value: descent.least };
+    if (!objective.refined(descent.best)) return controls;
   }
 }
 
 /* All tasks mixed, and each alone at first or at last; at rates as given, and the best constant. */
-function starts(coarse, { freeShares, freeRates, range: [low, high] }) {
-  const { steps, given } = coarse;
+function starts(coarse, { freeShares, freeRates }) {
+  const { steps, given, low, span } = coarse;
   const T = given.shares.length / steps;
   const alone = (task, from, to) =>
-    Float64Array.from({ length: steps * T }, (_, i) =>
+    given.shares.map((_, i) =>
       from * steps * T <= i && i < to * steps * T ? Number(i % T === task) : 1 / T,
     );
-  const shares = freeShares === "given" ? [given.shares] : [alone(0, 0, 0), given.shares];
-  if (freeShares === "curve")
-    for (let t = 0; t < T; t++) shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
+  const shares = [freeShares === "given" ? given.shares : alone(0, 0, 0)];
+  for (let t = 0; freeShares === "curve" && t < T; t++)
+    shares.push(alone(t, 0, 0.5), alone(t, 0.7, 1));
   const rates = [given.rates];
-  const value = (constant) =>
-    coarse.evaluate(coarse.join({ shares: shares[0], rates: constant })).value;
   if (freeRates !== "given") {
-    const ladder = [0, 0.5, 1, 1.5, 2, 3, 4, 5].map((i) =>
-      given.rates.map(() => low + (high - low) / 2 ** i),
-    );
-    const values = ladder.map(value);
+    const ladder = RUNGS.map((part) => given.rates.map(() => low + span * part));
+    const controls = ladder.map((rung) => coarse.join({ shares: shares[0], rates: rung }));
+    const values = controls.map((x) => coarse.evaluate(x).value);
     rates.push(ladder[values.indexOf(Math.min(...values))]);
   }
   return shares.flatMap((s) => rates.map((r) => ({ shares: s, rates: r })));
@@ -103,15 +102,11 @@ function oneTaskPerStep({ shares, rates }, T) {
   return { shares: rounded, rates: chosenRates };
 }
 
-/* Rows on another number of steps, linear between the middles of steps. */
+/* Rows on another number of steps: those at the middles of steps. */
 function resampled(values, old, steps) {
   const width = values.length / old;
-  return Float64Array.from({ length: steps * width }, (_, i) => {
-    const middle = ((Math.floor(i / width) + 0.5) * old) / steps - 0.5;
-    const at = Math.max(0, Math.min(old - 1, middle));
-    const [row, next] = [Math.floor(at), Math.ceil(at)].map((k) => values[k * width + (i % width)]);
-    return row + (at - Math.floor(at)) * (next - row);
-  });
+  const row = (i) => Math.floor(((Math.floor(i / width) + 0.5) * old) / steps);
+  return new Float64Array(steps * width).map((_, i) => values[row(i) * width + (i % width)]);
 }
 
 const dot = (a, b) => {
@@ -123,19 +118,16 @@ const dot = (a, b) => {
 /* The objective as a function of a vector: rows of shares, then rates in units of their range. */
 class Objective {
   constructor(model, start, settings, steps, columns) {
-    const { duration, substeps, shares, rates, range, freeShares, freeRates, changes } = settings;
+    const { duration, substeps, shares, rates, range, freeShares, freeRates } = settings;
     const rows = { given: 0, constant: 1, curve: steps };
     Object.assign(this, { model, start, steps, columns, substeps, weights: settings.weights });
     this.end = model.tasks > 1 ? rows[freeShares] * model.tasks : 0; // where the rates begin
     this.size = this.end + rows[freeRates] * columns;
-    [this.low, this.span] = [range[0], range[1] - range[0]];
+    const [low, high] = range ?? [0, 1];
+    Object.assign(this, { low, span: high - low });
     this.lengths = new Float64Array(steps).fill(duration / steps);
-    const most = (change) => Math.min(1, (change * duration) / steps / this.span); // in a step
-    this.changes = freeRates === "curve" && changes ? changes.map(most) : null;
-    this.given = {
-      shares: resampled(shares, settings.steps, steps),
-      rates: resampled(rates, settings.steps, steps),
-    };
+    const onGrid = (values) => resampled(values, settings.steps, steps);
+    this.given = { shares: onGrid(shares), rates: onGrid(rates) };
     this.refined(this.join(this.given));
   }
 
@@ -143,30 +135,24 @@ class Objective {
   join({ shares, rates }) {
     const { model, steps, columns, end, size, low, span } = this;
     const old = shares.length / model.tasks;
-    const narrow = resampled(rates, old, steps);
-    const wide = Float64Array.from({ length: steps * columns }, (_, i) => {
-      const rate = narrow[Math.floor((i * narrow.length) / (steps * columns))];
-      return (rate - low) / span;
-    });
+    const [rows, narrow] = [shares, rates].map((values) => resampled(values, old, steps));
     const x = new Float64Array(size);
-    const mean = (part, values) =>
-      values.forEach(
-        (value, i) => (part[i % part.length] += (value * part.length) / values.length),
-      );
-    mean(x.subarray(0, end), resampled(shares, old, steps));
-    mean(x.subarray(end), wide);
+    for (let i = 0; end && i < rows.length; i++) x[i % end] += (rows[i] * end) / rows.length;
+    const [count, all] = [size - end, steps * columns];
+    for (let i = 0; count && i < all; i++) {
+      const rate = narrow[Math.floor((i * narrow.length) / all)];
+      x[end + (i % count)] += (((rate - low) / span) * count) / all;
+    }
     return x;
   }
 
   split(x) {
-    const { end, given, steps, model, columns, low, span } = this;
-    const repeated = (part, length) =>
-      Float64Array.from({ length }, (_, i) => part[i % part.length]);
-    const rates = x.subarray(end).map((part) => low + span * part);
-    return {
-      shares: end ? repeated(x.subarray(0, end), steps * model.tasks) : given.shares,
-      rates: rates.length ? repeated(rates, steps * columns) : given.rates,
-    };
+    const { end, size, given, steps, columns, low, span } = this;
+    let { shares, rates } = given;
+    if (end) shares = shares.map((_, i) => x[i % end]);
+    const rateAt = (_, i) => low + span * x[end + (i % (size - end))];
+    if (size > end) rates = new Float64Array(steps * columns).map(rateAt);
+    return { shares, rates };
   }
 
   evaluate(x) {
@@ -180,21 +166,21 @@ class Objective {
     return { value, gradient };
   }
 
-  /* Double the substeps while that changes the value at a vector; whether it did. */
+  /* Double the substeps until the value at a vector is accurate; whether that changed them. Where
+     no number is enough, training itself diverges. */
   refined(x) {
     const { substeps } = this;
-    let { value } = this.evaluate(x);
-    for (; this.substeps < MOST_SUBSTEPS; this.substeps *= 2) {
-      const finer = Object.assign(Object.create(this), { substeps: 2 * this.substeps });
-      const last = value;
-      ({ value } = finer.evaluate(x));
-      if (Math.abs(value - last) <= ACCURACY * value) break;
-    }
-    if (value === Infinity) this.substeps = substeps; // training diverges, not the integrator
+    let [value, finer] = [NaN, this.evaluate(x).value];
+    do {
+      value = finer;
+      this.substeps *= 2;
+      finer = this.evaluate(x).value;
+    } while (this.substeps < MOST_SUBSTEPS && !(Math.abs(finer - value) <= ACCURACY * finer));
+    this.substeps = finer < Infinity ? this.substeps / 2 : substeps;
     return this.substeps > substeps;
   }
 
-  /* The nearest vector whose rows of shares are in the simplex, and rates within their limits. */
+  /* The nearest vector whose rows of shares are in the simplex, and rates within their range. */
   project(x) {
     const T = this.model.tasks;
     const out = new Float64Array(x.length);
@@ -205,46 +191,9 @@ class Objective {
         level = Math.max(level, (sum += share) / (k + 1));
       for (let t = 0; t < T; t++) out[i + t] = Math.max(0, row[t] - level);
     }
-    const rates = x.subarray(this.end);
-    if (this.changes) out.set(limited(rates, ...this.changes), this.end);
-    else out.set(rates.map(within), this.end);
+    for (let i = this.end; i < x.length; i++) out[i] = Math.min(1, Math.max(0, x[i]));
     return out;
   }
-}
-
-const within = (x) => Math.min(1, Math.max(0, x));
-
-/* The nearest numbers in [0, 1] that fall and rise from one to the next by no more than given. By
-   dynamic programming: the cost of all numbers so far is convex in the last one; its slope there is
-   linear between knots [place, slope]. */
-function limited(wanted, fall, rise) {
-  let knots = [0, 1].map((place) => [place, 0]);
-  const cheapest = wanted.map((x) => {
-    for (const knot of knots) knot[1] += knot[0] - x;
-    const linear = (at, from, to) => {
-      const after = knots.findIndex((knot) => knot[from] >= at);
-      const [a, b] = [knots.at(after < 0 ? -1 : Math.max(0, after - 1)), knots.at(after)];
-      return b[from] > a[from]
-        ? a[to] + ((at - a[from]) * (b[to] - a[to])) / (b[from] - a[from])
-        : b[to];
-    };
-    const least = within(linear(0, 1, 0));
-    const slope = linear(least, 0, 1);
-    knots = knots.filter(([place, s]) => (s < 0 ? place <= least : place >= least));
-    const above = knots.filter(([, s]) => s < 0).length;
-    knots.forEach((knot, i) => (knot[0] += i < above ? -fall : rise));
-    const bends = [
-      [-fall, Math.min(0, slope)],
-      [-fall, 0],
-      [rise, 0],
-      [rise, Math.max(0, slope)],
-    ];
-    knots.splice(above, 0, ...bends.map(([far, s]) => [least + far, s]));
-    return least;
-  });
-  for (let i = cheapest.length - 2; i >= 0; i--)
-    cheapest[i] = Math.min(Math.max(cheapest[i], cheapest[i + 1] - rise), cheapest[i + 1] + fall);
-  return cheapest;
 }
 
 /* Spectral projected gradients, of Birgin, Martínez and Raydan (2000); `best` has the `least`. */

@@ -34,7 +34,7 @@ export function layout(width, tall, { sharesShown, ratesShown, unitsShown, best 
 }
 
 /** The picture as the inside of an svg. content: { it: what is trained, losses, many: [losses],
-    best: { losses, shares, rates, outdated }, crosses: losses of SGD, measured: [{ steps,
+    best: { losses, drawn: { shares, rates }, outdated }, crosses: losses of SGD, measured: [{ steps,
     losses }], played: the step up to which the training was played, units: K × T cosines } */
 export function picture(parts, state, content) {
   const { left, right, bar, best: bestBar, rates } = parts;
@@ -57,7 +57,7 @@ export function picture(parts, state, content) {
   if (bar) out.push(shareBar(bar, state.shares, UNIT, it.names.length, state.brush, x));
   if (bar) out.push(...barLabels(parts, it.names, state.brush));
   if (bar && best) {
-    const shares = shareBar(bestBar, best.shares, 1, it.names.length, state.brush, x);
+    const shares = shareBar(bestBar, best.drawn.shares, 1, it.names.length, state.brush, x);
     out.push(`<g class="${look}">${shares}</g>`);
     const word = best.outdated ? "outdated" : "the best";
     out.push(text(right + 6, bestBar.top + 17, word, "small"));
@@ -231,7 +231,7 @@ function rateCurves({ left, right, rates: { top, height } }, { rates }, { full, 
     if (i % TICKS) out.push(line(left, y(rate), right, y(rate), "rule"));
     out.push(text(left - 6, y(rate) + 4, String(+rate.toPrecision(3)), "small", "end"));
   }
-  if (best) out.push(path(best.rates, 1, best.look));
+  if (best) out.push(path(best.drawn.rates, 1, best.look));
   if (best) out.push(text(right + 6, top + height / 2 + 20, "- - the best", "small"));
   out.push(path(rates, full / UNIT, "yours"));
   out.push(text(left, top - 8, "learning rate: the size of every step", "small"));

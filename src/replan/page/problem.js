@@ -90,6 +90,21 @@ export function rounded({ shares, rates }, tasks, full) {
   return { shares: whole, rates: Int16Array.from(rates, (x) => Math.round((x * UNIT) / full)) };
 }
 
+/** Whether a best changes tasks so often that only its means over a while matter, and these means. */
+export function alternates(shares, T) {
+  let changes = 0;
+  for (let i = T; i < shares.length; i++) changes += Math.abs(shares[i] - shares[i - T]) > 0.5;
+  return changes > STEPS / 5;
+}
+
+export const averaged = (values, width) =>
+  values.map((_, i) => {
+    const rows = values.filter((_, j) => j % width === i % width);
+    const step = Math.floor(i / width);
+    const near = rows.slice(Math.max(0, step - 8), step + 9);
+    return near.reduce((sum, x) => sum + x, 0) / near.length;
+  });
+
 /** The learning rate in thousandths if it is the same throughout, or null. */
 export const oneRate = ({ rates }) => (rates.every((x) => x === rates[0]) ? rates[0] : null);
 
