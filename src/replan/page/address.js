@@ -47,7 +47,7 @@ export function toAddress(state) {
   if (state.law === readLaw(EXAMPLE).text) words.set("w", "example");
   const column = (t) => runs(shares.filter((_, i) => i % T === t));
   words.set("r", Array.from({ length: T - 1 }, (_, t) => column(t)).join("~"));
-  if (oneRate(state) !== UNIT) words.set("l", runs(rates));
+  if (state.law || oneRate(state) !== UNIT) words.set("l", runs(rates));
   return `#${words}`;
 }
 

@@ -158,8 +158,12 @@ class Page {
     const each = it.losses.map((name, i) => `${name} ${short(last[i])}`).join(", ");
     const mine = this.mean(this.losses);
     const words = [`Your training ends at a loss of ${short(mine)} (${each}).`];
-    if (state.law)
-      words[0] = `The law says: your training ends at ${+mine.toPrecision(5)} (${each}).`;
+    if (state.law) {
+      const parts = last.length > 1 ? ` (${each})` : "";
+      words[0] = `The law says: your training ends at ${+mine.toPrecision(5)}${parts}.`;
+      if (state.duration + it.model.begin > 1.01 * it.model.horizon)
+        words.push("That is longer than the pilots: the law extrapolates.");
+    }
     if (best?.outdated) words.push("The best shown belongs to another problem: outdated.");
     else if (best) words.push(this.compared(mine, this.mean(best.losses)));
     if (many.length === SEEDS) {
