@@ -67,12 +67,13 @@ docs: .venv-docs/installed page
 page: .venv-page/installed
 	.venv-page/bin/python -m replan.page.build build/replan.html
 
-# The page in a headless browser; needs node, npm and Chromium.
-test-page: page tests/page/node_modules
+# The page in a headless browser, its kernels under node; needs node, npm and Chromium.
+test-page: page tests/page/node_modules .venv-page/installed-test
 	tests/page/node_modules/.bin/prettier --config tests/page/package.json --check src/replan/page tests/page
 	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
 	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
 		node --test tests/page/page.test.mjs tests/page/page20.test.mjs
+	.venv-page/bin/python -m pytest tests/page
 
 # The film of a hand that paints on the page, for the README: docs/images/paint.gif.
 paint-gif: page .venv/installed-bench
@@ -135,6 +136,10 @@ bench: .venv/installed-bench core page
 
 .venv-page/installed: .venv-page/pip pyproject.toml
 	.venv-page/bin/python -m pip install --quiet ziglang --editable .
+	touch $@
+
+.venv-page/installed-test: .venv-page/installed
+	.venv-page/bin/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
 tests/page/node_modules: tests/page/package.json
