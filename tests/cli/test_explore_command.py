@@ -29,10 +29,21 @@ def test_explore_puts_the_problem_into_the_address(run, opened, tmp_path):
     assert "&x=" in opened[-1]
 
 
-def test_explore_refuses_what_the_page_cannot_show(run, opened, refused):
+def test_explore_refuses_what_the_page_cannot_show(run, opened, refused, tmp_path):
     refused("explore one.toml", "FILE")
     refused("explore ensemble.toml", "FILE")
+    text = (tmp_path / "problem.toml").read_text()
+    for section in ("[objective]\nweights = [0.9, 0.1]", "[limits]\nmax_share = [0.4, 1.0]"):
+        (tmp_path / "other.toml").write_text(f"{text}\n{section}\n")
+        refused("explore other.toml", "FILE")
     assert opened == []
+
+
+def test_explore_says_what_the_page_searches_otherwise(run, opened, tmp_path):
+    text = (tmp_path / "problem.toml").read_text()
+    (tmp_path / "coarse.toml").write_text(text.replace("steps = ", "steps = 4 # "))
+    code, _, err = run("explore coarse.toml")
+    assert (code, len(opened)) == (0, 1) and "250 steps" in err
 
 
 def test_explore_says_how_to_build_a_page_that_is_missing(run, monkeypatch):

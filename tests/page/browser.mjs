@@ -29,7 +29,7 @@ export async function open(address = "", settings = {}) {
   page.on("request", (request) => requests.push(request.url()));
   page.on("pageerror", (error) => assert.fail(error.stack));
   await page.goto(address.startsWith("file:") ? address : PAGE + address);
-  await page.getByText("our training ends").waitFor();
+  await page.locator("#reading:not(:empty)").waitFor();
   return page;
 }
 
@@ -42,5 +42,5 @@ export async function download(page, name, path = join(FOLDER, name)) {
 
 export async function best(page) {
   await page.getByRole("button", { name: "Show me the best" }).click();
-  await page.getByText("The best found ends").waitFor();
+  await page.locator("#reading").filter({ hasText: "The best found ends" }).waitFor();
 }

@@ -38,14 +38,25 @@ test("roll-outs and gradients equal the library's", () => {
     const run = model.rollOut(floats(start), schedule);
     assert.equal(run.done, lengths.length);
     assert.ok(distance(run.states, expected.states) < 1e-11, name);
-    assert.equal(expected.losses.length, (lengths.length + 1) * model.lossCount);
+    assert.equal(expected.losses.length, (lengths.length + 1) * model.tasks);
     assert.ok(agree(run.losses, expected.losses), name);
     const gradient = model.gradient(floats(start), schedule, weights);
     assert.ok(agree([gradient.value], [expected.value]), name);
-    assert.ok(agree(gradient.losses, expected.losses.slice(-model.lossCount)), name);
+    assert.ok(agree(gradient.losses, expected.losses.slice(-model.tasks)), name);
     assert.ok(distance(gradient.byShares, expected.byShares) < 1e-9, name);
     assert.ok(distance(gradient.byRates, expected.byRates) < 1e-9, name);
   }
+});
+
+test("trainings are as accurate as asked", () => {
+  for (const { model: settings, start, losses: expected, ...steps } of cases) {
+    const { losses } = core.teacherStudent(settings).integrate(floats(start), scheduleOf(steps));
+    assert.ok(agree(losses.slice(-settings.tasks), expected), JSON.stringify(settings));
+  }
+  const [{ model: settings, start, ...steps }] = cases;
+  const wild = { ...scheduleOf(steps), rates: new Float64Array(100).fill(1e9) };
+  const { losses } = core.teacherStudent(settings).integrate(floats(start), wild);
+  assert.ok(losses.slice(0, settings.tasks).every(Number.isFinite) && Number.isNaN(losses.at(-1)));
 });
 
 test("a divergence ends a roll-out", () => {
@@ -55,7 +66,7 @@ test("a divergence ends a roll-out", () => {
   const wild = { ...scheduleOf(schedule), rates: new Float64Array(steps).fill(1e6) };
   const { losses, states, done } = model.rollOut(floats(start), wild);
   assert.ok(done < steps && Number.isNaN(losses.at(-1)) && Number.isNaN(states.at(-1)));
-  assert.ok(losses.subarray(0, (done + 1) * model.lossCount).every(Number.isFinite));
+  assert.ok(losses.subarray(0, (done + 1) * model.tasks).every(Number.isFinite));
   const gradient = model.gradient(floats(start), wild, new Float64Array(model.tasks).fill(1));
   assert.equal(gradient.value, Infinity);
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { readLaw, readPilots } from "../../src/replan/page/law.js";
+import { readLaw } from "../../src/replan/page/law.js";
 
 const cases = JSON.parse(readFileSync(process.env.EXPECTED));
 const pilots = readFileSync(process.env.PILOTS, "utf8");
@@ -32,11 +32,10 @@ test("losses and gradients equal the library's", () => {
   for (const expected of cases) {
     const law = readLaw(expected.toml);
     const schedule = scheduleOf(expected);
-    const { states, losses, done } = law.rollOut(law.start, schedule);
-    assert.equal(done, schedule.lengths.length);
+    const { states, losses } = law.integrate(law.start, schedule);
     agree(states, expected.states, 1e-12, false);
     agree(losses, expected.losses, 1e-12);
-    const end = losses.subarray(-law.lossCount);
+    const end = losses.subarray(-law.lossNames.length);
     const gradient = law.gradient(law.start, schedule, floats(expected.weights));
     agree(gradient.losses, end, 1e-14);
     const value = end.reduce((sum, loss, i) => sum + expected.weights[i] * loss, 0);
@@ -53,13 +52,12 @@ test("a law is read from TOML and JSON", () => {
     const file = JSON.parse(expected.json);
     assert.deepEqual([law.taskNames, law.lossNames], expected.names);
     assert.deepEqual(
-      [law.tasks, law.lossCount],
+      [law.tasks, law.lossNames.length],
       expected.names.map((names) => names.length),
     );
     assert.deepEqual(Array.from(law.start), expected.start);
     assert.deepEqual(Array.from(law.weights), file.objective.weights);
     assert.deepEqual([law.kind, law.duration], [file.model.kind, file.training.duration]);
-    assert.equal(law.steps, file.training.steps);
     assert.deepEqual(law.notes, []);
     assert.deepEqual(readLaw(expected.json).notes, ["A WARNING"]);
     const [asJson, edited] = [expected.json, `# edited\n${expected.toml.replaceAll("\n", "\r\n")}`];
@@ -86,9 +84,9 @@ test("a drawn schedule is evaluated and written as by the library", () => {
   for (const expected of cases) {
     const law = readLaw(expected.toml);
     const { shares, rates } = scheduleOf(expected);
-    const { losses } = law.rollOut(law.start, { shares, rates, lengths: floats(expected.even) });
-    agree(losses.subarray(-law.lossCount), expected.evaluated, 1e-11);
-    const lines = law.scheduleFile(shares, rates, law.duration).trimEnd().split("\n");
+    const { losses } = law.integrate(law.start, { shares, rates, lengths: floats(expected.even) });
+    agree(losses.subarray(-law.lossNames.length), expected.evaluated, 1e-11);
+    const lines = law.scheduleFile({ shares, rates }, law.duration).trimEnd().split("\n");
     const [header, ...rows] = expected.table;
     assert.equal(lines[0], header.join());
     agree(
@@ -161,37 +159,18 @@ test("other files are refused in a sentence", () => {
   }
 });
 
-test("pilots are read, or refused in a sentence", () => {
-  const runs = readPilots(pilots);
-  const rows = pilots.trim().split("\n").slice(1);
-  assert.equal(
-    runs.reduce((count, run) => count + run.steps.length, 0),
-    rows.length,
-  );
-  const back = runs.flatMap(({ name, steps, rates, losses }) =>
-    Array.from(steps, (step, k) => [name, step, rates[k], losses[k] || ""]),
-  );
-  assert.deepEqual(
-    back,
-    rows.map((row) => row.split(",").map((x) => ((+x || +x === 0) && x ? +x : x))),
-  );
-  const other = 'Tokens,note,LR,Run,loss_web\r\n10,,1,"a, b",2\r\n0,x,0.5,"a, b",NaN\r\n';
-  assert.deepEqual(readPilots(other), [
-    { name: "a, b", steps: floats([0, 10]), rates: floats([0.5, 1]), losses: floats([NaN, 2]) },
-  ]);
-  for (const text of ["", "hello", "run,step,lr,loss", cases[0].toml, "run;step;lr;loss\na;0;1;2"])
-    refused(() => readPilots(text), "run, step, lr and loss");
-  for (const row of [
-    "a,0,1",
-    "a,0,",
-    "a,x,1,2",
-    "a,0,inf,2",
-    "a,-1,1,2",
-    "a,0,1,0",
-    ",0,1,2",
-    "a,0,,2",
-  ])
-    refused(() => readPilots(`run,step,lr,loss\na,0,1,2\n${row}\n`), "Row 2");
-  refused(() => readPilots("run,step,lr,loss\na,0,1,2\na,0,1,2\n"), "must differ");
-  refused(() => readPilots("run,step,lr,loss\na,500,1,2\na,510,1,2\n"), "warm-up");
+test("pilots are drawn as they were logged", () => {
+  for (const { json, runs } of cases) {
+    const { pilots, begin } = readLaw(json);
+    assert.deepEqual(
+      pilots.map(({ run }) => run),
+      runs.map(({ run }) => run),
+    );
+    pilots.forEach(({ duration, rates, steps, losses }, i) => {
+      assert.equal(begin + duration, runs[i].end);
+      agree(rates, runs[i].rates, 1e-3, false); // at most 60 corners are kept
+      assert.ok(steps.length > 15 && steps[0] >= 0 && steps.at(-1) === duration);
+      assert.ok(Math.abs(losses.at(-1) / runs[i].loss - 1) < 1e-4);
+    });
+  }
 });

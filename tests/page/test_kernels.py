@@ -22,6 +22,14 @@ NETWORKS = [  # activation, K, T, noise, steps
     *(("erf", 6, 5, 0.0, 10), ("relu", 2, 2, 0.0, 60), ("relu", 3, 3, 0.3, 20)),
     *(("relu", 6, 5, 0.0, 4), ("linear", 2, 3, 0.3, 60), ("linear", 6, 5, 0.0, 10)),
 ]
+TRAININGS = [  # activation, K, T, γ, noise, duration
+    ("erf", 2, 2, 0.3, 0.0, 25.0),
+    ("erf", 4, 3, 0.99, 0.3, 200.0),
+    ("relu", 2, 2, 0.9, 0.0, 5.0),  # nearly aligned units: order 4 is lost
+    ("relu", 3, 2, 0.6, 0.3, 60.0),
+    ("linear", 4, 2, 0.3, 0.3, 25.0),
+    ("linear", 4, 4, 0.6, 0.5, 60.0),
+]
 PROBLEMS = [  # activation, K, T, seed, γ, noise, duration, steps, free shares, free rates
     ("erf", 2, 2, 1, 0.3, 0.0, 25, 250, "curve", "given"),
     ("erf", 2, 2, 2, 0.6, 0.0, 10, 100, "curve", "given"),
@@ -98,6 +106,25 @@ def roll_out(seed, activation, hidden, tasks, noise, steps):
         "value": float(losses[-1] @ weights),
         "byShares": gradients.by_shares.ravel().tolist(),
         "byRates": gradients.by_knobs[:, :tasks].sum(axis=1).tolist(),
+    }
+
+
+def integrated(activation, hidden, tasks, similarity, noise, duration):
+    """Return a training with changes of shares and rates, and its losses to 1e-11."""
+    model = replan.TeacherStudent.similar(
+        similarity, tasks, hidden=hidden, activation=activation, noise=noise
+    )
+    shares = np.repeat(np.random.default_rng(hidden).dirichlet(np.ones(tasks), 10), 10, axis=0)
+    rates = np.repeat([1.0, 4.0, 0.3, 2.0], 25)
+    problem = replan.Problem(model, model.pretrain(seed=3), duration=duration, steps=100)
+    protocol = replan.Protocol(shares, duration, lr=rates)
+    return {
+        "model": settings(model) | {"accuracy": 1e-9},
+        "start": model.pack(problem.start).tolist(),
+        "shares": shares.ravel().tolist(),
+        "rates": rates.tolist(),
+        "lengths": [duration / 100] * 100,
+        "losses": replan.evaluate(problem, protocol, rtol=1e-11).final_losses.tolist(),
     }
 
 
@@ -188,6 +215,11 @@ def test_roll_outs_and_gradients_equal_the_librarys(core, tmp_path):
     cases = [roll_out(seed, *network) for seed, network in enumerate(NETWORKS)]
     under_node(core, "roll-outs", cases, tmp_path)
     under_node(core, "a divergence", cases, tmp_path)
+
+
+def test_trainings_are_as_accurate_as_asked(core, tmp_path):
+    cases = [integrated(*case) for case in TRAININGS]
+    under_node(core, "trainings", cases, tmp_path)
 
 
 @pytest.mark.skipif(not reference(), reason="the reference instances are not beside the repository")

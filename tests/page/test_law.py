@@ -165,5 +165,12 @@ def test_files_that_are_something_else_are_refused_in_a_sentence(cases, tmp_path
     under_node("other files", cases, tmp_path)
 
 
-def test_pilots_are_read(cases, tmp_path):
-    under_node("pilots", cases, tmp_path)
+def test_pilots_are_drawn_as_they_were_logged(tmp_path):
+    fit = replan.fit(PILOTS)
+    begin, runs = fit.covered["starts_at"], []
+    for name, log in pd.read_csv(PILOTS).groupby("run", sort=False):
+        end = log.step.iloc[-1]
+        middles = begin + (np.arange(250) + 0.5) / 250 * (end - begin)
+        rates, loss = np.interp(middles, log.step, log.lr).tolist(), log.loss.dropna().iloc[-1]
+        runs.append({"run": name, "end": float(end), "rates": rates, "loss": loss})
+    under_node("pilots", [{"json": json.dumps(fit.to_dict()), "runs": runs}], tmp_path)

@@ -48,40 +48,74 @@ def command(file: Path | None) -> None:
 
 
 def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
-    """Return a problem as the words that address.js reads.
+    """Return a problem as the words that state.js reads.
 
     The start of a seed that the page knows stays a seed; any other is written out. A law is written
     out whole.
     """
     import numpy as np
 
-    from replan.models.registry import find
-
     model: Any = problem.model
     if model.kind in ("rate-law", "share-law"):
-        return urlencode({"w": json.dumps(problem.to_dict())})
-    kind: Any = find("teacher-student")
-    if type(model) is not kind:
-        expected = "a teacher-student problem or a law"
-        raise ArgumentError("FILE", expected, f"the kind {model.kind!r}")
-    K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
-    plain = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
-    if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma < 1) or plain.to_dict() != model.to_dict():
-        expected = "2 to 5 tasks of one similarity from 0 to 0.99 and 2 to 6 hidden units"
-        raise ArgumentError("FILE", expected, "another model, which the page cannot show")
-    rates = problem.control.knobs.get("lr")
-    words = {"g": gamma, "k": K, "t": T, "a": model.activation, "n": model.noise}
-    words |= {"d": problem.duration, "fr": _FREE[problem.control.tasks]}
+        return urlencode({"w": json.dumps(problem.to_dict() | {"fit": sections.get("fit", {})})})
+    shown = _shown(problem)
+    rates = shown.control.knobs.get("lr")
+    words = {"g": float(model.teacher_overlaps[0, -1]), "k": model.hidden, "t": model.tasks}
+    words |= {"a": model.activation, "n": model.noise, "d": problem.duration}
+    words["fr"] = _FREE[problem.control.tasks]
     words["fl"] = _FREE[False if rates is None else "constant" if rates.constant else True]
     words["lr"] = int(rates is not None)
     words["l"] = f"6y.{_base36(round(1000 * problem.knobs['lr']))}"
     pretrain = {"task": 1, "lr": 1.0, **sections["start"].get("pretrain", {})}
     seed = pretrain.pop("seed", 0)
     usual = pretrain == {"task": 1, "duration": 1000.0, "lr": 1.0}
-    if T == 2 and usual and 1 <= seed <= 20:
+    if model.tasks == 2 and usual and 1 <= seed <= 20:
         return urlencode(words | {"s": seed})
     start = np.concatenate([np.ravel(getattr(problem.start, part)) for part in "QMV"]).astype("<f8")
     return urlencode(words | {"x": base64.b64encode(start.tobytes()).decode()})
+
+
+def _shown(problem: Problem) -> Problem:
+    """Return the problem as the page shows it; refuse what it would show as another one."""
+    from replan.models.registry import find
+    from replan.problem import Control, Problem, Range
+
+    model: Any = problem.model
+    kind: Any = find("teacher-student")
+    expected = (
+        "a law, or a teacher-student problem with 2 to 5 tasks of one similarity from 0 to 0.99, "
+        "2 to 6 hidden units, a duration of 1 to 200, the mean of the losses at the end, no limits"
+    )
+    if type(model) is not kind:
+        raise ArgumentError("FILE", expected, f"a problem of the kind {model.kind!r}")
+    K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
+    if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma <= 0.99 and 1 <= problem.duration <= 200):
+        sizes = f"{T} tasks of similarity {gamma:g}, {K} hidden units, {problem.duration:g}"
+        raise ArgumentError("FILE", expected, sizes)
+    rates = problem.control.knobs.get("lr")
+    free = {} if rates is None else {"lr": Range(0.0, 5.0, constant=rates.constant, shared=True)}
+    shown = Problem(
+        kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise),
+        problem.start,
+        problem.duration,
+        steps=250,
+        lr=problem.knobs["lr"],
+        control=Control(problem.control.tasks, **free),
+    )
+    page, file = (
+        {
+            f"{section}.{key}": x
+            for section, keys in one.to_dict().items()
+            for key, x in keys.items()
+        }
+        for one in (shown, problem)
+    )
+    other = {key for key in page.keys() | file.keys() if page.get(key) != file.get(key)}
+    if more := other - {"training.steps", "control.lr"}:
+        raise ArgumentError("FILE", expected, f"another {', '.join(sorted(more))}")
+    if other:
+        click.echo("the page searches 250 steps and rates from 0 to 5, one for all tasks", err=True)
+    return shown
 
 
 _FREE = {False: "given", "constant": "constant", True: "curve"}

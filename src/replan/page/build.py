@@ -53,7 +53,7 @@ def data() -> str:
     fresh = {K: _base64([_fresh(K, seed) for seed in SEEDS]) for K in HIDDEN}
     deflate = zlib.compressobj(9, wbits=-15)
     wasm = base64.b64encode(deflate.compress(compile_core()) + deflate.flush()).decode()
-    law = json.dumps(fit(PILOTS).problem().to_dict())
+    law = json.dumps(fit(PILOTS).to_dict())
     values = {"WASM": json.dumps(wasm), "STARTS": json.dumps(fresh), "EXAMPLE": json.dumps(law)}
     return "".join(f"export const {name} = {value};\n" for name, value in values.items())
 

@@ -1,44 +1,44 @@
 /* What the visitor takes along: files for the command line, and the picture. */
 
-import { STEPS, UNIT, oneRate } from "./problem.js";
+import { STEPS, UNIT, oneRate } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
-
-/** The content of a file by its name. page: { state, it: what is trained, losses, start, svg,
-    parts: the layout } */
-export function fileOf(name, page) {
-  const { state, it, losses, start } = page;
-  const files = {
-    "problem.toml": () => problemFile(state, start),
-    "protocol.json": () => protocolFile(state, it),
-    "curves.csv": () => curvesFile(state, it, losses),
-    "schedule.csv": () => {
-      const { shares, rates } = amounts(state, it.full);
-      return it.model.scheduleFile(shares, rates, state.duration);
-    },
-    "picture.svg": () => svgFile(page),
-    "picture.png": () => pngFile(page),
-  };
-  return files[name]();
-}
+const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
 
 const rows = (values, width) =>
   Array.from({ length: values.length / width }, (_, i) =>
     Array.from(values.subarray(i * width, (i + 1) * width)),
   );
 
-/* problem.toml, as the command line reads it. */
-function problemFile(state, start) {
+/** Files by name. page: { state, it: what is trained, losses, svg, parts: the layout } */
+export const FILES = {
+  "problem.toml": problemFile,
+  "law.json": ({ state }) => state.law,
+  "protocol.json": protocolFile,
+  "schedule.csv": ({ state, it }) => it.model.scheduleFile(amounts(state, it.full), state.duration),
+  "curves.csv": curvesFile,
+  "picture.svg": svgFile,
+  "picture.png": pngFile,
+};
+
+/* As the command line reads it. */
+function problemFile({ state, it }) {
   const { hidden: K, tasks: T, similarity, activation, noise, duration, seed } = state;
+  const start = it.start(seed);
   const array = (from, to, width) => JSON.stringify(rows(start.subarray(from, to), width));
+  const [M, V] = [K * K, K * (K + T)];
   const begin = isLibrarys(state)
     ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
-    : `Q = ${array(0, K * K, K)}\nM = ${array(K * K, K * (K + T), T)}
-V = ${array(K * (K + T), start.length, K)}`;
+    : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
   const constant = state.freeRates === "constant" ? ", constant = true" : "";
   const lr = `{ min = 0.0, max = 5.0, shared = true${constant} }`;
-  return `# From the page: replan evaluate problem.toml --protocol protocol.json
+  const rate = oneRate(state);
+  const notes = ["From the page: replan evaluate problem.toml --protocol protocol.json"];
+  if (state.freeShares === "given")
+    notes.push("replan solve problem.toml --protocol protocol.json");
+  if (rate === null) notes.push("The learning rate that was drawn is in protocol.json alone.");
+  return `# ${notes.join("\n# ")}
 [model]
 kind = "teacher-student"
 hidden = ${K}
@@ -53,7 +53,7 @@ ${begin}
 [training]
 duration = ${duration}
 steps = ${STEPS}
-lr = ${(oneRate(state) ?? UNIT) / UNIT}
+lr = ${(rate ?? UNIT) / UNIT}
 
 [control]
 tasks = ${CONTROL[state.freeShares]}
@@ -61,36 +61,33 @@ lr = ${state.freeRates === "given" ? "false" : lr}
 `;
 }
 
-/* protocol.json, as the command line reads it. */
-function protocolFile(state, { full, most }) {
+function protocolFile({ state, it: { full, most } }) {
   const { shares, rates } = amounts(state, full);
   const lr = most ? { lr: Array.from(rates) } : {};
   return JSON.stringify({ duration: state.duration, shares: rows(shares, state.tasks), ...lr });
 }
 
-/* The curves: time, losses, and the shares and rate of the step that begins there. */
-function curvesFile(state, { losses: lossNames, names, full }, losses) {
+/* Time, losses, and the shares and rate of the step that begins there. */
+function curvesFile({ state, it: { losses: lossNames, names, full }, losses }) {
   const { shares, rates } = amounts(state, full);
   const [T, L] = [names.length, lossNames.length];
   const numbered = (name, count) => Array.from({ length: count }, (_, t) => `${name}_${t + 1}`);
-  const lines = [["time", ...numbered("loss", L), ...numbered("share", T), "lr"]];
-  for (let i = 0; i <= STEPS; i++) {
+  const lines = rows(losses, L).map((row, i) => {
     const step = Math.min(i, STEPS - 1);
-    const row = losses.subarray(i * L, (i + 1) * L);
-    const shown = shares.subarray(step * T, (step + 1) * T);
-    lines.push([(i * state.duration) / STEPS, ...row, ...shown, rates[step]]);
-  }
-  return lines.join("\n") + "\n";
+    const controls = [...shares.subarray(step * T, (step + 1) * T), rates[step]];
+    return [(i * state.duration) / STEPS, ...row, ...controls];
+  });
+  const header = ["time", ...numbered("loss", L), ...numbered("share", T), "lr"];
+  return [header, ...lines, ""].join("\n");
 }
 
 /* The picture with its looks written into it. */
 function svgFile({ svg, parts }) {
   const copy = svg.cloneNode(true);
-  const looks = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
   const originals = svg.querySelectorAll("*");
   [...copy.querySelectorAll("*")].forEach((node, i) => {
     const style = getComputedStyle(originals[i]);
-    for (const look of looks) node.style.setProperty(look, style.getPropertyValue(look));
+    for (const look of LOOKS) node.style.setProperty(look, style.getPropertyValue(look));
   });
   copy.setAttribute("width", parts.width);
   copy.setAttribute("height", parts.height);
@@ -101,12 +98,10 @@ function svgFile({ svg, parts }) {
 /* The same at twice the pixels. */
 async function pngFile(page) {
   const image = new Image();
-  const svg = new Blob([svgFile(page)], { type: "image/svg+xml" });
-  image.src = URL.createObjectURL(svg);
+  image.src = URL.createObjectURL(new Blob([svgFile(page)], { type: "image/svg+xml" }));
   await image.decode();
   const canvas = document.createElement("canvas");
-  canvas.width = 2 * page.parts.width;
-  canvas.height = 2 * page.parts.height;
+  Object.assign(canvas, { width: 2 * page.parts.width, height: 2 * page.parts.height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(image.src);
   return new Promise((done) => canvas.toBlob(done, "image/png"));

@@ -84,21 +84,22 @@ class Law {
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
     this.duration = read("training.duration", TINY);
-    this.steps = read("training.steps", TINY); // of plans
     this.freeShares = { true: "curve", constant: "constant" }[file.control?.tasks] ?? "given";
     Object.assign(this, { peak: null, lr: 1, freeRates: "given", range: null, changes: null });
     Object.assign(this, kind(file, read));
-    Object.assign(this, { tasks: this.taskNames.length, lossCount: this.lossNames.length });
-    this.weights = read("objective.weights", 0, this.lossCount);
+    this.tasks = this.taskNames.length;
+    this.weights = read("objective.weights", 0, this.lossNames.length);
     this.start = read("start.state", 0, this.modes.length);
+    this.full = this.range?.[1] ?? this.lr; // the largest rate of plans
+    this.pilots = (covered.curves ?? []).map((pilot) => this.pilot(pilot));
     for (const key of ["rest", "rates", "gains"])
       this[key] = Float64Array.from(this.modes.flatMap((mode) => Array.from(mode[key])));
   }
 
-  rollOut(start, schedule) {
+  integrate(start, schedule) {
     const { states } = this.relax(start, schedule);
     const losses = rowsOf(states, start.length).flatMap((state) => Array.from(this.end(state)[0]));
-    return { losses: Float64Array.from(losses), states, done: schedule.lengths.length };
+    return { losses: Float64Array.from(losses), states };
   }
 
   /* The states at the edges of pieces, and what `gradient` needs: features and their slopes by
@@ -166,8 +167,21 @@ class Law {
     return [losses, slopes];
   }
 
+  /** A pilot from where plans begin: its rates on BEST steps, and what it measured. */
+  pilot({ run, schedule: [times, values], losses: [measured, losses] }) {
+    const duration = times.at(-1) - this.begin;
+    const at = (k) => interpolate(this.begin + ((k + 0.5) / BEST) * duration, times, values);
+    return {
+      run,
+      duration,
+      rates: filled(BEST, at),
+      steps: measured.map((x) => x - this.begin),
+      losses,
+    };
+  }
+
   /** What trainers execute, as `replan solve --csv` writes it: each row holds from its step on. */
-  scheduleFile(shares, rates, duration) {
+  scheduleFile({ shares, rates }, duration) {
     const { columns, progress, steps } = this.course;
     const count = rates.length;
     const at = (k) => this.begin + duration * interpolate(k / count, progress, steps);
@@ -181,7 +195,7 @@ class Law {
   }
 }
 
-function rateLaw({ control }, read) {
+function rateLaw({ control, model: { covered } }, read) {
   const laws = rowsOf(read("model.laws", -Infinity, "n", 7), 7);
   if (laws.some((law) => law.some((x, i) => x < 0 && i !== 0 && i !== 5)))
     throw new Error("`model.laws` must be numbers of at least 0, but for floors and spreads.");
@@ -214,7 +228,7 @@ function rateLaw({ control }, read) {
     law.range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
   }
   law.changes = [FASTER * fall, FASTER * rise];
-  law.best = { shares: best.map(() => 1), rates: best };
+  law.best = { run: covered.best?.run, shares: best.map(() => 1), rates: best };
   law.course = { columns: ["lr"], progress: [0, 1], steps: [0, 1] };
   return law;
 }
@@ -268,35 +282,4 @@ function shareLaw({ model: { domains, losses } }, read) {
 function nameOf(row, domains) {
   const parts = domains.map((name, d) => `${Number((100 * row[d]).toPrecision(3))} % ${name}`);
   return domains.find((_, d) => row[d] === 1) ?? parts.filter((_, d) => row[d] > 0).join(" + ");
-}
-
-/** The runs in the text of a pilot file: CSV with columns run, step or tokens, lr and loss. */
-export function readPilots(text) {
-  const cellsOf = (line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/).map((x) => x.trim());
-  const [header, ...rows] = text.trim().split(/\r?\n/).map(cellsOf);
-  const place = (name) => header.findIndex((x) => name.test(x));
-  const axis = place(/^step$/i) < 0 ? place(/^tokens$/i) : place(/^step$/i);
-  const columns = [place(/^run$/i), axis, place(/^lr$/i), place(/^loss(_|$)/)];
-  if (rows.length === 0 || columns.includes(-1))
-    throw new Error("Pilots must be rows below the words run, step, lr and loss, with commas.");
-  const runs = new Map();
-  rows.forEach((cells, i) => {
-    const [name, step, rate, loss] = columns.map((at) => cells[at]);
-    const isMeasured = !/^(nan)?$/i.test(loss);
-    const row = [step, rate, isMeasured ? loss : 1].map((x) => (x === "" ? NaN : Number(x)));
-    if (!name || !row.every((x) => Number.isFinite(x) && x >= 0) || row[2] === 0)
-      throw new Error(`Row ${i + 1} of the pilots must have a run, step, lr, and a loss or none.`);
-    if (!isMeasured) row[2] = NaN;
-    runs.set(name, [...(runs.get(name) ?? []), row]);
-  });
-  return Array.from(runs, ([quoted, known]) => {
-    const name = quoted.replace(/^"(.*)"$/, "$1");
-    known.sort(([a], [b]) => a - b);
-    const [steps, rates, losses] = [0, 1, 2].map((j) => Float64Array.from(known, (row) => row[j]));
-    if (steps.some((step, k) => step === steps[k - 1]))
-      throw new Error(`The steps of ${name} must differ.`);
-    if (steps[0] > 2 * (steps[1] - steps[0]))
-      throw new Error(`The log of ${name} must begin with its first steps, those of a warm-up.`);
-    return { name, steps, rates, losses };
-  });
 }

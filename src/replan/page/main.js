@@ -1,52 +1,67 @@
 /* The page: one state, drawn anew after every change. */
 
 import { LEVERS, core, inWorker, serve } from "./work.js";
-import { fromAddress, toAddress } from "./address.js";
-import { fileOf } from "./files.js";
-import { interpolate, readLaw, readPilots } from "./law.js";
-import { BEGINNING, MOST_TASKS, STEPS, UNIT, bestKey, constant, equal, newest } from "./problem.js";
-import { alternates, averaged, oneRate, problemKey, rounded, segments } from "./problem.js";
-import { amounts, rollOut, stateOf, training } from "./training.js";
+import { FILES } from "./files.js";
+import {
+  MOST_TIME,
+  STEPS,
+  UNIT,
+  bestKey,
+  fromAddress,
+  lawState,
+  newest,
+  oneRate,
+} from "./state.js";
+import { parsed, pilotState, problemKey, repeated, rounded, toAddress } from "./state.js";
+import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
-import { LEAD } from "./steps.js";
 
-const SEEDS = 20;
+const SEEDS = Array.from({ length: 20 }, (_, i) => i + 1);
 const UNDO = 200; // states kept
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
+const WINDOW = 8; // steps on both sides that a mean is over
 
 const element = (id) => document.getElementById(id);
-const short = (number) => (Number.isFinite(number) ? String(+number.toPrecision(3)) : "diverged");
-const show = (id, shown) => (element(id).hidden = !shown);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const numbers = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const short = (number) => (Number.isFinite(number) ? numbers.format(number) : "diverged");
 
 class Page {
   constructor(built) {
     this.core = built;
     this.past = [];
-    this.best = null; // { key, shares, rates, losses }
-    this.measured = []; // of a pilot: [{ steps, losses }]
-    this.played = STEPS;
-    this.running = {}; // what ends the job, by its name
-    this.state = fromAddress(location.hash);
+    this.jobs = {}; // what ends each, by its name
     document.body.classList.toggle("embedded", window.top !== window);
+    this.open(location.hash);
     this.connect();
-    this.changed();
   }
 
   // The state and what follows from it
 
-  /** Go to another state; `keep`: undo comes back to this one. */
-  set(changes, keep = true) {
-    if (keep) this.remember();
-    this.state = { ...this.state, ...changes };
+  /** Go to the state of an address, without the results of another. */
+  open(address) {
+    this.best = null; // { key, shares, rates, losses, drawn }
+    this.film = null;
+    this.played = STEPS;
+    element("told").textContent = "";
+    try {
+      this.state = fromAddress(address);
+    } catch (error) {
+      this.state = fromAddress("");
+      element("told").textContent =
+        `This link is damaged or incomplete (${error.message}). This is the first step instead.`;
+    }
+    this.stop("");
     this.changed();
   }
 
-  remember() {
-    const { shares, rates } = this.state;
-    this.past.push({ ...this.state, shares: shares.slice(), rates: rates.slice() });
-    if (this.past.length > UNDO) this.past.shift();
+  /** Go to another state; `keep`: undo comes back to this one. */
+  set(changes, keep = true) {
+    if (keep) this.past = [...this.past, this.state].slice(-UNDO);
+    this.state = { ...this.state, ...changes };
+    this.changed();
   }
 
   undo() {
@@ -56,29 +71,41 @@ class Page {
   }
 
   changed() {
-    this.crosses = null;
-    this.end("sgd");
+    const { state } = this;
     clearTimeout(this.pause);
-    if (this.running.solve && this.searching !== bestKey(this.state))
-      this.stop("The problem has changed: the search was ended.");
+    this.accuracy = QUICK;
+    this.crosses = null;
+    this.many = []; // the losses from all starts
+    this.end("sgd");
+    if (this.searched !== bestKey(state)) this.end("solve");
+    if (this.levered !== this.leverKey()) this.end("levers");
+    if (!this.searching) element("solving").textContent = "";
+    element("link").textContent = "Copy the link";
     this.redraw();
     this.pause = setTimeout(() => this.settled(), PAUSE);
   }
 
   /** What need not keep up with the hand. */
   settled() {
+    clearTimeout(this.pause);
+    this.accuracy = ACCURATE;
     const { state, it } = this;
     history.replaceState(null, "", toAddress(state));
-    if (state.dimension && !state.law) this.runSgd();
-    if (state.levers && !state.law) this.runLevers();
-    if (state.luck) for (let seed = 1; seed <= SEEDS; seed++) it.start(seed);
-    if (state.luck) this.redraw();
+    if (state.luck) this.many = SEEDS.map((seed) => this.run(amounts(state, it.full), seed).losses);
+    this.draw();
+    element("announced").textContent = element("reading").textContent;
+    const isOutdated = this.best && this.best.key !== bestKey(state);
+    if (!this.jobs.solve && (this.searching || isOutdated)) this.solve();
+    if (state.law) return;
+    if (state.dimension) this.start("sgd", (losses) => this.showCrosses(losses));
+    if (state.levers && this.levered !== this.leverKey()) this.compareLevers();
   }
 
   /** What is trained. */
   get it() {
-    const key = problemKey(this.state);
-    if (this.trained?.key !== key) this.trained = { key, ...training(this.core, this.state) };
+    const key = problemKey(this.state) + this.accuracy;
+    if (this.trained?.key !== key)
+      this.trained = { key, ...training(this.core, this.state, this.accuracy) };
     return this.trained;
   }
 
@@ -94,36 +121,31 @@ class Page {
 
   draw() {
     this.frame = null;
-    const { state, it } = this;
+    const { state, it, many, crosses, played } = this;
     const mine = amounts(state, it.full);
     const { losses, states } = this.run(mine);
     this.losses = losses;
-    const many = state.luck ? [...it.starts.keys()].map((seed) => this.run(mine, seed).losses) : [];
-    const alike = this.best?.shares.length === state.shares.length;
-    const best = alike ? { ...this.best, outdated: this.best.key !== bestKey(state) } : null;
-    const shown = {
-      ...{ best, sharesShown: state.tasks > 1, ratesShown: state.ratesShown },
-      unitsShown: state.units && !state.law,
-    };
-    const width = element("frame").clientWidth;
-    this.parts = layout(width, innerHeight, shown);
+    const isDrawn = this.best?.shares.length === state.shares.length;
+    const best = isDrawn ? { ...this.best, outdated: this.best.key !== bestKey(state) } : null;
+    const units = state.units && !state.law ? this.cosines(states) : null;
+    const { clientWidth: width, offsetTop } = element("frame");
+    this.parts = layout(width, innerHeight - offsetTop, { ...state, best, units });
     const svg = element("picture");
     svg.setAttribute("viewBox", `0 0 ${width} ${this.parts.height}`);
     svg.style.height = `${this.parts.height}px`;
-    const { crosses, measured, played } = this;
-    const units = shown.unitsShown && this.cosines(states);
-    const content = { it, losses, many, best, crosses, measured, played, units };
+    const pilot = it.model.pilots?.[state.pilot];
+    const content = { it, losses, many, best, crosses, pilot, played, units };
     svg.innerHTML = picture(this.parts, state, content) + this.cursorBox();
     this.place("paint-shares", this.parts.bar);
     this.place("paint-rates", this.parts.rates);
-    element("reading").textContent = this.reading(many, best);
-    show("take", best && !best.outdated);
+    const words = this.reading(best);
+    if (element("reading").textContent !== words) element("reading").textContent = words;
+    element("take").hidden = !best || best.outdated;
     this.showControls();
-    performance.mark("drawn");
   }
 
   place(id, part) {
-    show(id, part);
+    element(id).hidden = !part;
     const { left, right } = this.parts;
     const style = { left, top: part?.top, width: right - left, height: part?.height };
     for (const [name, value] of Object.entries(style)) element(id).style[name] = `${value}px`;
@@ -151,91 +173,102 @@ class Page {
     return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
   }
 
-  /** The sentence below the picture. */
-  reading(many, best) {
+  /** The sentence above the picture. */
+  reading(best) {
     const { state, it } = this;
     const last = this.losses.slice(-it.losses.length);
-    const each = it.losses.map((name, i) => `${name} ${short(last[i])}`).join(", ");
+    const each = it.losses.map((name, i) => `${name}: ${short(last[i])}`).join(", ");
     const mine = this.mean(this.losses);
-    const words = [`Your training ends at a loss of ${short(mine)} (${each}).`];
-    if (state.law) {
-      const parts = last.length > 1 ? ` (${each})` : "";
-      words[0] = `The law says: your training ends at ${+mine.toPrecision(5)}${parts}.`;
-      if (state.duration + it.model.begin > 1.01 * it.model.horizon)
-        words.push("That is longer than the pilots: the law extrapolates.");
-    }
-    if (best?.outdated) words.push("The best shown belongs to another problem: outdated.");
+    const parts = last.length > 1 ? ` (${each})` : "";
+    const words = [`Your training ends at a loss of ${short(mine)}${parts}.`];
+    if (state.law) words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}.`;
+    if (state.law && state.duration + it.model.begin > 1.01 * it.model.horizon)
+      words.push("That is longer than the pilots: the law extrapolates.");
+    if (best?.outdated) words.push("The best shown is that of the earlier settings.");
     else if (best) words.push(this.compared(mine, this.mean(best.losses)));
-    if (many.length === SEEDS) {
-      const ends = many.map((losses) => this.mean(losses)).sort((a, b) => a - b);
-      const middle = short((ends[SEEDS / 2 - 1] + ends[SEEDS / 2]) / 2);
-      words.push(
-        `Over twenty starts: median ${middle}, from ${short(ends[0])} to ${short(ends.at(-1))}.`,
-      );
+    if (this.many.length) {
+      const ends = this.many.map((losses) => this.mean(losses)).sort((a, b) => a - b);
+      const middle = short((ends[SEEDS.length / 2 - 1] + ends[SEEDS.length / 2]) / 2);
+      const range = `from ${short(ends[0])} to ${short(ends.at(-1))}`;
+      words.push(`Over the twenty starts: median ${middle}, ${range}.`);
     }
+    if (Number.isNaN(this.crosses?.at(-1))) words.push(`SGD with N = ${state.dimension} diverged.`);
     return words.join(" ");
   }
 
   compared(mine, best) {
-    const { drawn, shares } = this.best;
-    const means = drawn.shares === shares ? "" : " (one task per step; drawn as means)";
+    const means = this.best.drawn.isMean ? " (one task per step; drawn as means)" : "";
     const value = this.state.law ? +best.toPrecision(5) : short(best);
-    const first = `The best found ends at ${value}${means}:`;
     const ratio = mine / best;
-    if (!Number.isFinite(ratio)) return `${first} yours diverged.`;
-    if (ratio < 0.999) return `${first} yours is even lower.`;
-    if (ratio < 1.001) return `${first} yours is as low, to a thousandth.`;
-    if (ratio < 2) return `${first} yours is ${short(100 * (ratio - 1))} % above it.`;
-    return `${first} yours is ${short(ratio)} times as high.`;
+    const words = [
+      [Number.isNaN(ratio), "diverged"],
+      [ratio < 0.999, "is even lower"],
+      [ratio < 1.001, "matches it to within 0.1 %"],
+      [ratio < 2, `is ${short(100 * (ratio - 1))} % higher`],
+      [true, `is ${short(ratio)} times as high`],
+    ];
+    return `The best found ends at ${value}${means}: yours ${words.find(([isSo]) => isSo)[1]}.`;
   }
 
   showControls() {
     const { state, it } = this;
-    for (const input of document.querySelectorAll("[data-state]"))
-      input[input.type === "checkbox" ? "checked" : "value"] = state[input.id];
+    const rate = oneRate(state);
+    element("rate").max = it.most / UNIT;
+    for (const input of all("[data-state]")) {
+      const value = input.id === "rate" ? (rate ?? UNIT) / UNIT : state[input.id];
+      if (input.type === "checkbox") input.checked = value;
+      else if (input !== this.held) input.value = value;
+    }
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
     const [law, network] = [state.law !== null, state.law === null];
     const present = { law, network, rate: it.most > 0, shares: state.tasks > 1 };
-    for (const box of document.querySelectorAll("[data-of]")) box.hidden = !present[box.dataset.of];
-    element("seed").value = state.seed;
+    for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
-    element("similarity").value = state.similarity;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
-    const rate = oneRate(state);
     element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
-    if (rate !== null) element("rate").value = rate / UNIT;
-    element("rate").max = it.most / UNIT;
-    element("duration").max = state.law ? 1e9 : 200;
     element("new-tasks").textContent = state.tasks > 2 ? `tasks 2 to ${state.tasks}` : "task 2";
     element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
+    element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
     element("notes").textContent = (it.model.notes ?? []).join("\n");
-    element("lever-list").hidden = !state.levers || state.law !== null;
+    element("lever-list").hidden = !state.levers || law;
+    element("brushes").hidden = state.tasks < (law ? 2 : 3);
+    element("duration").max = law ? 1e9 : MOST_TIME;
+    this.showChoices("brushes", it.names, state.brush, (brush) => this.set({ brush }, false));
+    const pilots = it.model.pilots?.map(({ run }) => run) ?? [];
+    this.showChoices("pilots", pilots, state.pilot, (pilot) => this.set(pilotState(state, pilot)));
     this.showLead();
-    const brushes = element("brushes");
-    brushes.hidden = state.tasks < (state.law ? 2 : 3);
-    for (const input of brushes.querySelectorAll("input")) {
-      input.checked = Number(input.value) === state.brush;
-      input.parentElement.hidden = input.value >= state.tasks;
-      input.nextSibling.textContent = ` ${it.names[input.value] ?? ""}`;
-    }
+  }
+
+  /** A button for each name, in a box. */
+  showChoices(id, names, chosen, choose) {
+    const box = element(id);
+    while (box.children.length < names.length) box.append(document.createElement("button"));
+    [...box.children].forEach((button, i) => {
+      button.hidden = i >= names.length;
+      button.textContent = names[i];
+      button.onclick = () => choose(i);
+      button.setAttribute("aria-pressed", i === chosen);
+    });
   }
 
   /** The step's sentence; its controls beside it, and the others below. */
   showLead() {
-    const { step } = this.state;
-    if (this.led === step) return;
-    this.led = step;
-    const { say, controls = [] } = LEAD[step - 1];
-    element("say").textContent = say;
-    element("next").textContent = step < LEAD.length ? `Next: ${LEAD[step].name} →` : "Begin again";
-    [...element("steps").children].forEach((item, i) =>
-      item.firstChild.toggleAttribute("aria-current", i + 1 === step),
-    );
+    const items = [...element("steps").children];
+    const [item, next] = [items[this.state.step - 1], items[this.state.step % items.length]];
+    if (this.led === item) return;
+    this.led = item;
+    const { textContent, dataset } = item.querySelector("p");
+    element("say").textContent = textContent;
+    element("next").textContent = `Next: ${next.querySelector("span").textContent} →`;
+    element("next").href = next.querySelector("a").href;
+    for (const { firstChild: link } of items) link.removeAttribute("aria-current");
+    item.firstChild.setAttribute("aria-current", "step");
     this.boxes ??= [...element("all-controls").children];
     for (const box of this.boxes) {
-      const atHand = controls.includes(box.querySelector("input, select").id);
+      const id = box.querySelector("input, select").id;
+      const atHand = dataset.controls?.split(" ").includes(id);
       element(atHand ? "at-hand" : "all-controls").append(box);
     }
   }
@@ -244,35 +277,31 @@ class Page {
 
   connect() {
     const share = (step) => this.state.shares[step * this.state.tasks + this.state.brush] / UNIT;
-    const writeRate = (step, level) => {
-      this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100);
-    };
-    const rateAt = (step) => `rate ${short((this.state.rates[step] * this.it.full) / UNIT)}`;
-    this.bar("bar", "paint-shares", share, this.paintShare, (step) => this.sharesAt(step));
-    this.bar(
-      "rates",
-      "paint-rates",
-      (step) => this.state.rates[step] / this.it.most,
-      writeRate,
-      rateAt,
-    );
+    const rate = (step) => this.state.rates[step] / this.it.most;
+    const paintRate = (step, level) =>
+      (this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100));
+    const rateAt = (step) => `rate ${short(rate(step) * (this.it.most / UNIT) * this.it.full)}`;
+    const paintShare = (step, level) => this.paintShare(step, level);
+    this.paintable("bar", "paint-shares", share, paintShare, (step) => this.sharesAt(step));
+    this.paintable("rates", "paint-rates", rate, paintRate, rateAt);
     this.connectControls();
     this.connectFiles();
   }
 
   /** Let one paint on a part of the picture. level(step): what is there; write(step, level). */
-  bar(part, id, level, write, words) {
-    const time = (step) =>
-      `time ${short((step * this.state.duration) / STEPS)} of ${this.state.duration}`;
+  paintable(part, id, level, write, words) {
+    const { state } = this;
+    const time = (step) => `time ${short((step * state.duration) / STEPS)} of ${state.duration}`;
     paintable(element(id), STEPS, {
       level,
       begin: () => {
-        this.remember();
-        show("hint", false);
+        const { shares, rates } = this.state;
+        this.set({ shares: shares.slice(), rates: rates.slice() });
+        element("hint").hidden = true;
       },
       paint: (from, to, a, b) => {
         for (let step = from; step <= to; step++)
-          write.call(this, step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
+          write(step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
         this.changed();
       },
       describe: (step) => `${time(step)}: ${words(step)}`,
@@ -309,243 +338,192 @@ class Page {
 
   connectControls() {
     const click = (id, act) => element(id).addEventListener("click", act);
-    LEAD.forEach(({ name }, i) => {
-      const item = element("steps").appendChild(document.createElement("li"));
-      item.innerHTML = `<button type="button">${i + 1} <span>${name}</span></button>`;
-      item.firstChild.addEventListener("click", () => this.goTo(i + 1));
-    });
-    for (let t = 0; t < MOST_TASKS; t++) {
-      const label = element("brushes").appendChild(document.createElement("label"));
-      label.innerHTML = `<input type="radio" name="brush" value="${t}"> task`;
-      label.firstChild.addEventListener("change", () => this.set({ brush: t }, false));
-    }
-    for (const input of document.querySelectorAll("[data-state]"))
-      input.addEventListener("change", () => {
-        const { type, checked, value } = input;
-        if (!input.checkValidity()) return this.redraw(); // what was there before
-        this.choose(input.id, type === "checkbox" ? checked : isNaN(value) ? value : Number(value));
+    for (const input of all("[data-state]")) {
+      input.addEventListener("input", () => {
+        if (input.validity.valid) this.choose(input, input !== this.held);
+        this.held = input; // one state to undo, and no other value, for as long as it is held
       });
-    this.slider("similarity", (similarity) => ({ similarity }));
-    this.slider("seed", (seed) => ({ seed }));
-    this.slider("rate", (rate) => ({ rates: constant(Math.round(rate * UNIT)) }));
-    click("next", () => this.goTo((this.state.step % LEAD.length) + 1));
-    click("best", () => (this.running.solve ? this.stop("Cancelled.") : this.solve()));
+      input.addEventListener("change", () => {
+        this.held = null;
+        element("told").textContent = input.validationMessage;
+        this.redraw();
+      });
+    }
+    click("best", () => (this.searching ? this.stop("Cancelled.") : this.solve()));
     click("take", () => this.set(rounded(this.best, this.state.tasks, this.it.full)));
     click("undo", () => this.undo());
     click("play", () => this.play());
-    document.addEventListener("keydown", (event) => {
+    addEventListener("keydown", (event) => {
       if (!(event.ctrlKey || event.metaKey) || event.key !== "z" || event.shiftKey) return;
+      if (event.target.type === "number") return;
       event.preventDefault();
       this.undo();
     });
-    addEventListener("hashchange", () => this.set(fromAddress(location.hash)));
-    const { clientWidth: width } = element("frame");
-    new ResizeObserver(() => width !== element("frame").clientWidth && this.redraw()).observe(
-      element("frame"),
-    );
+    addEventListener("hashchange", () => this.open(location.hash));
+    addEventListener("resize", () => this.redraw());
   }
 
-  choose(name, value) {
+  choose({ id, type, checked, value: word }, keep) {
     const { state } = this;
-    const changes = { [name]: value };
-    if (["tasks", "hidden", "activation"].includes(name)) changes.start = null; // fits no other size
-    if (name === "tasks") {
-      changes.hidden = Math.max(value, state.hidden);
-      changes.shares = segments(value, [newest(value), 0.4], [equal(value), 1]);
-      changes.brush = 0;
+    if (id === "rate") return this.set({ rates: repeated([Math.round(word * UNIT)]) }, keep);
+    const value = parsed(id, type === "checkbox" ? String(Number(checked)) : word);
+    const changes = { [id]: value };
+    if (["tasks", "hidden", "activation"].includes(id)) changes.start = null; // fits no other size
+    if (id === "tasks") {
+      const hidden = Math.max(value, state.hidden);
+      Object.assign(changes, { hidden, shares: repeated(newest(value)), brush: 0 });
     }
-    if (name === "freeRates" && value !== "given") changes.ratesShown = true;
-    this.set(changes);
-  }
-
-  /** A slider: one state to undo for each time it is held. */
-  slider(id, changes) {
-    let held = false;
-    element(id).addEventListener("input", () => {
-      this.set(changes(Number(element(id).value)), !held);
-      held = true;
-    });
-    element(id).addEventListener("change", () => (held = false));
-  }
-
-  goTo(step) {
-    this.best = null;
-    this.measured = [];
-    element("file").value = "";
-    element("told").textContent = "";
-    element("pilots").replaceChildren();
-    this.set({ ...BEGINNING, rates: constant(UNIT), ...LEAD[step - 1].set(), step });
+    if (id === "freeRates" && value !== "given") changes.ratesShown = 1;
+    if (id === "ratesShown" && !value) changes.rates = repeated([oneRate(state) ?? UNIT]);
+    this.set(changes, keep);
   }
 
   /** Play the training as a film, or end it. */
   play() {
-    const playing = this.played < STEPS;
     const begin = performance.now();
-    const next = () => {
+    const next = (now) => {
       if (this.film !== begin) return;
-      this.played = Math.min(STEPS, Math.round(((performance.now() - begin) / FILM) * STEPS));
-      element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
+      this.played = Math.max(1, Math.min(STEPS, Math.round(((now - begin) / FILM) * STEPS)));
       this.draw();
       if (this.played < STEPS) requestAnimationFrame(next);
     };
-    this.film = begin;
-    if (!playing) return next();
-    this.film = null;
+    this.film = this.played < STEPS ? null : begin;
     this.played = STEPS;
-    element("play").textContent = "▶ Play";
-    this.draw();
+    requestAnimationFrame(this.film ? next : () => this.draw());
   }
 
   // Long work
 
   end(job) {
-    this.running[job]?.();
-    delete this.running[job];
+    this.jobs[job]?.();
+    delete this.jobs[job];
   }
 
   start(job, done, told) {
     this.end(job);
     const { state } = this;
-    this.running[job] = inWorker(job, state, this.it.start(state.seed), done, told);
+    this.jobs[job] = inWorker(job, state, this.it.start(state.seed), done, told);
   }
 
   solve() {
     const { freeShares, freeRates } = this.state;
     if (freeShares === "given" && freeRates === "given")
-      return this.stop("Nothing is free: choose below what the search may change.");
-    const key = bestKey(this.state);
-    this.searching = key;
+      return this.stop("Nothing to search over: choose below what the best may change.");
+    const key = (this.searched = bestKey(this.state));
+    this.searching = true;
     element("best").textContent = "Cancel";
     element("solving").textContent = "searching …";
-    this.start(
-      "solve",
-      (found) => this.solved(key, found),
-      (value) => (element("solving").textContent = `searching … ${short(value)} so far`),
-    );
+    const told = (value) => (element("solving").textContent = `searching … ${short(value)} so far`);
+    this.start("solve", (found) => this.solved(key, found), told);
   }
 
   solved(key, found) {
     this.stop(found.error ? `The search failed: ${found.error}` : "");
     if (found.error) return;
-    const { tasks: T } = this.state;
-    const drawn = alternates(found.shares, T)
-      ? { shares: averaged(found.shares, T), rates: averaged(found.rates, 1) }
-      : found;
-    this.best = { ...found, key, drawn, losses: this.run(found).losses };
+    const { losses } = this.run(found);
+    this.best = { ...found, key, losses, drawn: smooth(found, this.state.tasks) };
     this.draw();
-    performance.mark("solved");
   }
 
+  /** End the search, without an outdated best that would begin it again. */
   stop(words) {
     this.end("solve");
+    this.searching = false;
+    if (this.best && this.best.key !== bestKey(this.state)) this.best = null;
     element("best").textContent = "Show me the best";
     element("solving").textContent = words;
+    this.redraw();
   }
 
-  runSgd() {
-    this.start("sgd", (losses) => {
-      if (losses.error) return;
-      this.crosses = losses;
-      this.redraw();
-    });
+  showCrosses(losses) {
+    this.crosses = losses.error ? null : losses;
+    this.redraw();
   }
 
-  /** Fill in the table of the levers, one after another. */
-  runLevers() {
-    const { state } = this;
-    const key = JSON.stringify([problemKey(state), state.seed, oneRate(state)]);
-    if (this.levered === key) return;
-    this.levered = key;
+  /** What the levers depend on. */
+  leverKey() {
+    const { seed, rates } = this.state;
+    return JSON.stringify([problemKey(this.state), seed, [...rates]]);
+  }
+
+  /** Fill in the list of the levers, one after another. */
+  compareLevers() {
+    this.levered = this.leverKey();
     const list = element("lever-list");
+    const row = (name, words) => `<li><span>${name}</span>${words}</li>`;
+    list.innerHTML = LEVERS.map(([name]) => row(name, "…")).join("");
     const values = [];
-    list.classList.add("outdated");
-    this.start(
-      "levers",
-      () => {},
-      (value) => {
-        if (values.length === 0) list.replaceChildren();
-        values.push(value);
-        list.classList.remove("outdated");
-        const saved = 100 * (1 - value / values[0]);
-        const words = values.length === 1 ? "" : `, saves ${saved.toFixed(1)} %`;
-        const item = list.appendChild(document.createElement("li"));
-        item.innerHTML = `<span>${LEVERS[values.length - 1][0]}</span><i style="width:${Math.max(0, saved) * 0.4}%"></i>${short(value)}${words}`;
-      },
-    );
+    const told = (value) => {
+      const i = values.push(value) - 1;
+      const ratio = values[0] / value;
+      const bar = `<i style="width:${2 * Math.log2(Math.max(1, ratio))}em"></i>`;
+      const words = `${bar}${short(value)}${i ? `, ${short(ratio)} times lower` : ""}`;
+      list.children[i].outerHTML = row(LEVERS[i][0], words);
+    };
+    this.start("levers", () => {}, told);
   }
 
   // Files
 
   connectFiles() {
-    for (const button of document.querySelectorAll("[data-file]"))
+    for (const button of all("[data-file]"))
       button.addEventListener("click", () => this.download(button.dataset.file));
     element("link").addEventListener("click", async () => {
       history.replaceState(null, "", toAddress(this.state));
       const copied = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
-      const words = await copied.then(
-        () => "Copied",
-        () => "Copy it from the address bar",
+      const isCopied = await copied.then(
+        () => true,
+        () => false,
       );
-      element("link").textContent = words;
+      element("link").textContent = isCopied ? "Copied" : "Copy it from the address bar";
     });
     const input = element("file");
-    input.addEventListener("change", () => this.read(input.files));
-    document.addEventListener("dragover", (event) => event.preventDefault());
-    document.addEventListener("drop", (event) => {
+    input.addEventListener("change", () => this.read(input.files[0]));
+    addEventListener("dragover", (event) => event.preventDefault());
+    addEventListener("drop", (event) => {
       event.preventDefault();
-      this.read(event.dataTransfer.files);
+      this.read(event.dataTransfer.files[0]);
     });
   }
 
   async download(name) {
+    this.settled(); // however soon it is asked for
     const { state, it, losses, parts } = this;
-    const start = it.start(state.seed);
-    const content = fileOf(name, { state, it, losses, start, parts, svg: element("picture") });
+    const content = await FILES[name]({ state, it, losses, parts, svg: element("picture") });
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([await content]));
+    link.href = URL.createObjectURL(new Blob([content]));
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  /** Read a law, or the pilots to lay over it. */
-  async read(files) {
-    for (const file of files) {
-      const text = await file.text();
-      try {
-        if (file.name.endsWith(".csv")) this.showPilots(readPilots(text));
-        else this.set({ ...stateOf(readLaw(text)), step: LEAD.length });
-        element("told").textContent = `${file.name} was read here; it was sent nowhere.`;
-      } catch (error) {
-        element("told").textContent = `${file.name}: ${error.message}`;
-      }
+  /** Show the law in a file. */
+  async read(file) {
+    if (!file) return;
+    try {
+      const law = lawState(await file.text());
+      this.best = null;
+      this.set(law);
+      element("told").textContent = `${file.name} is open. It stays on this computer.`;
+    } catch (error) {
+      element("told").textContent = `${file.name}: ${error.message}`;
     }
   }
+}
 
-  /** A button for each pilot: its schedule is drawn, and its losses beside those of the law. */
-  showPilots(pilots) {
-    if (!this.state.law) throw new Error("The law that was fitted to these pilots comes first.");
-    const { model, full } = this.it;
-    const buttons = pilots.map((pilot) => {
-      const button = document.createElement("button");
-      button.textContent = `pilot ${pilot.name}`;
-      button.addEventListener("click", () => {
-        const duration = pilot.steps.at(-1) - model.begin;
-        const at = (i) =>
-          interpolate(model.begin + ((i + 0.5) * duration) / STEPS, pilot.steps, pilot.rates);
-        const rates = Int16Array.from({ length: STEPS }, (_, i) =>
-          Math.round((at(i) / full) * UNIT),
-        );
-        this.measured = [
-          { steps: pilot.steps.map((step) => step - model.begin), losses: pilot.losses },
-        ];
-        this.set({ duration, rates });
+/* What is drawn of a best: where tasks alternate so often that only means over a while matter, these. */
+function smooth({ shares, rates }, T) {
+  const changes = shares.filter((share, i) => Math.abs(share - shares[i - T]) > 0.5);
+  if (changes.length <= STEPS / 5) return { shares, rates };
+  const means = (values, width) =>
+    values.map((_, i) => {
+      const near = values.filter((_, j) => {
+        const apart = Math.abs(Math.floor(j / width) - Math.floor(i / width));
+        return j % width === i % width && apart <= WINDOW;
       });
-      return button;
+      return near.reduce((sum, x) => sum + x, 0) / near.length;
     });
-    element("pilots").replaceChildren(...buttons);
-    buttons[0].click();
-  }
+  return { shares: means(shares, T), rates: means(rates, 1), isMean: true };
 }
 
 if (typeof document === "undefined") serve();

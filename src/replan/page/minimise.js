@@ -2,11 +2,11 @@
    gradients from several starts on a coarse grid; the best go on with all steps. Any model will do
    that has tasks and a gradient. */
 
-const COARSE = 50; // steps of the coarse grid
 const ROUNDS = [
   [40, 6], // iterations from every start, and how many of the best go on
   [100, 3],
 ];
+const COARSE = 50; // steps of the grid on which the starts are tried
 const RUNGS = [1, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]; // rates tried, in units of their range
 const SAME = 2e-3; // relative: values that differ by less count as one optimum
 const FIRST = 20; // iterations from the controls given, for a first answer
@@ -29,18 +29,18 @@ export function minimise(model, start, settings, onProgress = () => {}) {
   const T = model.tasks;
   // With one task per step, each task has a rate of its own; so it has, at first, where tasks mix.
   const both = T > 1 && freeShares === "curve" && freeRates === "curve";
-  const columns = both ? T : 1;
-  const grid = (count, width) => new Objective(model, start, settings, count, width);
-  const fine = grid(steps, 1);
+  const grid = (count, columns) => new Objective(model, start, settings, count, columns);
+  const sizes = [COARSE, steps / 2].map((count) => Math.round(Math.max(count, COARSE)));
+  const counts = sizes.filter((count) => count <= steps / 2);
+  const [coarse = grid(steps, both ? T : 1), ...finer] = counts.map((n) => grid(n, both ? T : 1));
+  if (both) finer.push(grid(steps, T));
+  const last = grid(steps, 1);
   let best = { shares, rates, value: Infinity };
   const finish = (controls, iterations) => {
-    const found = descended(fine, controls, iterations);
+    const found = descended(last, controls, iterations);
     if (found.value < best.value) onProgress((best = found));
   };
   finish(settings, FIRST);
-  const coarse = grid(steps > 2 * COARSE ? COARSE : steps, columns);
-  const stages = steps > 4 * COARSE ? [grid(Math.round(steps / 2), columns)] : [];
-  if (both) stages.push(grid(steps, T));
   let pool = starts(coarse, settings).map((controls) => new Descent(coarse, controls));
   for (const [iterations, kept] of ROUNDS) {
     pool.forEach((descent) => descent.run(iterations));
@@ -50,7 +50,7 @@ export function minimise(model, start, settings, onProgress = () => {}) {
   }
   for (const descent of pool) {
     let controls = coarse.split(descent.best);
-    for (const stage of stages) controls = descended(stage, controls, ITERATIONS);
+    for (const objective of finer) controls = descended(objective, controls, ITERATIONS);
     finish(both ? oneTaskPerStep(controls, T) : controls, ITERATIONS);
   }
   return best;
@@ -66,7 +66,8 @@ function descended(objective, controls, iterations) {
   }
 }
 
-/* All tasks mixed, and each alone at first or at last; at rates as given, and the best constant. */
+/* All tasks mixed, and each alone at first or at last; at rates as given, and the best constant, or
+   all where shares give few starts. */
 function starts(coarse, { freeShares, freeRates }) {
   const { steps, given, low, span } = coarse;
   const T = given.shares.length / steps;
@@ -80,9 +81,10 @@ function starts(coarse, { freeShares, freeRates }) {
   const rates = [given.rates];
   if (freeRates !== "given") {
     const ladder = RUNGS.map((part) => given.rates.map(() => low + span * part));
-    const controls = ladder.map((rung) => coarse.join({ shares: shares[0], rates: rung }));
-    const values = controls.map((x) => coarse.evaluate(x).value);
-    rates.push(ladder[values.indexOf(Math.min(...values))]);
+    const value = (rung) => coarse.evaluate(coarse.join({ shares: shares[0], rates: rung })).value;
+    const values = ladder.map(value);
+    const least = ladder[values.indexOf(Math.min(...values))];
+    rates.push(...(freeShares === "curve" ? [least] : ladder));
   }
   return shares.flatMap((s) => rates.map((r) => ({ shares: s, rates: r })));
 }
@@ -91,14 +93,15 @@ function starts(coarse, { freeShares, freeRates }) {
 function oneTaskPerStep({ shares, rates }, T) {
   const lags = new Float64Array(T);
   const rounded = new Float64Array(shares.length);
-  const chosenRates = new Float64Array(shares.length / T);
-  for (let i = 0; i < shares.length; i += T) {
-    lags.forEach((_, t) => (lags[t] += shares[i + t]));
-    const chosen = lags.indexOf(Math.max(...lags));
-    lags[chosen] -= 1;
-    rounded[i + chosen] = 1;
-    chosenRates[i / T] = rates[i + chosen];
-  }
+  const chosenRates = rates
+    .filter((_, i) => i % T === 0)
+    .map((_, step) => {
+      lags.forEach((_, t) => (lags[t] += shares[step * T + t]));
+      const chosen = lags.indexOf(Math.max(...lags));
+      lags[chosen] -= 1;
+      rounded[step * T + chosen] = 1;
+      return rates[step * T + chosen];
+    });
   return { shares: rounded, rates: chosenRates };
 }
 
@@ -118,13 +121,12 @@ const dot = (a, b) => {
 /* The objective as a function of a vector: rows of shares, then rates in units of their range. */
 class Objective {
   constructor(model, start, settings, steps, columns) {
-    const { duration, substeps, shares, rates, range, freeShares, freeRates } = settings;
+    const { duration, substeps, weights, shares, rates, freeShares, freeRates } = settings;
+    const [low, high] = settings.range;
     const rows = { given: 0, constant: 1, curve: steps };
-    Object.assign(this, { model, start, steps, columns, substeps, weights: settings.weights });
+    Object.assign(this, { model, start, steps, columns, substeps, weights, low, span: high - low });
     this.end = model.tasks > 1 ? rows[freeShares] * model.tasks : 0; // where the rates begin
     this.size = this.end + rows[freeRates] * columns;
-    const [low, high] = range ?? [0, 1];
-    Object.assign(this, { low, span: high - low });
     this.lengths = new Float64Array(steps).fill(duration / steps);
     const onGrid = (values) => resampled(values, settings.steps, steps);
     this.given = { shares: onGrid(shares), rates: onGrid(rates) };
@@ -183,15 +185,14 @@ class Objective {
   /* The nearest vector whose rows of shares are in the simplex, and rates within their range. */
   project(x) {
     const T = this.model.tasks;
-    const out = new Float64Array(x.length);
+    const out = x.map((a) => Math.min(1, Math.max(0, a)));
     for (let i = 0; i < this.end; i += T) {
       const row = x.subarray(i, i + T);
       let [sum, level] = [-1, -Infinity];
       for (const [k, share] of row.slice().sort().reverse().entries())
         level = Math.max(level, (sum += share) / (k + 1));
-      for (let t = 0; t < T; t++) out[i + t] = Math.max(0, row[t] - level);
+      row.forEach((share, t) => (out[i + t] = Math.max(0, share - level)));
     }
-    for (let i = this.end; i < x.length; i++) out[i] = Math.min(1, Math.max(0, x[i]));
     return out;
   }
 }

@@ -2,9 +2,12 @@
    and whose height is a level from 0 to 1; it tells what was painted and knows nothing else. */
 
 const CELL = 10; // steps that the keyboard moves and paints at once
+const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }; // cells
+const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
 
 /** Let one paint on `box`. paint(from, to, levelFrom, levelTo): a stroke over steps [from, to];
-    level(step): what is there; begin(): a stroke begins; describe(step): words for the place. */
+    level(step): what is there; begin(): a stroke begins; describe(step): words for the place;
+    moved(steps): the keyboard's cursor is there now, or nowhere. */
 export function paintable(box, steps, { begin, paint, level, describe, moved }) {
   let last = null;
   let cursor = 0;
@@ -13,17 +16,17 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
     const { left, top, width, height } = box.getBoundingClientRect();
     const snapped = (part, edge) => (part < edge ? 0 : part > 1 - edge ? 1 : part);
     const step = Math.floor(snapped((event.clientX - left) / width, 0.02) * steps);
-    return {
-      step: Math.min(steps - 1, step),
-      level: snapped(1 - (event.clientY - top) / height, 0.04),
-    };
+    const high = snapped(1 - (event.clientY - top) / height, 0.04);
+    return { step: Math.min(steps - 1, step), level: high };
   };
   const stroke = (event) => {
     const now = place(event);
     const [a, b] = last.step <= now.step ? [last, now] : [now, last];
-    paint(a.step, b.step, a === b ? now.level : a.level, a.step === b.step ? now.level : b.level);
+    if (a.step === b.step) paint(a.step, b.step, now.level, now.level);
+    else paint(a.step, b.step, a.level, b.level);
     last = now;
   };
+  const lift = () => (last = null);
 
   box.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -33,24 +36,18 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
     stroke(event);
   });
   box.addEventListener("pointermove", (event) => last && stroke(event));
-  for (const end of ["pointerup", "pointercancel"])
-    box.addEventListener(end, () => {
-      last = null;
-    });
+  for (const end of ["pointerup", "pointercancel"]) box.addEventListener(end, lift);
 
-  const moves = { ArrowLeft: -CELL, ArrowRight: CELL, Home: -steps, End: steps };
-  const turns = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
   box.addEventListener("keydown", (event) => {
     const { key } = event;
-    if (!(key in moves || key in turns) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!(key in MOVES || key in TURNS) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const here = level(cursor);
-    if (key in moves) {
-      cursor = Math.max(0, Math.min(steps - CELL, cursor + moves[key]));
-      if (event.shiftKey) (begin(), paint(cursor, cursor + CELL - 1, here, here));
-    } else {
-      const next = Math.max(0, Math.min(1, Math.round((here + turns[key]) * 100) / 100));
+    const there = Math.round((here + (TURNS[key] ?? 0)) * 100) / 100;
+    if (key in MOVES) cursor = Math.max(0, Math.min(steps - CELL, cursor + CELL * MOVES[key]));
+    if (key in TURNS || event.shiftKey) {
       begin();
+      const next = key in TURNS ? Math.max(0, Math.min(1, there)) : here;
       paint(cursor, cursor + CELL - 1, next, next);
     }
     say();
@@ -62,5 +59,4 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
   };
   box.addEventListener("focus", say);
   box.addEventListener("blur", say);
-  return say;
 }

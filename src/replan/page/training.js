@@ -1,19 +1,19 @@
-/* What is trained, in the terms that the page needs of a network and of a law alike:
-   { model, start(seed), starts: by seed as far as computed, names: of tasks, losses: names of losses, weights: of losses, full: the
-   learning rate of a thousand thousandths, most: thousandths at most, 0 where there is no rate, substeps(rates) }. */
+/* What is trained, in the terms that the page needs of a network and of a law alike. */
 
 import { STARTS } from "./data.js";
 import { readLaw } from "./law.js";
-import { BEGINNING, STEPS, UNIT, floats, rounded } from "./problem.js";
+import { STEPS, UNIT, floats } from "./state.js";
 
 const MOST_RATE = 5; // of a network
-const FINE = 4; // RK4 steps a piece for 25 units of time at a rate of 1
-const PRETRAINING = [
-  [200, 5000], // time and RK4 steps on task 1, before the page begins: fine while it is learnt,
-  [800, 3000], // coarser as little changes
-];
+const PRETRAINING = 1000; // time on task 1, before the page begins
+export const QUICK = 1e-5; // relative error of losses
+export const ACCURATE = 1e-9;
 
-export const training = (core, state) => (state.law ? ofLaw(state) : ofNetwork(core, state));
+/** { model, start(seed), names: of tasks, losses: names of losses,
+    weights: of losses, full: the learning rate of a thousand thousandths, most: thousandths at most, 0
+    where there is no rate } */
+export const training = (core, state, accuracy = ACCURATE) =>
+  state.law ? ofLaw(state) : ofNetwork(core, { ...state, accuracy });
 
 /** Thousandths as shares, and as learning rates of which `full` is a thousand. */
 export const amounts = ({ shares, rates }, full) => ({
@@ -22,36 +22,21 @@ export const amounts = ({ shares, rates }, full) => ({
 });
 
 /** The losses (STEPS + 1, L), and states, of a training from the start of a seed. */
-export function rollOut({ model, start, substeps }, { shares, rates }, duration, seed) {
+export function rollOut({ model, start }, { shares, rates }, duration, seed) {
   const lengths = new Float64Array(STEPS).fill(duration / STEPS);
-  const schedule = { shares, rates, lengths, substeps: substeps(rates) };
-  return model.rollOut(start(seed), schedule);
+  return model.integrate(start(seed), { shares, rates, lengths });
 }
-
-/** The state that shows a law: the schedule of its best pilot, and what its plan may choose. */
-export function stateOf(law) {
-  const { tasks, duration, freeShares, freeRates, text } = law;
-  return {
-    ...{ ...BEGINNING, law: text, tasks, duration, freeShares, freeRates },
-    ...rounded(law.best, tasks, fullOf(law)),
-    ratesShown: law.peak !== null,
-  };
-}
-
-const fullOf = (law) => (law.range ? law.range[1] : law.lr);
 
 function ofLaw({ law }) {
   const model = readLaw(law);
-  const { start, taskNames: names, lossNames: losses, weights } = model;
-  return {
-    ...{ model, names, losses, weights, full: fullOf(model), most: model.peak ? UNIT : 0 },
-    ...{ start: () => start, starts: new Map(), substeps: () => 1 },
-  };
+  const { start, taskNames: names, lossNames: losses, weights, full, peak } = model;
+  const shown = { names, losses, weights, full, most: peak ? UNIT : 0 };
+  return { model, ...shown, start: () => start };
 }
 
 function ofNetwork(core, state) {
-  const { tasks, duration } = state;
-  const model = core.teacherStudent(settings(state, state.similarity));
+  const { tasks, similarity } = state;
+  const model = core.teacherStudent(settings(state, similarity));
   const names = Array.from({ length: tasks }, (_, t) => `task ${t + 1}`);
   const starts = new Map();
   const start = (seed) => {
@@ -59,22 +44,15 @@ function ofNetwork(core, state) {
       starts.set(seed, state.start ? floats(state.start) : pretrained(core, model, state, seed));
     return starts.get(seed);
   };
-  const largest = (rates) => rates.reduce((a, b) => Math.max(a, b), 1);
-  const substeps = (rates) => Math.ceil((FINE * largest(rates) * duration) / 25);
   const weights = new Float64Array(tasks).fill(1 / tasks);
   const most = MOST_RATE * UNIT;
-  return { model, start, starts, names, losses: names, weights, full: 1, most, substeps };
+  return { model, start, names, losses: names, weights, full: 1, most };
 }
 
-function settings({ hidden, tasks, activation, noise }, similarity) {
-  const row = (s) => Array.from({ length: tasks }, (_, t) => (s === t ? 1 : similarity));
-  return {
-    hidden,
-    tasks,
-    activation,
-    noise,
-    overlaps: Array.from({ length: tasks }, (_, s) => row(s)),
-  };
+function settings({ hidden, tasks, activation, noise, accuracy }, similarity) {
+  const all = Array.from({ length: tasks }, (_, t) => t);
+  const overlaps = all.map((s) => all.map((t) => (s === t ? 1 : similarity)));
+  return { hidden, tasks, activation, noise, overlaps, accuracy };
 }
 
 /** Two tasks begin as the library's seeds; the files of others hold their start. */
@@ -85,17 +63,18 @@ const learnt = new Map(); // the students after task 1, beside unlike teachers
 /* The overlaps after task 1 was learnt for a time of 1000. What a student has along directions that
    task 1 does not look at does not depend on the other teachers: it is computed beside unlike ones. */
 function pretrained(core, model, state, seed) {
-  const { hidden: K, tasks: T, activation, noise, similarity } = state;
-  const key = JSON.stringify([K, T, activation, noise, seed, isLibrarys(state) && similarity]);
+  const { hidden: K, tasks: T, similarity } = state;
+  const own = { seed, similarity: isLibrarys(state) && similarity };
+  const key = JSON.stringify({ ...settings(state, 0), ...own });
   if (!learnt.has(key)) {
     const unlike = core.teacherStudent(settings(state, 0));
-    let now = isLibrarys(state) ? librarysFresh(K, similarity, seed) : unlike.fresh(seed);
-    const shares = Float64Array.from({ length: T }, (_, t) => Number(t === 0));
-    for (const [time, substeps] of PRETRAINING) {
-      const once = { shares, rates: [1], lengths: [time], substeps };
-      now = unlike.rollOut(now, once).states.slice(model.size);
-    }
-    learnt.set(key, now);
+    const first = isLibrarys(state) ? librarysFresh(K, similarity, seed) : unlike.fresh(seed);
+    const times = [0, 1]; // further and further apart: learning slows down
+    while (times.at(-1) < PRETRAINING) times.push(Math.min(1.25 * times.at(-1), PRETRAINING));
+    const lengths = times.slice(1).map((time, i) => time - times[i]);
+    const shares = Float64Array.from({ length: T * lengths.length }, (_, i) => Number(i % T === 0));
+    const { states } = unlike.integrate(first, { shares, rates: lengths.map(() => 1), lengths });
+    learnt.set(key, states.slice(-model.size));
   }
   return turned(learnt.get(key), K, T, similarity);
 }

@@ -4,7 +4,7 @@
 import { loadCore } from "./kernels.js";
 import { minimise } from "./minimise.js";
 import { WASM } from "./data.js";
-import { STEPS, UNIT, bytesOf, constant, equal, oneRate, segments } from "./problem.js";
+import { STEPS, UNIT, bytesOf, equal, repeated } from "./state.js";
 import { amounts, training } from "./training.js";
 
 export async function core() {
@@ -19,15 +19,13 @@ export function inWorker(job, state, start, done, progress = () => {}) {
   const text = document.getElementById("script").textContent;
   const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
   const worker = new Worker(url);
-  worker.onmessage = ({ data }) => {
-    if ("progress" in data) return progress(data.progress);
+  const end = (result) => {
     worker.terminate();
-    done(data.result);
+    done(result);
   };
-  worker.onerror = (event) => {
-    worker.terminate();
-    done({ error: event.message });
-  };
+  worker.onmessage = ({ data }) =>
+    "progress" in data ? progress(data.progress) : end(data.result);
+  worker.onerror = ({ message }) => end({ error: message });
   worker.postMessage({ job, state, start });
   URL.revokeObjectURL(url);
   return () => worker.terminate();
@@ -46,7 +44,7 @@ export function serve() {
 export const LEVERS = [
   ["nothing: equal shares, your rate", "given", "given"],
   ["one share for each task", "constant", "given"],
-  ["when: shares over time", "curve", "given"],
+  ["shares over time", "curve", "given"],
   ["one learning rate", "given", "constant"],
   ["a learning rate over time", "given", "curve"],
   ["all of it", "curve", "curve"],
@@ -55,32 +53,21 @@ export const LEVERS = [
 const JOBS = { solve, levers, sgd };
 
 /* The best protocol; see minimise.js. */
-function solve(it, state, start, told) {
-  const { model, full, most, weights } = it;
-  const { freeShares, freeRates, duration } = state;
-  const { steps = STEPS, range = [0, (most * full) / UNIT], changes } = model; // a law has its own
+function solve({ model, full, most, weights }, state, start, told) {
+  const { freeShares, duration } = state;
   const { shares, rates } = amounts(state, full);
-  const fastest = freeRates === "given" ? Math.max(1, ...rates) : full * (most / UNIT);
+  const isFixed = state.freeRates === "curve" && model.changes?.every((change) => change === 0);
+  const freeRates = isFixed ? "constant" : state.freeRates;
+  const fastest = (most * full) / UNIT;
+  const largest = freeRates === "given" ? Math.max(1, ...rates) : fastest;
   const settings = {
-    ...{ duration, steps, weights, freeShares, freeRates, range: range ?? [0, full] },
-    substeps: state.law ? 1 : Math.ceil((fastest * duration) / 25),
-    shares: onSteps(shares, STEPS, steps),
-    rates: onSteps(rates, STEPS, steps),
+    ...{ duration, steps: STEPS, weights, shares, rates, freeShares, freeRates },
+    range: model.range ?? [0, fastest],
+    substeps: state.law ? 1 : Math.ceil((largest * duration) / 25),
   };
   const found = minimise(model, start, settings, ({ value }) => told(value));
-  const best = {
-    shares: onSteps(found.shares, steps, STEPS),
-    rates: onSteps(found.rates, steps, STEPS),
-  };
-  if (changes) calm(best.rates, ...changes.map((change) => (change * duration) / STEPS));
-  return { ...best, value: found.value };
-}
-
-/* Rows of pieces, on fewer or more of them. */
-function onSteps(values, from, to) {
-  const width = values.length / from;
-  const at = (i) => Math.floor((Math.floor(i / width) * from) / to) * width + (i % width);
-  return Float64Array.from({ length: to * width }, (_, i) => values[at(i)]);
+  if (model.changes) calm(found.rates, ...model.changes.map((x) => (x * duration) / STEPS));
+  return found;
 }
 
 /* The largest rates below those given that fall and rise no faster: as `replan solve` plans. */
@@ -89,19 +76,15 @@ function calm(rates, fall, rise) {
   for (let i = STEPS - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
 }
 
-/* The best loss with each lever alone, all others at equal shares and one rate. */
+/* The best loss with each lever alone, beside equal shares and the rates as drawn. */
 function levers(it, state, start, told) {
-  const plain = {
-    ...state,
-    shares: segments(state.tasks, [equal(state.tasks), 1]),
-    rates: constant(oneRate(state) ?? UNIT),
-  };
+  const plain = { ...state, shares: repeated(equal(state.tasks)) };
   for (const [, freeShares, freeRates] of LEVERS)
     told(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
 }
 
 /* The losses of one run of SGD. */
-function sgd({ model }, { shares, rates, duration, dimension, seed }, start) {
-  const lengths = new Float64Array(STEPS).fill(duration / STEPS);
-  return model.sgd(start, { ...amounts({ shares, rates }, 1), lengths }, dimension, seed);
+function sgd({ model }, state, start) {
+  const lengths = new Float64Array(STEPS).fill(state.duration / STEPS);
+  return model.sgd(start, { ...amounts(state, 1), lengths }, state.dimension, state.seed);
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # pilots of which one can be left out
 _MOST_FOLDS = 12
+_POINTS = 40  # of a pilot's losses in a file: enough to draw
 # From where a reader is warned: errors of a pilot, of its loss; starts that agree; coverage.
 _CONTRADICTORY, _AGREEING, _COVERING = 0.1, 0.6, 0.8
 
@@ -95,6 +96,7 @@ class Fit(LawFit):
         `best`: the pilot that ended lowest, its schedule after the warm-up as fractions of its
         length and rates. `error`: the law's own error of a log loss. `starts_at`: the step.
         `fitted` and `history`, from which follows how uncertain a schedule is; `batch`, as below.
+        `curves`: the pilots, for pictures.
         """
         warm = self.pilots.warm_until
         rows = [run.steps >= warm for run in self.pilots.runs]
@@ -128,7 +130,24 @@ class Fit(LawFit):
             },
             "fitted": {name: np.asarray(x).tolist() for name, x in self.fitted._asdict().items()},
             "history": before[:, _corners(before[1])].tolist(),
+            "curves": [
+                self._drawn(run) for run in self.pilots.runs if run.steps[-2] >= self._begin
+            ],
             "batch": self.batch,
+        }
+
+    def _drawn(self, run: Run) -> dict[str, Any]:
+        """Return a pilot from where plans begin: its schedule's corners, some of its losses."""
+        steps, losses = run.steps, run.losses[:, self._index]
+        later = steps >= self._begin
+        corners = np.flatnonzero(later)[_corners(run.rates[later])]
+        measured = np.flatnonzero(later & np.isfinite(losses))
+        some = measured[:: -max(1, -(-len(measured) // _POINTS))][::-1]  # and the last
+        shown = [float(f"{loss:.5g}") for loss in losses[some]]
+        return {
+            "run": run.name,
+            "schedule": [steps[corners].tolist(), run.rates[corners].tolist()],
+            "losses": [steps[some].tolist(), shown],
         }
 
     @property
