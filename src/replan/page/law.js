@@ -17,7 +17,7 @@ const [RATE_MODES, SHARE_MODES] = [spaced(0.003, 10, 6), spaced(1e-4, 3000, 16)]
 const sum = (values) => values.reduce((total, x) => total + x, 0);
 const dot = (a, b) => a.reduce((total, x, i) => total + x * b[i], 0);
 const rowOf = (values, width, i) => values.subarray(i * width, (i + 1) * width);
-const rowsOf = (values, width) =>
+export const rowsOf = (values, width) =>
   Array.from({ length: values.length / width }, (_, i) => rowOf(values, width, i));
 
 /** The law in the text of a file that `replan fit … --out` wrote, TOML or JSON. */

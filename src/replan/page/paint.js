@@ -6,9 +6,8 @@ const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }; 
 const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
 
 /** Let one paint on `box`. paint(from, to, levelFrom, levelTo): a stroke over steps [from, to];
-    level(step): what is there; begin(): a stroke begins; describe(step): words for the place;
-    moved(steps): the keyboard's cursor is there now, or nowhere. */
-export function paintable(box, steps, { begin, paint, level, describe, moved }) {
+    level(step): what is there; begin(): a stroke begins; describe(step): words for the place. */
+export function paintable(box, steps, { begin, paint, level, describe }) {
   let last = null;
   let cursor = 0;
 
@@ -55,8 +54,7 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
   const say = () => {
     box.setAttribute("aria-valuenow", String(Math.round(100 * level(cursor))));
     box.setAttribute("aria-valuetext", describe(cursor));
-    moved(box.matches(":focus-visible") ? [cursor, cursor + CELL] : null);
+    box.style.setProperty("--cursor", cursor / steps); // the style draws it
   };
   box.addEventListener("focus", say);
-  box.addEventListener("blur", say);
 }
