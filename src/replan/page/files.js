@@ -14,7 +14,6 @@ export const FILES = {
   "problem.toml": problemFile,
   "law.json": ({ state }) => state.law,
   "protocol.json": protocolFile,
-  "schedule.csv": ({ state, it }) => it.model.scheduleFile(amounts(state, it.full), state.duration),
   "curves.csv": curvesFile,
   "picture.svg": svgFile,
   "picture.png": pngFile,

@@ -3,7 +3,7 @@
 import { LEVERS, core, inWorker, serve } from "./work.js";
 import { FILES } from "./files.js";
 import { MOST_TIME, STEPS, UNIT, fromAddress, lawState, newest, oneRate, parsed } from "./state.js";
-import { bestKey, leverKey, pilotState, problemKey, proportional, repeated } from "./state.js";
+import { bestKey, leverKey, problemKey, proportional, repeated } from "./state.js";
 import { rounded, sgdKey, toAddress } from "./state.js";
 import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
@@ -289,7 +289,9 @@ class Page {
     element("duration").max = law ? 1e9 : MOST_TIME;
     this.showChoices("brushes", it.names, state.brush, (brush) => this.set({ brush }, false));
     const pilots = it.model.pilots?.map(({ run }) => run) ?? [];
-    this.showChoices("pilots", pilots, state.pilot, (pilot) => this.set(pilotState(state, pilot)));
+    this.showChoices("pilots", pilots, state.pilot, (pilot) =>
+      this.set(lawState(state.law, pilot)),
+    );
   }
 
   /** A button for each name, in a box. */

@@ -86,20 +86,18 @@ export const rounded = ({ shares, rates }, tasks, full) => ({
 /** The learning rate in thousandths if it is the same throughout, or null. */
 export const oneRate = ({ rates }) => (rates.every((x) => x === rates[0]) ? rates[0] : null);
 
-/** The state that shows a law: its best pilot, and what its plan may choose. */
-export function lawState(file) {
-  const law = readLaw(file);
-  const { text, tasks, duration, freeShares, freeRates, peak, best, full } = law;
-  const state = { ...BEGINNING, law: text, step: LAW_STEP, tasks, duration, freeShares, freeRates };
-  const pilot = law.pilots.findIndex(({ run }) => run === best.run);
-  return { ...state, ratesShown: Number(peak !== null), pilot, ...rounded(best, tasks, full) };
-}
-
-/** What shows another pilot of a law. */
-export function pilotState({ law, tasks }, pilot) {
-  const { full, best, pilots } = readLaw(law);
-  const { duration, rates } = pilots[pilot];
-  return { pilot, duration, ...rounded({ shares: best.shares, rates }, tasks, full) };
+/** The state that shows a law, what its plan may choose, and the schedule of a pilot: at first the best. */
+export function lawState(file, pilot) {
+  const { text, tasks, duration, freeShares, freeRates, peak, best, full, pilots } = readLaw(file);
+  pilot ??= pilots.findIndex(({ run }) => run === best.run);
+  const state = { ...BEGINNING, law: text, step: LAW_STEP, pilot, tasks, freeShares, freeRates };
+  const shown = { duration, ...best, ...pilots[pilot] };
+  return {
+    ...state,
+    duration: shown.duration,
+    ratesShown: Number(peak !== null),
+    ...rounded(shown, tasks, full),
+  };
 }
 
 /** The address of a state: what differs from the beginning, and always the protocol. */
