@@ -86,18 +86,15 @@ export const rounded = ({ shares, rates }, tasks, full) => ({
 /** The learning rate in thousandths if it is the same throughout, or null. */
 export const oneRate = ({ rates }) => (rates.every((x) => x === rates[0]) ? rates[0] : null);
 
-/** The state that shows a law, what its plan may choose, and the schedule of a pilot: at first the best. */
+/** The state that shows a law, and what its plan may choose: with the schedule of a pilot, or, for the
+    duration in the file, of the best. */
 export function lawState(file, pilot) {
   const { text, tasks, duration, freeShares, freeRates, peak, best, full, pilots } = readLaw(file);
-  pilot ??= pilots.findIndex(({ run }) => run === best.run);
-  const state = { ...BEGINNING, law: text, step: LAW_STEP, pilot, tasks, freeShares, freeRates };
   const shown = { duration, ...best, ...pilots[pilot] };
-  return {
-    ...state,
-    duration: shown.duration,
-    ratesShown: Number(peak !== null),
-    ...rounded(shown, tasks, full),
-  };
+  const law = { law: text, step: LAW_STEP, tasks, duration: shown.duration, freeShares, freeRates };
+  pilot ??= pilots.findIndex(({ run }) => run === best.run);
+  const protocol = rounded(shown, tasks, full);
+  return { ...BEGINNING, ...law, pilot, ratesShown: Number(peak !== null), ...protocol };
 }
 
 /** The address of a state: what differs from the beginning, and always the protocol. */
