@@ -113,7 +113,6 @@ def of_law_of_rates(problem):
         "range": list(without_bounds(problem, [])[0].free_range("lr")),
         "changes": [2 * fall, 2 * rise],
         "peak": law.peak,
-        "lr": problem.knobs["lr"],
     }
 
 
