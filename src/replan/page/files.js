@@ -1,13 +1,10 @@
 /* What the visitor takes along: files for the command line, and the picture. */
 
-import { rowsOf } from "./law.js";
-import { STEPS, UNIT, oneRate } from "./state.js";
+import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
-
-const nested = (values, width) => rowsOf(values, width).map((row) => Array.from(row));
 
 /** Files by name. page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
@@ -23,7 +20,7 @@ export const FILES = {
 function problemFile({ state, it }) {
   const { hidden: K, tasks: T, similarity, activation, noise, duration, seed } = state;
   const start = it.start(seed);
-  const array = (from, to, width) => JSON.stringify(nested(start.subarray(from, to), width));
+  const array = (from, to, width) => JSON.stringify(rowsOf(start.subarray(from, to), width));
   const [M, V] = [K * K, K * (K + T)];
   const begin = isLibrarys(state)
     ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
@@ -61,7 +58,7 @@ lr = ${state.freeRates === "given" ? "false" : lr}
 function protocolFile({ state, it: { full, most } }) {
   const { shares, rates } = amounts(state, full);
   const lr = most ? { lr: Array.from(rates) } : {};
-  return JSON.stringify({ duration: state.duration, shares: nested(shares, state.tasks), ...lr });
+  return JSON.stringify({ duration: state.duration, shares: rowsOf(shares, state.tasks), ...lr });
 }
 
 /* Time, losses, and the shares and rate of the step that begins there. */

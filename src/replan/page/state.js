@@ -5,7 +5,7 @@
    a rate of 1000 is the learning rate `training().full`. shares: STEPS rows of T, each of sum 1000. */
 
 import { EXAMPLE } from "./data.js";
-import { readLaw, rowsOf } from "./law.js";
+import { readLaw } from "./law.js";
 
 export const STEPS = 250;
 export const UNIT = 1000;
@@ -61,6 +61,12 @@ export function bestKey(state) {
   const given = [state.freeShares === "given" && "shares", state.freeRates === "given" && "rates"];
   return key(state, "seed", "freeShares", "freeRates", ...given);
 }
+
+/** Rows of numbers that are one after the other. */
+export const rowsOf = (values, width) =>
+  Array.from({ length: values.length / width }, (_, i) => [
+    ...values.slice(i * width, (i + 1) * width),
+  ]);
 
 /** Steps with the same rate or shares. */
 export const repeated = (row) => Int16Array.from(new Array(STEPS).fill(row).flat());
