@@ -146,7 +146,7 @@ test("other files are refused in a sentence", () => {
       "`model.covered.",
     );
     refused(
-      edit((file) => (file.model.covered.changes = file.model.covered.best = 3)),
+      edit((file) => (file.model.covered.horizon = "3")),
       "`model.covered.",
     );
     refused(
