@@ -141,6 +141,9 @@ test("SGD has the theory's mean", () => {
     });
     const again = model.sgd(floats(start), schedule, dimension, 0);
     assert.ok(marks.every((mark, i) => again[2 * mark] === all[0][2 * i]));
+    const still = { ...schedule, lengths: schedule.lengths.map(() => 1e-9) }; // without a sample
+    const kept = model.sgd(floats(start), still, dimension, 0);
+    assert.ok(kept.every((loss, i) => loss === kept[i % 2]));
     const wild = { ...schedule, rates: schedule.rates.map(() => 1e9) };
     assert.ok(Number.isNaN(model.sgd(floats(start), wild, dimension, 0).at(-1)));
   }
