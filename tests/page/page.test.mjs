@@ -291,6 +291,19 @@ test("narrow and wide screens show all of it, light and dark", async () => {
   await page.close();
 });
 
+test("names from a file are drawn as text, not as markup", async () => {
+  const page = await open("#t=3&k=3");
+  const { images, words } = await page.evaluate(() => {
+    window.page.it.names[0] = "<img src=x>";
+    window.page.draw();
+    const frame = document.getElementById("frame");
+    return { images: frame.querySelectorAll("img").length, words: frame.textContent };
+  });
+  assert.equal(images, 0);
+  assert.match(words, /share of <img src=x>/);
+  await page.close();
+});
+
 test("touch paints", async () => {
   const page = await open("", {
     hasTouch: true,
