@@ -280,7 +280,7 @@ class Page {
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
     element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
-    element("new-tasks").textContent = state.tasks > 2 ? `tasks 2 to ${state.tasks}` : "task 2";
+    element("new-tasks").textContent = state.tasks > 2 ? `${state.tasks - 1} more tasks` : "task 2";
     element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
     element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
