@@ -11,6 +11,7 @@ import pytest
 
 import replan
 from replan.models import Schedule
+from replan.page.build import bundle
 from replan.page.compile import compile_core
 
 pytest.importorskip("ziglang")
@@ -58,6 +59,13 @@ PROBLEMS = [  # activation, K, T, seed, γ, noise, duration, steps, free shares,
     ("erf", 2, 2, 5, 0.3, 0.0, 25, 100, "curve", "constant"),
     ("erf", 2, 2, 6, 0.2, 0.0, 100, 200, "given", "constant"),
 ]
+STARTS = """
+import { readFileSync } from "node:fs";
+const core = await workModule.core();
+const states = JSON.parse(readFileSync(process.argv[2]));
+const starts = states.map((state) => trainingModule.training(core, state).start(state.seed));
+console.log(JSON.stringify(starts.map((start) => Array.from(start))));
+"""
 
 
 def settings(model):
@@ -231,8 +239,27 @@ def test_the_solver_reaches_the_librarys_relaxed_values(core, tmp_path):
     under_node(core, "solutions have", [relaxed(problem) for problem in PROBLEMS], tmp_path)
 
 
-def test_random_starts_have_the_librarys_law(core, tmp_path):
-    under_node(core, "random starts", [], tmp_path)
+def test_starts_are_the_librarys_for_two_tasks_and_overlaps_for_more(tmp_path):
+    rng = np.random.default_rng(0)
+    cases = [
+        {"hidden": K, "tasks": T, "similarity": similarity, "seed": int(rng.integers(1, 21))}
+        | {"activation": str(rng.choice(["erf", "relu", "linear"])), "noise": float(noise)}
+        for K in range(2, 7)
+        for T in range(2, 6)
+        for similarity, noise in ((0.0, 0.0), (0.3, 0.2), (0.99, 0.0))
+    ]
+    script, states = tmp_path / "starts.mjs", tmp_path / "states.json"
+    states.write_text(json.dumps(cases))
+    script.write_text(bundle("work") + STARTS)
+    run = subprocess.run(["node", script, states], capture_output=True, text=True, check=True)
+    for case, start in zip(cases, json.loads(run.stdout), strict=True):
+        seed = case.pop("seed")
+        model = replan.TeacherStudent.similar(**case)
+        overlaps = model.unpack(np.array(start))
+        model.pack(overlaps)  # refuses impossible ones
+        if model.tasks == 2:
+            expected = model.pack(model.pretrain(seed=seed))
+            assert np.allclose(start, expected, rtol=1e-7, atol=1e-9), case
 
 
 def test_sgd_has_the_mean_of_the_theory(core, tmp_path):

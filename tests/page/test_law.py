@@ -77,11 +77,8 @@ def case(problem, rng, steps=41):
     if of_rates:
         protocol = {"lr": rates.tolist()}
         best = np.interp((np.arange(250) + 0.5) / 250, best["times"], best["rates"])
-        table = law.table(problem.duration, rates)
     else:
         protocol = {}
-        table = law.table(problem.duration, shares @ law.mixtures)
-    table["step"] = np.round(table["step"])
     protocol |= {"duration": problem.duration, "shares": shares.tolist()}
     run = replan.evaluate(problem, replan.Protocol.from_dict(protocol))
     return {
@@ -100,7 +97,6 @@ def case(problem, rng, steps=41):
         "byRates": gradients.by_knobs.ravel().tolist(),
         "even": even.tolist(),
         "evaluated": run.losses[-1].tolist(),
-        "table": [list(table), *np.column_stack(list(table.values())).tolist()],
         **(of_law_of_rates(problem) if of_rates else {}),
     }
 
@@ -113,7 +109,6 @@ def of_law_of_rates(problem):
         "range": list(without_bounds(problem, [])[0].free_range("lr")),
         "changes": [2 * fall, 2 * rise],
         "peak": law.peak,
-        "lr": problem.knobs["lr"],
     }
 
 
@@ -157,7 +152,7 @@ def test_plans_have_the_librarys_bounds_and_pilots_its_curves(cases, tmp_path):
     under_node("a law of rates", cases, tmp_path)
 
 
-def test_a_drawn_schedule_is_evaluated_and_written_as_by_the_library(cases, tmp_path):
+def test_a_drawn_schedule_is_evaluated_as_by_the_library(cases, tmp_path):
     under_node("a drawn schedule", cases, tmp_path)
 
 

@@ -9,8 +9,6 @@ import sys
 import zlib
 from pathlib import Path
 
-import numpy as np
-
 from replan import TeacherStudent, fit
 from replan.page.compile import compile_core
 
@@ -50,22 +48,17 @@ def bundle(name: str) -> str:
 
 def data() -> str:
     """Return what the library makes: the core, the starts of two tasks, and a law."""
-    fresh = {K: _base64([_fresh(K, seed) for seed in SEEDS]) for K in HIDDEN}
     deflate = zlib.compressobj(9, wbits=-15)
     wasm = base64.b64encode(deflate.compress(compile_core()) + deflate.flush()).decode()
-    law = json.dumps(fit(PILOTS).to_dict())
-    values = {"WASM": json.dumps(wasm), "STARTS": json.dumps(fresh), "EXAMPLE": json.dumps(law)}
-    return "".join(f"export const {name} = {value};\n" for name, value in values.items())
+    starts = {K: [_start(K, seed) for seed in SEEDS] for K in HIDDEN}
+    values = {"WASM": wasm, "STARTS": starts, "EXAMPLE": json.dumps(fit(PILOTS).to_dict())}
+    return "".join(f"export const {name} = {json.dumps(x)};\n" for name, x in values.items())
 
 
-def _fresh(hidden: int, seed: int) -> np.ndarray:
-    """Return Q, the students along the frame of two teachers, and V."""
-    start = TeacherStudent.similar(0.0, tasks=2, hidden=hidden).fresh(seed)  # its frame is 1
-    return np.concatenate([start.Q.ravel(), start.M.ravel(), start.V.ravel()])
-
-
-def _base64(rows: list[np.ndarray]) -> str:
-    return base64.b64encode(np.ascontiguousarray(rows, dtype="<f8").tobytes()).decode()
+def _start(hidden: int, seed: int) -> list[str]:
+    """Return Q, the students along each of two orthogonal teachers, and V, in base64."""
+    start = TeacherStudent.similar(0.0, tasks=2, hidden=hidden).fresh(seed)
+    return [base64.b64encode(x.tobytes()).decode() for x in (start.Q, *start.M.T, start.V)]
 
 
 if __name__ == "__main__":

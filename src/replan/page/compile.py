@@ -8,14 +8,9 @@ from tempfile import TemporaryDirectory
 
 CORE = Path(__file__).parents[1] / "core"
 
-ACTIVATIONS = ("erf", "relu", "linear")
-EXPORTS = [
-    "__heap_base",  # kernels.js lays out all memory from here on
-    *(f"replan_{activation}{end}" for activation in ACTIVATIONS for end in ("", "_room")),
-    *("replan_roll_out", "replan_roll_out_vjp", "replan_losses", "replan_losses_vjp"),
-    "replan_fresh",
-    "replan_run_sgd",
-]
+LOOPS = ("integrate", "losses", "losses_vjp", "roll_out", "roll_out_vjp", "run_sgd")
+MODELS = (f"{activation}{end}" for activation in ("erf", "relu", "linear") for end in ("", "_room"))
+EXPORTS = ["__heap_base", *(f"replan_{name}" for name in (*LOOPS, *MODELS))]  # memory: kernels.js
 TARGET = ["-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-Os", "-s"]
 
 
@@ -27,7 +22,7 @@ def compile_core() -> bytes:
     """
     flags = [x for x in run_path(str(CORE / "build.py"))["FLAGS"] if x not in ("-fPIC", "-shared")]
     exports = [f"-Wl,--export={name}" for name in EXPORTS]
-    sources = map(str, [*sorted(CORE.glob("*.c")), Path(__file__).with_name("sgd.c")])
+    sources = map(str, [*sorted(CORE.glob("*.c")), Path(__file__).with_name("loops.c")])
     with TemporaryDirectory() as folder:
         made = Path(folder, "core.wasm")
         zig = [sys.executable, "-m", "ziglang", "cc"]

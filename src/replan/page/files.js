@@ -1,22 +1,16 @@
 /* What the visitor takes along: files for the command line, and the picture. */
 
-import { STEPS, UNIT, oneRate } from "./state.js";
+import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
-
-const rows = (values, width) =>
-  Array.from({ length: values.length / width }, (_, i) =>
-    Array.from(values.subarray(i * width, (i + 1) * width)),
-  );
 
 /** Files by name. page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
   "problem.toml": problemFile,
   "law.json": ({ state }) => state.law,
   "protocol.json": protocolFile,
-  "schedule.csv": ({ state, it }) => it.model.scheduleFile(amounts(state, it.full), state.duration),
   "curves.csv": curvesFile,
   "picture.svg": svgFile,
   "picture.png": pngFile,
@@ -26,7 +20,7 @@ export const FILES = {
 function problemFile({ state, it }) {
   const { hidden: K, tasks: T, similarity, activation, noise, duration, seed } = state;
   const start = it.start(seed);
-  const array = (from, to, width) => JSON.stringify(rows(start.subarray(from, to), width));
+  const array = (from, to, width) => JSON.stringify(rowsOf(start.subarray(from, to), width));
   const [M, V] = [K * K, K * (K + T)];
   const begin = isLibrarys(state)
     ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
@@ -64,7 +58,7 @@ lr = ${state.freeRates === "given" ? "false" : lr}
 function protocolFile({ state, it: { full, most } }) {
   const { shares, rates } = amounts(state, full);
   const lr = most ? { lr: Array.from(rates) } : {};
-  return JSON.stringify({ duration: state.duration, shares: rows(shares, state.tasks), ...lr });
+  return JSON.stringify({ duration: state.duration, shares: rowsOf(shares, state.tasks), ...lr });
 }
 
 /* Time, losses, and the shares and rate of the step that begins there. */
@@ -72,7 +66,7 @@ function curvesFile({ state, it: { losses: lossNames, names, full }, losses }) {
   const { shares, rates } = amounts(state, full);
   const [T, L] = [names.length, lossNames.length];
   const numbered = (name, count) => Array.from({ length: count }, (_, t) => `${name}_${t + 1}`);
-  const lines = rows(losses, L).map((row, i) => {
+  const lines = rowsOf(losses, L).map((row, i) => {
     const step = Math.min(i, STEPS - 1);
     const controls = [...shares.subarray(step * T, (step + 1) * T), rates[step]];
     return [(i * state.duration) / STEPS, ...row, ...controls];

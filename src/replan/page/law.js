@@ -1,72 +1,73 @@
 /* A law that `replan fit` wrote, as a model of the page: RateLaw and ShareLaw of the library. Both
    are modes that relax, x' = gain − rate x, in closed form over the pieces of a schedule. Rates and
-   gains are linear in features, powers of the controls (shares, or a rate over the peak); losses
-   are sums of terms, weight × mode^power, perhaps times another mode. All laws of the file stand
-   side by side, with terms divided by their number. n modes, F features. */
+   gains are linear in features: the shares of domains, or powers of the learning rate over its peak.
+   Losses are sums of floors and terms, [loss, weight, mode, power, another mode if any], weight ×
+   mode^power × other. All laws of the file stand side by side, with weights divided by their number. */
 
 const [KAPPA, SLOWING, LEAST] = [2, 0.25, 1e-9]; // of rate_law.py
 const [OVERFIT, LEAST_RATE] = [3, 1e-12]; // of share_law.py
 const TINY = 1e-30; // the rate of what does not relax, and the least positive number
 const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
-const BEST = 250; // steps of the best pilot's schedule
-const FITTED = ["", "weights", "duration", "steps", "lr"]; // keys of problems that are heeded here
+const STEPS = 250; // of a pilot's schedule
 
-const filled = (count, at) => Float64Array.from({ length: count }, (_, i) => at(i));
+const filled = (count, at) => Array.from({ length: count }, (_, i) => at(i));
 const spaced = (low, high, count) => filled(count, (i) => low * (high / low) ** (i / (count - 1)));
 const [RATE_MODES, SHARE_MODES] = [spaced(0.003, 10, 6), spaced(1e-4, 3000, 16)];
-const sum = (values) => values.reduce((total, x) => total + x, 0);
-const dot = (a, b) => a.reduce((total, x, i) => total + x * b[i], 0);
-const rowOf = (values, width, i) => values.subarray(i * width, (i + 1) * width);
-const rowsOf = (values, width) =>
-  Array.from({ length: values.length / width }, (_, i) => rowOf(values, width, i));
+const normed = (values) => values.map((x) => x / values.reduce((total, y) => total + y));
+
+function dot(a, b) {
+  let total = 0;
+  for (let i = 0; i < b.length; i++) total += a[i] * b[i];
+  return total;
+}
 
 /** The law in the text of a file that `replan fit … --out` wrote, TOML or JSON. */
 export function readLaw(text) {
-  const kinds = { "rate-law": rateLaw, "share-law": shareLaw };
   let file = null;
   try {
-    file = JSON.parse(asJson(text));
+    file = JSON.parse(asJson(text), (key, x) => (key || x?.model ? x : undefined));
   } catch {
     // refused below
   }
-  if (!Object.hasOwn(kinds, file?.model?.kind))
+  const kind = { __proto__: null, "rate-law": rateLaw, "share-law": shareLaw }[file?.model?.kind];
+  if (!kind)
     throw new Error("The file must be a law, whole, as `replan fit … --out law.toml` writes it.");
   const keys = Object.keys({ ...file.limits, ...file.objective, ...file.training });
-  const other = keys.find((key) => !FITTED.includes(key));
+  const other = keys.find((key) => !["weights", "duration", "steps", "lr"].includes(key));
   if (other)
     throw new Error(`\`${other}\` must be absent, as it is from what \`replan fit\` writes.`);
-  return new Law(file, kinds[file.model.kind]);
+  return new Law(file, kind);
 }
 
-/* TOML as replan writes it, as JSON: keys in quotes, sections as objects that begin with an empty
-   key. In both, numbers that are not finite become null. */
+/* TOML as replan writes it, as JSON: keys in quotes, and sections as objects that begin with an
+   empty key, as their whole does. In both, numbers that are not finite become null. */
 function asJson(text) {
   const tokens =
-    /("(?:[^"\\\n]|\\.)*")(\s*=)?|#.*|^\[([a-z]+)\]|([\w-]+)\s*=|-?\b(?:inf|nan|Infinity|NaN)\b/gm;
-  const body = text.replace(tokens, (token, quoted, equals, section, bare, at) => {
+    /("(?:[^"\\\n]|\\.)*")|#.*|^\[(\w+)\]|^(\w+)\s*=|(\w+)\s*=|-?\b(?:inf|nan|Infinity|NaN)\b/gm;
+  const body = text.replace(tokens, (token, string, section, first, key) => {
     if (section) return `},"${section}":{"":0`;
-    if (!equals && !bare) return quoted ?? (token.startsWith("#") ? "" : "null");
-    return `${"\n".includes(text.charAt(at - 1)) ? "," : ""}${quoted ?? `"${bare}"`}:`;
+    if (first) return `,"${first}":`;
+    return string ?? (key ? `"${key}":` : token.startsWith("#") ? "" : "null");
   });
   return text.trimStart().startsWith("{") ? body : `{"":{"":0${body}}}`;
 }
 
-/* The numbers at a path of the file, nested as the sizes say (n: any number), as one array. */
-function numbers(file, path, least, ...sizes) {
-  const flat = (x, [size, ...inner]) => {
-    const fits = size ? x?.length > 0 && [x.length, "n"].includes(size) : Number.isFinite(x);
-    const expected = sizes.length ? `${sizes.join(" × ")} finite numbers` : "a finite number";
-    const bound = least > 0 ? " above 0" : least === 0 ? " of at least 0" : "";
-    if (!fits || x < least) throw new Error(`\`${path}\` must be ${expected}${bound}.`);
-    return size ? Array.from(x).flatMap((y) => flat(y, inner)) : x;
-  };
-  const found = path.split(".").reduce((section, key) => section?.[key], file);
-  const value = flat(found, sizes);
-  return sizes.length ? Float64Array.from(value) : value;
+/* What is at a path of the file, nested as the sizes say (n: any number): numbers of at least this,
+   or names, which are at least "". */
+function found(file, path, least, ...sizes) {
+  const value = path.split(".").reduce((section, key) => section?.[key], file);
+  const isRow = (x, size) => Array.isArray(x) && x.length > 0 && [x.length, "n"].includes(size);
+  const isItem = (x) => typeof x === typeof least && x >= least && x !== Infinity;
+  const fits = (x, [size, ...inner]) =>
+    size ? isRow(x, size) && x.every((y) => fits(y, inner)) : isItem(x);
+  if (fits(value, sizes)) return value;
+  const noun = least === "" ? "names" : `finite number${sizes.length ? "s" : ""}`;
+  const bound = least > 0 ? " above 0" : least === 0 ? " of at least 0" : "";
+  throw new Error(`\`${path}\` must be ${sizes.join(" × ") || "a"} ${noun}${bound}.`);
 }
 
 /* The number at a place, linear between those known at ascending xs. */
-export function interpolate(place, xs, ys) {
+function interpolate(place, xs, ys) {
   const i = xs.findIndex((x) => x > place);
   if (i <= 0) return ys.at(i);
   return ys[i - 1] + ((ys[i] - ys[i - 1]) / (xs[i] - xs[i - 1])) * (place - xs[i - 1]);
@@ -74,212 +75,143 @@ export function interpolate(place, xs, ys) {
 
 class Law {
   constructor(file, kind) {
-    const read = (...what) => numbers(file, ...what);
-    Object.assign(this, { kind: file.model.kind, notes: file.fit?.warnings ?? [] });
-    // short, for a link: without what only other runs need, and numbers of no use
-    const covered = { ...file.model.covered, fitted: undefined, history: undefined };
-    const model = { ...file.model, covered };
-    this.text = JSON.stringify({ ...file, model, fit: { warnings: this.notes } });
+    const read = (...what) => found(file, ...what);
+    const free = (x) => (x ? (x === "constant" || x.constant ? "constant" : "curve") : "given");
+    this.notes = file.fit?.warnings ?? [];
+    this.text = JSON.stringify({ ...file, fit: { warnings: this.notes } });
     this.unit = read("model.unit", TINY);
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
     this.duration = read("training.duration", TINY);
-    this.freeShares = { true: "curve", constant: "constant" }[file.control?.tasks] ?? "given";
-    Object.assign(this, { peak: null, lr: 1, freeRates: "given", range: null, changes: null });
-    Object.assign(this, kind(file, read));
+    this.freeShares = free(file.control?.tasks);
+    this.freeRates = free(file.control?.lr);
+    Object.assign(this, kind(read, file));
     this.tasks = this.taskNames.length;
     this.weights = read("objective.weights", 0, this.lossNames.length);
-    this.start = read("start.state", 0, this.modes.length);
-    this.full = this.range?.[1] ?? this.lr; // the largest rate of plans
-    this.pilots = (covered.curves ?? []).map((pilot) => this.pilot(pilot));
-    for (const key of ["rest", "rates", "gains"])
-      this[key] = Float64Array.from(this.modes.flatMap((mode) => Array.from(mode[key])));
+    this.start = Float64Array.from(read("start.state", 0, this.modes.length));
+    const drawn = ({ duration, times, rates }) =>
+      filled(STEPS, (k) => interpolate(((k + 0.5) / STEPS) * duration, times, rates));
+    const { best, curves = [] } = file.model.covered;
+    this.pilots = curves.map((pilot) => ({ ...pilot, rates: drawn(pilot) }));
+    const shares = filled(STEPS * this.tasks, () => 1 / this.tasks);
+    const rates = filled(STEPS, () => this.full);
+    this.best = { shares, rates, ...this.pilots.find(({ run }) => run === best?.run) };
   }
 
   integrate(start, schedule) {
-    const { states } = this.relax(start, schedule);
-    const losses = rowsOf(states, start.length).flatMap((state) => Array.from(this.end(state)[0]));
-    return { losses: Float64Array.from(losses), states };
+    const states = [start, ...this.relax(start, schedule).map(({ to }) => to)];
+    const losses = states.flatMap((state) => this.end(state, this.weights).losses);
+    return { losses: Float64Array.from(losses) };
   }
 
-  /* The states at the edges of pieces, and what `gradient` needs: features and their slopes by
-     the controls, and of each mode in each piece its rate and gain, decay and growth by a gain. */
-  relax(start, { shares, rates: lr, lengths }) {
-    const [n, F, count] = [start.length, this.powers.length, lengths.length];
-    const arrays = Array.from({ length: 4 }, () => new Float64Array(count * n));
-    const [rates, gains, decays, growths] = arrays;
-    const [features, slopes] = [new Float64Array(count * F), new Float64Array(count * F)];
-    const states = new Float64Array((count + 1) * n);
-    states.set(start);
-    for (let k = 0, j = 0; k < count; k++) {
-      for (let f = 0, at = k * F; f < F; f++, at++) {
-        const [power, least] = [this.powers[f], this.powers[f] === 1 ? -1 : LEAST];
-        const control = this.peak ? lr[k] / this.peak : shares[at];
-        features[at] = Math.max(control, least) ** power;
-        slopes[at] = control > least ? (power * control ** (power - 1)) / (this.peak ?? 1) : 0;
-      }
-      for (let i = 0; i < n; i++, j++) {
-        let [rate, gain] = [this.rest[i], 0];
-        for (let f = 0; f < F; f++) {
-          rate += this.rates[i * F + f] * features[k * F + f];
-          gain += this.gains[i * F + f] * features[k * F + f];
-        }
-        const length = lengths[k] / this.unit;
-        const decay = Math.exp(-rate * length);
-        const growth = decay === 1 ? length : (1 - decay) / rate;
-        states[j + n] = decay * states[j] + growth * gain;
-        [rates[j], gains[j], decays[j], growths[j]] = [rate, gain, decay, growth];
-      }
-    }
-    return { states, features, slopes, rates, gains, decays, growths };
+  /* The pieces of a schedule: states where each begins and ends, and how the modes move in it. */
+  relax(start, schedule) {
+    let to = start;
+    return Array.from(schedule.lengths, (steps, k) => {
+      const [from, length] = [to, steps / this.unit];
+      const { features, slopes } = this.features(schedule, k);
+      const rates = this.modes.map((mode) => mode.rest + dot(mode.rates, features));
+      const targets = this.modes.map((mode, i) => dot(mode.gains, features) / rates[i]);
+      const parts = rates.map((rate) => -Math.expm1(-rate * length));
+      to = from.map((x, i) => x + parts[i] * (targets[i] - x));
+      return { from, to, length, rates, targets, parts, slopes };
+    });
   }
 
   gradient(start, schedule, weights) {
-    const [n, F, count] = [start.length, this.powers.length, schedule.lengths.length];
-    const { states, slopes, rates, gains, decays, growths } = this.relax(start, schedule);
-    const [losses, adjoint] = this.end(states.subarray(count * n), weights);
-    const [byShares, byRates] = [this.tasks, 1].map((width) => new Float64Array(count * width));
-    for (let k = count - 1; k >= 0; k--)
-      for (let i = 0, j = k * n; i < n; i++, j++) {
-        const [length, target] = [schedule.lengths[k] / this.unit, gains[j] / rates[j]];
-        const byGain = adjoint[i] * growths[j];
-        adjoint[i] *= decays[j];
-        const byRate = adjoint[i] * length * (target - states[j]) - byGain * target;
-        for (let f = 0, at = k * F; f < F; f++, at++) {
-          const byFeature = byRate * this.rates[i * F + f] + byGain * this.gains[i * F + f];
-          if (this.peak) byRates[k] += byFeature * slopes[at];
-          else byShares[at] += byFeature * slopes[at];
-        }
-      }
-    return { value: dot(losses, weights), losses, byShares, byRates };
+    const pieces = this.relax(start, schedule).reverse();
+    const { losses, slopes: adjoint } = this.end(pieces[0].to, weights);
+    const slopes = pieces.map(({ from, length, rates, targets, parts, slopes }) => {
+      const by = slopes[0].map(() => 0);
+      this.modes.forEach((mode, i) => {
+        const byGain = (adjoint[i] * parts[i]) / rates[i];
+        adjoint[i] *= 1 - parts[i];
+        const byRate = adjoint[i] * length * (targets[i] - from[i]) - byGain * targets[i];
+        for (let f = 0; f < by.length; f++)
+          by[f] += byRate * mode.rates[f] + byGain * mode.gains[f];
+      });
+      return slopes.map((slope) => dot(slope, by));
+    });
+    const none = { byShares: [], byRates: [] }; // of what does not matter
+    return { value: dot(losses, weights), ...none, [this.by]: slopes.reverse().flat() };
   }
 
-  /* The losses at a state, and the slopes of their weighted sum if there are weights. */
+  /* The losses at a state, and the slopes of their weighted sum. */
   end(state, weights) {
     const [losses, slopes] = [this.floors.slice(), new Float64Array(state.length)];
-    for (const { loss, weight, at, power, other } of this.terms) {
-      const [value, factor] = [weight * state[at] ** power, other ? state[other] : 1];
+    for (const [loss, weight, mode, power, other] of this.terms) {
+      const [value, factor] = [weight * state[mode] ** power, other ? state[other] : 1];
       losses[loss] += value * factor;
-      if (!weights) continue;
-      slopes[at] += weights[loss] * weight * power * state[at] ** (power - 1) * factor;
+      slopes[mode] += weights[loss] * weight * power * state[mode] ** (power - 1) * factor;
       if (other) slopes[other] += weights[loss] * value;
     }
-    return [losses, slopes];
-  }
-
-  /** A pilot from where plans begin: its rates on BEST steps, and what it measured. */
-  pilot({ run, schedule: [times, values], losses: [measured, losses] }) {
-    const duration = times.at(-1) - this.begin;
-    const at = (k) => interpolate(this.begin + ((k + 0.5) / BEST) * duration, times, values);
-    return {
-      run,
-      duration,
-      rates: filled(BEST, at),
-      steps: measured.map((x) => x - this.begin),
-      losses,
-    };
-  }
-
-  /** What trainers execute, as `replan solve --csv` writes it: each row holds from its step on. */
-  scheduleFile({ shares, rates }, duration) {
-    const { columns, progress, steps } = this.course;
-    const count = rates.length;
-    const at = (k) => this.begin + duration * interpolate(k / count, progress, steps);
-    const [exact, whole] = [filled(count + 1, at), filled(count + 1, (k) => Math.round(at(k)))];
-    const shown = new Set(whole).size > count ? whole : exact; // they ascend
-    const rows = Array.from(shown, (step, i) => {
-      const k = Math.min(i, count - 1);
-      return [step, ...(this.peak ? [rates[k]] : this.mix(rowOf(shares, this.tasks, k)))];
-    });
-    return [["step", ...columns], ...rows, ""].join("\n");
+    return { losses, slopes };
   }
 }
 
-function rateLaw({ control, model: { covered } }, read) {
-  const laws = rowsOf(read("model.laws", -Infinity, "n", 7), 7);
-  if (laws.some((law) => law.some((x, i) => x < 0 && i !== 0 && i !== 5)))
-    throw new Error("`model.laws` must be numbers of at least 0, but for floors and spreads.");
-  const only = (f, x) => filled(2 + laws.length, (i) => (i === f ? x : 0));
-  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
-  const modes = [{ rest: [TINY], rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
-  const terms = [];
-  laws.forEach(([, signal, exponent, noise, pace, spread], p) => {
-    const rest = { loss: 0, weight: signal / laws.length, at: 0, power: -exponent };
-    terms.push(rest);
-    const shape = RATE_MODES.map((x) => x ** spread * Math.exp(-x));
-    RATE_MODES.forEach((x, z) => {
-      const [rates, gains] = [only(1, pace * x), only(2 + p, (pace * x * shape[z]) / sum(shape))];
-      const [other, weight] = [modes.length, noise / laws.length];
-      modes.push({ rest: [TINY], rates, gains });
-      terms.push({ loss: 0, weight, at: other, power: 1 });
-      terms.push({ ...rest, weight: KAPPA * signal * weight, other });
-    });
-  });
+function rateLaw(read, { control }) {
+  const laws = read("model.laws", -Number.MAX_VALUE, "n", 7);
+  const peak = read("model.peak", TINY);
   const [rise, fall] = read("model.covered.changes", 0, 2);
-  const times = read("model.covered.best.times", 0, "n");
-  const rates = read("model.covered.best.rates", 0, times.length);
-  const best = filled(BEST, (k) => interpolate((k + 0.5) / BEST, times, rates));
-  const floors = [sum(laws.map(([floor]) => floor / laws.length))];
-  const law = { powers, modes, terms, floors, taskNames: ["training"], lossNames: ["loss"] };
-  law.peak = read("model.peak", TINY);
-  law.lr = read("training.lr", 0);
-  if (control?.lr) {
-    law.freeRates = control.lr.constant ? "constant" : "curve";
-    law.range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
-  }
-  law.changes = [FASTER * fall, FASTER * rise];
-  law.best = { run: covered.best?.run, shares: best.map(() => 1), rates: best };
-  law.course = { columns: ["lr"], progress: [0, 1], steps: [0, 1] };
-  return law;
-}
-
-function shareLaw({ model: { domains, losses } }, read) {
-  for (const [key, words] of Object.entries({ domains, losses }))
-    if (!Array.isArray(words) || !words.every((word) => typeof word === "string"))
-      throw new Error(`\`model.${key}\` must be a list of names.`);
-  const [D, L] = [domains.length, losses.length];
-  const mixtures = rowsOf(read("model.mixtures", 0, "n", D), D);
-  const laws = rowsOf(read("model.laws", 0, "n", L, 5 + 3 * D), 5 + 3 * D);
-  const repeats = read("model.repeats", 0, D);
-  const columns = domains.map((_, d) => mixtures.map((row) => row[d]));
-  const mix = (shares) => columns.map((column) => dot(shares, column));
-  const byTask = (of) => mixtures.map((row) => dot(row, filled(D, of)));
-  const [modes, terms, floors] = [[], [], losses.map(() => 0)];
-  laws.forEach((law, i) => {
-    const [floor, signal, exponent, memorising, fading] = law;
-    const [transfer, forgetting, overfit] = rowsOf(law.subarray(5), D);
-    const [loss, part] = [i % L, L / laws.length];
-    const add = (rest, rates, gains, weight, power) => {
-      terms.push({ loss, weight: part * weight, at: modes.length, power });
-      modes.push({ rest: [rest + LEAST_RATE], rates: byTask(rates), gains: byTask(gains) });
-    };
-    floors[loss] += part * floor;
-    const shape = SHARE_MODES.map((x) => x ** exponent);
-    SHARE_MODES.forEach((x, z) => {
-      const rates = (d) => x * transfer[d] + forgetting[d];
-      add(0, rates, (d) => forgetting[d], (signal * shape[z]) / sum(shape), 1);
-    });
-    overfit.forEach((weight, d) => {
-      const own = (x) => (other) => (other === d ? x : 0);
-      const seen = memorising * repeats[d];
-      add(fading, own(seen - fading), own(seen), weight, OVERFIT);
+  const range = control?.lr ? ["min", "max"].map((end) => read(`control.lr.${end}`, 0)) : null;
+  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
+  const only = (f, x) => powers.map((_, i) => (i === f ? x : 0));
+  const modes = [{ rest: TINY, rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
+  const [terms, floors] = [[], [0]];
+  laws.forEach(([floor, signal, exponent, noise, pace, spread], p) => {
+    const [learnt, weight] = [signal / laws.length, noise / laws.length];
+    const shape = normed(RATE_MODES.map((x) => x ** spread * Math.exp(-x)));
+    floors[0] += floor / laws.length;
+    terms.push([0, learnt, 0, -exponent]);
+    RATE_MODES.map((x) => pace * x).forEach((rate, z) => {
+      const at = modes.length;
+      terms.push([0, weight, at, 1], [0, KAPPA * signal * weight, 0, -exponent, at]);
+      modes.push({ rest: TINY, rates: only(1, rate), gains: only(2 + p, rate * shape[z]) });
     });
   });
-  const progress = read("model.covered.best.progress", 0, "n");
-  const steps = read("model.covered.best.steps", 0, progress.length);
-  const powers = mixtures.map(() => 1);
-  const law = { powers, modes, terms, floors, mix, lossNames: losses };
-  law.taskNames = mixtures.map((row) => nameOf(row, domains));
-  law.best = {
-    shares: filled(BEST * mixtures.length, () => 1 / mixtures.length),
-    rates: filled(BEST, () => 1),
+  return {
+    ...{ taskNames: ["training"], lossNames: ["loss"], by: "byRates", peak, range },
+    ...{ modes, terms, floors, changes: [FASTER * fall, FASTER * rise] },
+    full: range?.[1] ?? read("training.lr", 0), // the largest rate of plans
+    features({ rates }, k) {
+      const x = rates[k] / peak;
+      const slope = (power) => (x > LEAST || power === 1 ? (power * x ** (power - 1)) / peak : 0);
+      const features = powers.map((power) => Math.max(x, power > 1 ? LEAST : 0) ** power);
+      return { features, slopes: [powers.map(slope)] };
+    },
   };
-  law.course = { columns: domains.map((name) => `share_${name}`), progress, steps };
-  return law;
 }
 
-/* A mixture's name: a domain, or shares in percent. */
-function nameOf(row, domains) {
-  const parts = domains.map((name, d) => `${Number((100 * row[d]).toPrecision(3))} % ${name}`);
-  return domains.find((_, d) => row[d] === 1) ?? parts.filter((_, d) => row[d] > 0).join(" + ");
+function shareLaw(read) {
+  const [domains, lossNames] = [read("model.domains", "", "n"), read("model.losses", "", "n")];
+  const [D, L] = [domains.length, lossNames.length];
+  const laws = read("model.laws", 0, "n", L, 5 + 3 * D);
+  const mixtures = read("model.mixtures", 0, "n", D);
+  const repeats = read("model.repeats", 0, D);
+  const [modes, terms, floors] = [[], [], lossNames.map(() => 0)];
+  laws.flat().forEach(([floor, signal, exponent, memorising, fading, ...others], i) => {
+    const [transfer, forgetting, overfit] = filled(3, (j) => others.slice(j * D, (j + 1) * D));
+    const add = (weight, power, rest, rates, gains) => {
+      terms.push([i % L, weight / laws.length, modes.length, power]);
+      modes.push({ rest: rest + LEAST_RATE, rates, gains });
+    };
+    floors[i % L] += floor / laws.length;
+    const shape = normed(SHARE_MODES.map((x) => x ** exponent));
+    const rates = (x) => forgetting.map((lost, d) => lost + x * transfer[d]);
+    SHARE_MODES.forEach((x, z) => add(signal * shape[z], 1, 0, rates(x), forgetting));
+    const seen = repeats.map((passes) => memorising * passes);
+    const own = (d, x) => filled(D, (other) => (other === d ? x : 0));
+    overfit.forEach((x, d) => add(x, OVERFIT, fading, own(d, seen[d] - fading), own(d, seen[d])));
+  });
+  const columns = domains.map((_, d) => mixtures.map((mixture) => mixture[d]));
+  const percent = (x, d) => x && `${+(100 * x).toPrecision(3)} % ${domains[d]}`;
+  const nameOf = (row) => domains[row.indexOf(1)] ?? row.map(percent).filter(Boolean).join(" + ");
+  return {
+    ...{ taskNames: mixtures.map(nameOf), lossNames, by: "byShares", peak: null, full: 1 },
+    ...{ modes, terms, floors },
+    features({ shares }, k) {
+      const row = shares.subarray(k * mixtures.length);
+      return { features: columns.map((column) => dot(row, column)), slopes: mixtures };
+    },
+  };
 }

@@ -2,17 +2,9 @@
 
 import { LEVERS, core, inWorker, serve } from "./work.js";
 import { FILES } from "./files.js";
-import {
-  MOST_TIME,
-  STEPS,
-  UNIT,
-  bestKey,
-  fromAddress,
-  lawState,
-  newest,
-  oneRate,
-} from "./state.js";
-import { parsed, pilotState, problemKey, repeated, rounded, toAddress } from "./state.js";
+import { MOST_TIME, STEPS, UNIT, fromAddress, lawState, newest, oneRate, parsed } from "./state.js";
+import { bestKey, leverKey, problemKey, proportional, repeated } from "./state.js";
+import { rounded, sgdKey, toAddress } from "./state.js";
 import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
@@ -23,6 +15,14 @@ const PAUSE = 250; // milliseconds without a change before what takes longer is 
 const FILM = 8000; // milliseconds
 const WINDOW = 8; // steps on both sides that a mean is over
 
+/* Long work: what its result depends on, and whether a page wants it. */
+const JOBS = {
+  solve: [bestKey, ({ searching, best, state }) => searching || (best && isOutdated(best, state))],
+  levers: [leverKey, ({ state: { levers, law } }) => levers && !law],
+  sgd: [sgdKey, ({ state: { dimension, law } }) => dimension && !law],
+};
+
+const isOutdated = (best, state) => best.key !== bestKey(state);
 const element = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const numbers = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -32,10 +32,12 @@ class Page {
   constructor(built) {
     this.core = built;
     this.past = [];
-    this.jobs = {}; // what ends each, by its name
+    this.begun = {}; // { key, cancel, progress, result, error } of each job
     document.body.classList.toggle("embedded", window.top !== window);
     this.open(location.hash);
-    this.connect();
+    this.connectBars();
+    this.connectControls();
+    this.connectFiles();
   }
 
   // The state and what follows from it
@@ -53,7 +55,7 @@ class Page {
       element("told").textContent =
         `This link is damaged or incomplete (${error.message}). This is the first step instead.`;
     }
-    this.stop("");
+    this.stop();
     this.changed();
   }
 
@@ -65,24 +67,20 @@ class Page {
   }
 
   undo() {
-    if (this.past.length === 0) return;
-    this.state = this.past.pop();
+    this.state = this.past.pop() ?? this.state;
     this.changed();
   }
 
   changed() {
-    const { state } = this;
     clearTimeout(this.pause);
+    this.pause = setTimeout(() => this.settled(), PAUSE);
     this.accuracy = QUICK;
-    this.crosses = null;
     this.many = []; // the losses from all starts
-    this.end("sgd");
-    if (this.searched !== bestKey(state)) this.end("solve");
-    if (this.levered !== this.leverKey()) this.end("levers");
-    if (!this.searching) element("solving").textContent = "";
+    for (const [job, [keyOf]] of Object.entries(JOBS))
+      if (this.begun[job]?.key !== keyOf(this.state)) this.end(job);
+    this.searchEnded = "";
     element("link").textContent = "Copy the link";
     this.redraw();
-    this.pause = setTimeout(() => this.settled(), PAUSE);
   }
 
   /** What need not keep up with the hand. */
@@ -92,13 +90,10 @@ class Page {
     const { state, it } = this;
     history.replaceState(null, "", toAddress(state));
     if (state.luck) this.many = SEEDS.map((seed) => this.run(amounts(state, it.full), seed).losses);
+    for (const [job, [keyOf, isWanted]] of Object.entries(JOBS))
+      if (isWanted(this) && !this.begun[job]) this.begin(job, keyOf(state));
     this.draw();
     element("announced").textContent = element("reading").textContent;
-    const isOutdated = this.best && this.best.key !== bestKey(state);
-    if (!this.jobs.solve && (this.searching || isOutdated)) this.solve();
-    if (state.law) return;
-    if (state.dimension) this.start("sgd", (losses) => this.showCrosses(losses));
-    if (state.levers && this.levered !== this.leverKey()) this.compareLevers();
   }
 
   /** What is trained. */
@@ -113,6 +108,54 @@ class Page {
     return rollOut(this.it, controls, this.state.duration, seed);
   }
 
+  mean(losses) {
+    const { weights } = this.it;
+    const last = losses.slice(-weights.length);
+    return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
+  }
+
+  // Long work
+
+  begin(job, key) {
+    const { state } = this;
+    const work = (this.begun[job] = { key });
+    work.cancel = inWorker(job, state, this.it.start(state.seed), (message) => {
+      Object.assign(work, message);
+      if (job === "solve" && work.error) this.stop(`The search failed: ${work.error}`);
+      else if (job === "solve" && work.result) this.solved(key, work.result);
+      this.redraw();
+    });
+  }
+
+  end(job) {
+    this.begun[job]?.cancel();
+    delete this.begun[job];
+  }
+
+  solve() {
+    const { freeShares, freeRates } = this.state;
+    if (freeShares === "given" && freeRates === "given")
+      return this.stop("Nothing to search over: choose below what the best may change.");
+    this.stop();
+    this.searching = true;
+    this.settled();
+  }
+
+  solved(key, found) {
+    this.searching = false;
+    const drawn = smooth(found, this.state.tasks);
+    this.best = { ...found, key, losses: this.run(found).losses, drawn };
+  }
+
+  /** End the search, without an outdated best that would begin it again. */
+  stop(words = "") {
+    this.end("solve");
+    this.searching = false;
+    this.searchEnded = words;
+    if (this.best && isOutdated(this.best, this.state)) this.best = null;
+    this.redraw();
+  }
+
   // Drawing
 
   redraw() {
@@ -121,41 +164,38 @@ class Page {
 
   draw() {
     this.frame = null;
-    const { state, it, many, crosses, played } = this;
-    const mine = amounts(state, it.full);
-    const { losses, states } = this.run(mine);
+    const { state, it, many, played } = this;
+    const { losses, states } = this.run(amounts(state, it.full));
     this.losses = losses;
     const isDrawn = this.best?.shares.length === state.shares.length;
-    const best = isDrawn ? { ...this.best, outdated: this.best.key !== bestKey(state) } : null;
+    const best = isDrawn ? { ...this.best, outdated: isOutdated(this.best, state) } : null;
     const units = state.units && !state.law ? this.cosines(states) : null;
     const { clientWidth: width, offsetTop } = element("frame");
-    this.parts = layout(width, innerHeight - offsetTop, { ...state, best, units });
+    const parts = layout(width, innerHeight - offsetTop, { ...state, best, units });
+    this.parts = parts;
     const svg = element("picture");
-    svg.setAttribute("viewBox", `0 0 ${width} ${this.parts.height}`);
-    svg.style.height = `${this.parts.height}px`;
+    svg.setAttribute("viewBox", `0 0 ${width} ${parts.height}`);
+    svg.style.height = `${parts.height}px`;
     const pilot = it.model.pilots?.[state.pilot];
+    const crosses = this.begun.sgd?.result;
     const content = { it, losses, many, best, crosses, pilot, played, units };
-    svg.innerHTML = picture(this.parts, state, content) + this.cursorBox();
-    this.place("paint-shares", this.parts.bar);
-    this.place("paint-rates", this.parts.rates);
+    svg.innerHTML = picture(parts, state, content);
+    this.place("paint-shares", parts.bar);
+    this.place("paint-rates", parts.rates);
     const words = this.reading(best);
     if (element("reading").textContent !== words) element("reading").textContent = words;
-    element("take").hidden = !best || best.outdated;
+    this.showSearch(best);
+    this.showLevers(this.begun.levers?.progress ?? []);
     this.showControls();
+    this.showLead();
   }
 
   place(id, part) {
     element(id).hidden = !part;
     const { left, right } = this.parts;
-    const style = { left, top: part?.top, width: right - left, height: part?.height };
-    for (const [name, value] of Object.entries(style)) element(id).style[name] = `${value}px`;
-  }
-
-  cursorBox() {
-    if (!this.cursor) return "";
-    const { left, right, [this.cursor.part]: part } = this.parts;
-    const [from, to] = this.cursor.steps.map((step) => left + ((right - left) * step) / STEPS);
-    return `<rect class="cursor" x="${from}" y="${part.top}" width="${to - from}" height="${part.height}"/>`;
+    const [width, top, height] = [right - left, part?.top, part?.height];
+    for (const [name, value] of Object.entries({ left, width, top, height }))
+      element(id).style[name] = `${value}px`;
   }
 
   /** How alike the hidden units are to the teachers (K × T), where the film is. */
@@ -167,52 +207,66 @@ class Page {
     return now.slice(K * K, K * (K + T)).map((overlap, i) => overlap / long(i));
   }
 
-  mean(losses) {
-    const { weights } = this.it;
-    const last = losses.slice(-weights.length);
-    return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
-  }
-
   /** The sentence above the picture. */
   reading(best) {
-    const { state, it } = this;
-    const last = this.losses.slice(-it.losses.length);
+    const { state, it, losses, many } = this;
+    const last = losses.slice(-it.losses.length);
     const each = it.losses.map((name, i) => `${name}: ${short(last[i])}`).join(", ");
-    const mine = this.mean(this.losses);
     const parts = last.length > 1 ? ` (${each})` : "";
+    const mine = this.mean(losses);
     const words = [`Your training ends at a loss of ${short(mine)}${parts}.`];
     if (state.law) words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}.`;
     if (state.law && state.duration + it.model.begin > 1.01 * it.model.horizon)
       words.push("That is longer than the pilots: the law extrapolates.");
     if (best?.outdated) words.push("The best shown is that of the earlier settings.");
     else if (best) words.push(this.compared(mine, this.mean(best.losses)));
-    if (this.many.length) {
-      const ends = this.many.map((losses) => this.mean(losses)).sort((a, b) => a - b);
+    if (many.length) {
+      const ends = many.map((one) => this.mean(one)).sort((a, b) => a - b);
       const middle = short((ends[SEEDS.length / 2 - 1] + ends[SEEDS.length / 2]) / 2);
       const range = `from ${short(ends[0])} to ${short(ends.at(-1))}`;
       words.push(`Over the twenty starts: median ${middle}, ${range}.`);
     }
-    if (Number.isNaN(this.crosses?.at(-1))) words.push(`SGD with N = ${state.dimension} diverged.`);
+    if (Number.isNaN(this.begun.sgd?.result?.at(-1)))
+      words.push(`SGD with N = ${state.dimension} diverged.`);
     return words.join(" ");
   }
 
   compared(mine, best) {
-    const means = this.best.drawn.isMean ? " (one task per step; drawn as means)" : "";
     const value = this.state.law ? +best.toPrecision(5) : short(best);
+    const means = this.best.drawn.isMean ? " (one task per step; drawn as means)" : "";
     const ratio = mine / best;
-    const words = [
-      [Number.isNaN(ratio), "diverged"],
-      [ratio < 0.999, "is even lower"],
-      [ratio < 1.001, "matches it to within 0.1 %"],
-      [ratio < 2, `is ${short(100 * (ratio - 1))} % higher`],
-      [true, `is ${short(ratio)} times as high`],
-    ];
-    return `The best found ends at ${value}${means}: yours ${words.find(([isSo]) => isSo)[1]}.`;
+    let words = `is ${short(ratio)} times as high`;
+    if (Number.isNaN(ratio)) words = "diverged";
+    else if (ratio < 0.999) words = "is even lower";
+    else if (ratio < 1.001) words = "matches it to within 0.1 %";
+    else if (ratio < 2) words = `is ${short(100 * (ratio - 1))} % higher`;
+    return `The best found ends at ${value}${means}: yours ${words}.`;
+  }
+
+  showSearch(best) {
+    const progress = this.begun.solve?.progress;
+    const sofar = progress === undefined ? "" : ` ${short(progress)} so far`;
+    element("solving").textContent = this.searching ? `searching …${sofar}` : this.searchEnded;
+    element("best").textContent = this.searching ? "Cancel" : "Show me the best";
+    element("take").hidden = !best || best.outdated;
+  }
+
+  /** The best losses with each lever alone, as far as they are there. */
+  showLevers(values) {
+    element("lever-list").hidden = !this.state.levers || this.state.law !== null;
+    const words = LEVERS.map(([name], i) => {
+      const ratio = values[0] / values[i];
+      const bar = `<i style="width:${2 * Math.log2(Math.max(1, ratio))}em"></i>`;
+      const value = i ? `${short(values[i])}, ${short(ratio)} times lower` : short(values[i]);
+      return `<li><span>${name}</span>${i < values.length ? bar + value : "…"}</li>`;
+    });
+    element("lever-list").innerHTML = words.join("");
   }
 
   showControls() {
     const { state, it } = this;
     const rate = oneRate(state);
+    const law = state.law !== null;
     element("rate").max = it.most / UNIT;
     for (const input of all("[data-state]")) {
       const value = input.id === "rate" ? (rate ?? UNIT) / UNIT : state[input.id];
@@ -221,24 +275,23 @@ class Page {
     }
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
-    const [law, network] = [state.law !== null, state.law === null];
-    const present = { law, network, rate: it.most > 0, shares: state.tasks > 1 };
+    const present = { law, network: !law, rate: it.most > 0, shares: state.tasks > 1 };
     for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
     element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
-    element("new-tasks").textContent = state.tasks > 2 ? `tasks 2 to ${state.tasks}` : "task 2";
+    element("new-tasks").textContent = state.tasks > 2 ? `${state.tasks - 1} more tasks` : "task 2";
     element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
     element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
     element("notes").textContent = (it.model.notes ?? []).join("\n");
-    element("lever-list").hidden = !state.levers || law;
     element("brushes").hidden = state.tasks < (law ? 2 : 3);
     element("duration").max = law ? 1e9 : MOST_TIME;
     this.showChoices("brushes", it.names, state.brush, (brush) => this.set({ brush }, false));
     const pilots = it.model.pilots?.map(({ run }) => run) ?? [];
-    this.showChoices("pilots", pilots, state.pilot, (pilot) => this.set(pilotState(state, pilot)));
-    this.showLead();
+    this.showChoices("pilots", pilots, state.pilot, (pilot) =>
+      this.set(lawState(state.law, pilot)),
+    );
   }
 
   /** A button for each name, in a box. */
@@ -275,23 +328,19 @@ class Page {
 
   // Painting
 
-  connect() {
+  connectBars() {
     const share = (step) => this.state.shares[step * this.state.tasks + this.state.brush] / UNIT;
+    const paintShare = (step, level) => this.paintShare(step, level);
+    this.connectBar("paint-shares", share, paintShare, (step) => this.sharesAt(step));
     const rate = (step) => this.state.rates[step] / this.it.most;
     const paintRate = (step, level) =>
       (this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100));
-    const rateAt = (step) => `rate ${short(rate(step) * (this.it.most / UNIT) * this.it.full)}`;
-    const paintShare = (step, level) => this.paintShare(step, level);
-    this.paintable("bar", "paint-shares", share, paintShare, (step) => this.sharesAt(step));
-    this.paintable("rates", "paint-rates", rate, paintRate, rateAt);
-    this.connectControls();
-    this.connectFiles();
+    const rateAt = (step) => `rate ${short((this.state.rates[step] / UNIT) * this.it.full)}`;
+    this.connectBar("paint-rates", rate, paintRate, rateAt);
   }
 
   /** Let one paint on a part of the picture. level(step): what is there; write(step, level). */
-  paintable(part, id, level, write, words) {
-    const { state } = this;
-    const time = (step) => `time ${short((step * state.duration) / STEPS)} of ${state.duration}`;
+  connectBar(id, level, write, words) {
     paintable(element(id), STEPS, {
       level,
       begin: () => {
@@ -304,10 +353,9 @@ class Page {
           write(step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
         this.changed();
       },
-      describe: (step) => `${time(step)}: ${words(step)}`,
-      moved: (steps) => {
-        this.cursor = steps && { part, steps };
-        this.redraw();
+      describe: (step) => {
+        const { duration } = this.state;
+        return `time ${short((step * duration) / STEPS)} of ${duration}: ${words(step)}`;
       },
     });
   }
@@ -317,15 +365,9 @@ class Page {
     const { shares, tasks: T, brush } = this.state;
     const row = shares.subarray(step * T, (step + 1) * T);
     const share = Math.round(100 * level) * (UNIT / 100);
-    const before = UNIT - row[brush];
-    let left = UNIT - share;
-    const others = Array.from(row.keys()).filter((t) => t !== brush);
-    others.forEach((t, i) => {
-      const part = before > 0 ? row[t] / before : 1 / others.length;
-      row[t] = i + 1 === others.length ? left : Math.min(left, Math.round((UNIT - share) * part));
-      left -= row[t];
-    });
-    row[brush] = share;
+    const others = Array.from(row).filter((_, t) => t !== brush);
+    const parts = row[brush] < UNIT ? others : others.fill(1);
+    row.set(proportional(parts, UNIT - share).toSpliced(brush, 0, share));
   }
 
   sharesAt(step) {
@@ -389,78 +431,8 @@ class Page {
     };
     this.film = this.played < STEPS ? null : begin;
     this.played = STEPS;
-    requestAnimationFrame(this.film ? next : () => this.draw());
-  }
-
-  // Long work
-
-  end(job) {
-    this.jobs[job]?.();
-    delete this.jobs[job];
-  }
-
-  start(job, done, told) {
-    this.end(job);
-    const { state } = this;
-    this.jobs[job] = inWorker(job, state, this.it.start(state.seed), done, told);
-  }
-
-  solve() {
-    const { freeShares, freeRates } = this.state;
-    if (freeShares === "given" && freeRates === "given")
-      return this.stop("Nothing to search over: choose below what the best may change.");
-    const key = (this.searched = bestKey(this.state));
-    this.searching = true;
-    element("best").textContent = "Cancel";
-    element("solving").textContent = "searching …";
-    const told = (value) => (element("solving").textContent = `searching … ${short(value)} so far`);
-    this.start("solve", (found) => this.solved(key, found), told);
-  }
-
-  solved(key, found) {
-    this.stop(found.error ? `The search failed: ${found.error}` : "");
-    if (found.error) return;
-    const { losses } = this.run(found);
-    this.best = { ...found, key, losses, drawn: smooth(found, this.state.tasks) };
+    if (this.film) requestAnimationFrame(next);
     this.draw();
-  }
-
-  /** End the search, without an outdated best that would begin it again. */
-  stop(words) {
-    this.end("solve");
-    this.searching = false;
-    if (this.best && this.best.key !== bestKey(this.state)) this.best = null;
-    element("best").textContent = "Show me the best";
-    element("solving").textContent = words;
-    this.redraw();
-  }
-
-  showCrosses(losses) {
-    this.crosses = losses.error ? null : losses;
-    this.redraw();
-  }
-
-  /** What the levers depend on. */
-  leverKey() {
-    const { seed, rates } = this.state;
-    return JSON.stringify([problemKey(this.state), seed, [...rates]]);
-  }
-
-  /** Fill in the list of the levers, one after another. */
-  compareLevers() {
-    this.levered = this.leverKey();
-    const list = element("lever-list");
-    const row = (name, words) => `<li><span>${name}</span>${words}</li>`;
-    list.innerHTML = LEVERS.map(([name]) => row(name, "…")).join("");
-    const values = [];
-    const told = (value) => {
-      const i = values.push(value) - 1;
-      const ratio = values[0] / value;
-      const bar = `<i style="width:${2 * Math.log2(Math.max(1, ratio))}em"></i>`;
-      const words = `${bar}${short(value)}${i ? `, ${short(ratio)} times lower` : ""}`;
-      list.children[i].outerHTML = row(LEVERS[i][0], words);
-    };
-    this.start("levers", () => {}, told);
   }
 
   // Files
@@ -468,17 +440,16 @@ class Page {
   connectFiles() {
     for (const button of all("[data-file]"))
       button.addEventListener("click", () => this.download(button.dataset.file));
-    element("link").addEventListener("click", async () => {
+    element("link").addEventListener("click", async ({ target }) => {
       history.replaceState(null, "", toAddress(this.state));
-      const copied = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
-      const isCopied = await copied.then(
-        () => true,
-        () => false,
-      );
-      element("link").textContent = isCopied ? "Copied" : "Copy it from the address bar";
+      try {
+        await navigator.clipboard.writeText(location.href);
+        target.textContent = "Copied";
+      } catch {
+        target.textContent = "Copy it from the address bar";
+      }
     });
-    const input = element("file");
-    input.addEventListener("change", () => this.read(input.files[0]));
+    element("file").addEventListener("change", ({ target }) => this.read(target.files[0]));
     addEventListener("dragover", (event) => event.preventDefault());
     addEventListener("drop", (event) => {
       event.preventDefault();
@@ -517,11 +488,9 @@ function smooth({ shares, rates }, T) {
   if (changes.length <= STEPS / 5) return { shares, rates };
   const means = (values, width) =>
     values.map((_, i) => {
-      const near = values.filter((_, j) => {
-        const apart = Math.abs(Math.floor(j / width) - Math.floor(i / width));
-        return j % width === i % width && apart <= WINDOW;
-      });
-      return near.reduce((sum, x) => sum + x, 0) / near.length;
+      const near = [];
+      for (let j = -WINDOW; j <= WINDOW; j++) near.push(values[i + j * width] ?? []);
+      return near.flat().reduce((sum, x) => sum + x) / near.flat().length;
     });
   return { shares: means(shares, T), rates: means(rates, 1), isMean: true };
 }

@@ -6,48 +6,45 @@ const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }; 
 const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
 
 /** Let one paint on `box`. paint(from, to, levelFrom, levelTo): a stroke over steps [from, to];
-    level(step): what is there; begin(): a stroke begins; describe(step): words for the place;
-    moved(steps): the keyboard's cursor is there now, or nowhere. */
-export function paintable(box, steps, { begin, paint, level, describe, moved }) {
-  let last = null;
-  let cursor = 0;
+    level(step): what is there; begin(): a stroke begins; describe(step): words for the place. */
+export function paintable(box, steps, { begin, paint, level, describe }) {
+  let last = null; // place of the pointer
+  let cursor = 0; // step of the keyboard
 
-  const place = (event) => {
+  const place = ({ clientX, clientY }) => {
     const { left, top, width, height } = box.getBoundingClientRect();
     const snapped = (part, edge) => (part < edge ? 0 : part > 1 - edge ? 1 : part);
-    const step = Math.floor(snapped((event.clientX - left) / width, 0.02) * steps);
-    const high = snapped(1 - (event.clientY - top) / height, 0.04);
+    const step = Math.floor(snapped((clientX - left) / width, 0.02) * steps);
+    const high = snapped(1 - (clientY - top) / height, 0.04);
     return { step: Math.min(steps - 1, step), level: high };
   };
   const stroke = (event) => {
     const now = place(event);
-    const [a, b] = last.step <= now.step ? [last, now] : [now, last];
-    if (a.step === b.step) paint(a.step, b.step, now.level, now.level);
-    else paint(a.step, b.step, a.level, b.level);
+    if (last.step === now.step) last = now;
+    const [a, b] = last.step < now.step ? [last, now] : [now, last];
+    paint(a.step, b.step, a.level, b.level);
     last = now;
   };
-  const lift = () => (last = null);
 
   box.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    box.setPointerCapture(event.pointerId);
+    box.setPointerCapture(event.pointerId); // until it is lifted
     begin();
     last = place(event);
     stroke(event);
   });
-  box.addEventListener("pointermove", (event) => last && stroke(event));
-  for (const end of ["pointerup", "pointercancel"]) box.addEventListener(end, lift);
+  box.addEventListener("pointermove", (event) => {
+    if (box.hasPointerCapture(event.pointerId)) stroke(event);
+  });
 
   box.addEventListener("keydown", (event) => {
     const { key } = event;
     if (!(key in MOVES || key in TURNS) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const here = level(cursor);
-    const there = Math.round((here + (TURNS[key] ?? 0)) * 100) / 100;
-    if (key in MOVES) cursor = Math.max(0, Math.min(steps - CELL, cursor + CELL * MOVES[key]));
+    const next = Math.max(0, Math.min(1, level(cursor) + (TURNS[key] ?? 0)));
+    cursor = Math.max(0, Math.min(steps - CELL, cursor + CELL * (MOVES[key] ?? 0)));
     if (key in TURNS || event.shiftKey) {
       begin();
-      const next = key in TURNS ? Math.max(0, Math.min(1, there)) : here;
       paint(cursor, cursor + CELL - 1, next, next);
     }
     say();
@@ -55,8 +52,7 @@ export function paintable(box, steps, { begin, paint, level, describe, moved }) 
   const say = () => {
     box.setAttribute("aria-valuenow", String(Math.round(100 * level(cursor))));
     box.setAttribute("aria-valuetext", describe(cursor));
-    moved(box.matches(":focus-visible") ? [cursor, cursor + CELL] : null);
+    box.style.setProperty("--cursor", cursor / steps); // where the style draws it
   };
   box.addEventListener("focus", say);
-  box.addEventListener("blur", say);
 }

@@ -3,29 +3,28 @@
 
 import { STEPS, UNIT } from "./state.js";
 
-const LEFT = 56;
-const RIGHT = 64;
-const GAP = 32;
-const UNITS = 46; // pixels of the bars of the hidden units
-const CROSSES = 10; // steps from one cross of SGD to the next
-const EARLY = 10; // steps whose losses may lie below the picture
-const LOWEST = -12; // decade
+const GAP = 32; // between parts, for a caption
+const UNITS = 46; // height of the bars of the hidden units
 
-/** Where the parts of the picture are, for a width and the height that the window has for them. */
+const round = (number) => Math.round(number * 10) / 10;
+
+/** Where the parts of the picture are, for a width and the height that the window has for them;
+    x(step): where a step begins. */
 export function layout(width, room, { tasks, ratesShown, units, best }) {
-  const within = (low, high, ...sizes) => Math.max(low, Math.min(high, ...sizes));
-  const bar = within(64, 200, width * 0.2, room * 0.2);
+  const within = (low, high, ...sizes) => Math.round(Math.max(low, Math.min(high, ...sizes)));
+  const bar = within(64, 200, width * 0.2, room * 0.18);
   const bars = [
-    ["bar", tasks > 1, GAP, bar],
-    ["best", tasks > 1 && best, 8, 26],
-    ["rates", ratesShown, GAP, bar],
-    ["axis", true, 0, 40],
-    ["units", units, 26, UNITS + 16],
-  ].filter(([, isShown]) => isShown);
-  const rest = bars.reduce((sum, [, , gap, height]) => sum + gap + height, 0);
-  const curves = within(150, 560, width * 0.36, room - rest - GAP);
-  const parts = { width, height: 0, left: LEFT, right: width - RIGHT };
-  for (const [name, , gap, height] of [["curves", true, 22, curves], ...bars]) {
+    ["bar", GAP, tasks > 1 && bar],
+    ["best", 8, tasks > 1 && best && 26],
+    ["rates", GAP, ratesShown && bar],
+    ["axis", 0, 40],
+    ["units", GAP, units && UNITS + 20],
+  ].filter(([, , height]) => height);
+  const rest = bars.reduce((sum, [, gap, height]) => sum + gap + height, GAP);
+  const curves = within(144, 560, Math.max(220, width * 0.36), room - rest);
+  const parts = { width, height: 0, left: 56, right: width - 64 };
+  parts.x = (step) => round(parts.left + ((parts.right - parts.left) * step) / STEPS);
+  for (const [name, gap, height] of [["curves", 26, curves], ...bars]) {
     parts[name] = { top: parts.height + gap, height };
     parts.height += gap + height;
   }
@@ -36,45 +35,57 @@ export function layout(width, room, { tasks, ratesShown, units, best }) {
     best: { losses, drawn: { shares, rates }, outdated }, crosses: losses of SGD, pilot: { steps,
     losses }, played: the step up to which the training was played, units: K × T cosines } */
 export function picture(parts, state, content) {
-  const { left, right, bar, best: bestBar, axis } = parts;
-  const { it, best, played, losses, crosses, pilot } = content;
-  const count = it.losses.length;
-  const x = (step) => left + ((right - left) * step) / STEPS;
-  const y = state.law ? linear(parts.curves, content) : decades(parts.curves, content);
-  const draw = (values, look) => curves(values, count, x, y.at, look);
-  const out = [...axes(parts, y, state, x)];
-  for (const values of content.many) out.push(draw(values, "faint"));
-  const look = best?.outdated ? "best outdated" : "best";
-  if (best) out.push(draw(best.losses, look));
-  out.push(draw(losses.subarray(0, (played + 1) * count), "yours"));
-  if (pilot) out.push(...dots(pilot, (time) => x((STEPS * time) / state.duration), y.at));
-  if (crosses) out.push(...crossed(crosses, count, x, y.at, played));
-  out.push(...endLabels(losses.slice(played * count), it.losses, x(played), y.at, parts));
-  if (bar) {
-    out.push(shareBar(bar, state.shares, UNIT, it.names.length, state.brush, x));
-    out.push(...barLabels(parts, it.names, state.brush));
-  }
-  if (bar && best) {
-    const shares = shareBar(bestBar, best.drawn.shares, 1, it.names.length, state.brush, x);
-    const word = best.outdated ? "outdated" : "the best";
-    out.push(`<g class="${look}">${shares}</g>`, text(right + 6, bestBar.top + 17, word));
-  }
-  if (parts.rates) out.push(...rateCurves(parts, state, it, best && { ...best, look }, x));
-  if (parts.units) out.push(...units(parts, content.units, it.names.length));
-  if (played < STEPS) out.push(line(x(played), 14, x(played), axis.top, "cursor"));
-  return out.join("");
+  const { it, losses, many, best, crosses, pilot, played } = content;
+  const { x, curves, bar, axis } = parts;
+  const { law, brush } = state;
+  const [T, count] = [it.names.length, it.losses.length];
+  const upToNow = (values) => values.subarray(0, (played + 1) * count);
+  const { at, ticks } = lossScale(curves, law, content);
+  const draw = (look, values, shape = line) =>
+    it.losses.map((_, t) => {
+      const own = values.filter((_, i) => i % count === t);
+      const places = Array.from(own, (loss, step) => [x(step), at(loss)]);
+      return shape(`${look} task${t + 1}`, places);
+    });
+  const measured = (step, i) => [x((STEPS * step) / state.duration), at(pilot.losses[i])];
+  const look = best?.outdated ? "outdated" : "best";
+  const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
+  const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the others above";
+  const drawn = [
+    timeAxis(parts, state),
+    frame(parts, curves, best ? `${caption}; dashed: the best` : caption, ticks),
+    many.map((values) => draw("curve faint", values)),
+    best && draw(`curve best ${look}`, best.losses),
+    draw("curve", upToNow(losses)),
+    crosses && draw("cross", upToNow(crosses), crossed),
+    pilot && marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", pilot.steps.map(measured)),
+    endLabels(parts, it.losses, losses.subarray(played * count), at, x(played)),
+    bar && frame(parts, bar, `share of ${it.names[brush]}; ${rest}`, percents(bar)),
+    bar && stacked(parts, bar, state.shares, UNIT, brush, "yours"),
+    parts.best && stacked(parts, parts.best, best.drawn.shares, 1, brush, look),
+    parts.rates && rateCurves(parts, state.rates, it, best, `best ${look}`),
+    parts.units && unitBars(parts, content.units, T),
+    played < STEPS && path("cursor", `M${x(played)} 14V${axis.top}`),
+  ];
+  return drawn.flat(Infinity).filter(Boolean).join("");
 }
 
-const round = (number) => Math.round(number * 10) / 10;
+const path = (look, d) => `<path class="${look}" d="${d}"/>`;
 
-const text = (x, y, words, anchor = "start", look = "") =>
-  `<text x="${round(x)}" y="${round(y)}" class="${look}" text-anchor="${anchor}">${words}</text>`;
+/* Words whose middle is at the height y. Names come from files, where they may be markup. */
+function text(x, y, words, anchor = "start", look = "") {
+  const safe = String(words).replace(/[<&]/g, (letter) => `&#${letter.charCodeAt()};`);
+  return `<text class="${look}" x="${x}" y="${y}" dy=".35em" text-anchor="${anchor}">${safe}</text>`;
+}
 
-const line = (x1, y1, x2, y2, look) =>
-  `<path class="${look}" d="M${round(x1)} ${round(y1)}L${round(x2)} ${round(y2)}"/>`;
+const inside = (places) => places.filter(([, y]) => Number.isFinite(y));
+const isTenth = (_, step) => step % 10 === 5; // none of them on an axis
+const line = (look, places) => path(look, `M${inside(places).join("L")}`);
+const marks = (look, d, places) => inside(places).map((place) => path(look, `M${place}${d}`));
+const crossed = (look, places) => marks(look, "m-4-4l8 8m0-8l-8 8", places.filter(isTenth));
 
 /* About `count` round numbers from low to high. */
-function ticks(low, high, count) {
+function rounds(low, high, count) {
   const least = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(least));
   const unit = [1, 2, 5, 10].find((x) => x * power >= 0.999 * least) * power;
@@ -82,154 +93,95 @@ function ticks(low, high, count) {
   return Array.from({ length: to - from + 1 }, (_, i) => +((from + i) * unit).toPrecision(6));
 }
 
-// Scales: { at: height of a loss, ticks: [[loss, label]] }
-
-/* The decades that hold all curves of networks. */
-function decades({ top, height }, { losses, best, many }) {
-  const rows = losses.length / (STEPS + 1);
-  const shown = [losses, best?.losses ?? [], ...many].map((one) => one.slice(EARLY * rows));
-  const all = shown.flatMap((one) => Array.from(one).filter((loss) => loss > 0 && loss < 100));
-  const floor = Math.max(LOWEST, Math.floor(Math.log10(Math.min(1e-2, ...all))));
-  const low = 10 ** floor;
-  const high = Math.max(100 * low, 1.3 * Math.max(0, ...all));
-  const within = (loss) => Math.max(low, Math.min(high, loss));
-  const at = (loss) => top + height * (1 - Math.log(within(loss) / low) / Math.log(high / low));
-  const powers = ticks(floor, Math.floor(Math.log10(high)), 8).filter(Number.isInteger);
-  return { at, ticks: powers.map((power) => [10 ** power, power ? `10${raised(power)}` : "1"]) };
+/* { at: the height of a value, NaN well above `high`, ticks: [[height, label]] } */
+function scale({ top, height }, low, high, count, label = String) {
+  const part = (value) => Math.max(0, (value - low) / (high - low));
+  const at = (value) => (part(value) > 1.001 ? NaN : round(top + height * (1 - part(value))));
+  return { at, ticks: rounds(low, high, count).map((value) => [at(value), label(value)]) };
 }
 
-const raised = (power) => [...String(power)].map((x) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[x] ?? "⁻").join("");
-
-/* Curves of laws, whose beginning would leave no room for the rest. */
-function linear({ top, height }, { losses, best, it }) {
-  const early = Math.round(STEPS / 12) * it.losses.length;
-  const all = [...losses.subarray(early), ...(best?.losses.subarray(early) ?? [])];
-  const [low, high] = [Math.min(...all), Math.max(...all)];
-  const margin = 0.06 * (high - low) || 1;
-  const part = (loss) => (loss - low + margin) / (high - low + 2 * margin);
-  const at = (loss) => (part(loss) > 1 ? NaN : top + height * (1 - Math.max(0, part(loss))));
-  return { at, ticks: ticks(low, high, 5).map((loss) => [loss, loss]) };
+/* Decades for networks. Laws begin so high that their beginning would leave no room for the rest. */
+function lossScale(part, isLaw, { losses, best, many, it }) {
+  const all = [losses, best?.losses ?? [], ...many].map((values) => Array.from(values));
+  const early = (isLaw ? 20 : 10) * it.losses.length; // may lie outside the picture
+  const later = all.flatMap((values) => values.slice(early));
+  const [least, most] = [Math.min(...later), Math.max(...later)];
+  const margin = 0.06 * (most - least) || 1;
+  if (isLaw) return scale(part, least - margin, most + margin, 5);
+  const powers = (values) => values.map(Math.log10).filter((power) => power > -12 && power < 2);
+  const low = Math.floor(Math.min(-2, ...powers(later)));
+  const high = Math.max(low + 2, 0.1 + Math.max(...powers(all.flat())));
+  const raised = (power) => "10" + String(power).replace(/./g, (x) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[x] ?? "⁻");
+  const { at, ticks } = scale(part, low, high, Math.min(8, high - low), raised);
+  return { at: (loss) => at(Math.log10(loss)), ticks };
 }
 
-function axes({ left, right, axis }, { at, ticks: marks }, { duration, law }, x) {
-  const out = marks.flatMap(([loss, label]) => [
-    line(left, at(loss), right, at(loss), "rule"),
-    text(left - 6, at(loss) + 4, label, "end"),
-  ]);
-  for (const time of ticks(0, duration, right - left > 400 ? 5 : 3)) {
+/* A part's caption, and its rules with their labels. */
+function frame({ left, right }, { top }, caption, ticks) {
+  const rule = (y) => path("rule", `M${left} ${y}H${right}`);
+  const rules = ticks.map(([y, label]) => rule(y) + text(left - 6, y, label, "end"));
+  return [text(left, top - 13, caption), rules];
+}
+
+const percents = (bar) => scale(bar, 0, 100, 2, (percent) => `${percent} %`).ticks;
+
+function timeAxis({ left, right, x, curves, axis: { top } }, { duration, law }) {
+  const words = law ? "training steps" : "training time α, in samples per input";
+  const times = rounds(0, duration, right - left > 400 ? 5 : 3).map((time) => {
     const place = x((time / duration) * STEPS);
-    out.push(line(place, axis.top, place, axis.top + 5, "tick"));
-    out.push(text(place, axis.top + 18, time, "middle"));
-  }
-  const time = law ? "training steps" : "training time α";
-  out.push(text((left + right) / 2, axis.top + 34, time, "middle"));
-  out.push(text(left, 12, law ? "loss, without its beginning" : "loss (error on each task)"));
-  return out;
-}
-
-// Curves
-
-/* One path a task, through the places in each row that `mark` draws. */
-function paths(losses, count, y, mark, look) {
-  const parts = new Array(count).fill("");
-  losses.forEach((loss, i) => {
-    const [t, step, height] = [i % count, Math.floor(i / count), y(loss)];
-    if (Number.isFinite(height)) parts[t] += mark(step, round(height), parts[t] === "");
+    return (
+      path("rule", `M${place} ${curves.top}V${top + 5}`) + text(place, top + 14, time, "middle")
+    );
   });
-  return parts.map((d, t) => `<path class="${look} task${t + 1}" d="${d}"/>`).join("");
+  return [times, text((left + right) / 2, top + 30, words, "middle")];
 }
-
-function curves(losses, count, x, y, look) {
-  const mark = (step, height, isFirst) => `${isFirst ? "M" : "L"}${round(x(step))} ${height}`;
-  return paths(losses, count, y, mark, `curve ${look}`);
-}
-
-function crossed(losses, count, x, y, played) {
-  const mark = (step, height) =>
-    step % CROSSES || step > played || step === 0
-      ? ""
-      : `M${round(x(step) - 4)} ${height - 4}l8 8m0 -8l-8 8`;
-  return [paths(losses, count, y, mark, "cross")];
-}
-
-const dots = ({ steps, losses }, x, y) =>
-  steps
-    .map((step, i) => [x(step), y(losses[i])])
-    .filter(([, height]) => Number.isFinite(height))
-    .map(([a, b]) => `<circle class="dot" cx="${round(a)}" cy="${round(b)}" r="2"/>`);
 
 /* Names at the ends of the curves, moved apart where they would overlap. */
-function endLabels(losses, names, x, y, { curves: { top, height } }) {
-  const ends = names.map((name, t) => {
-    const at = Number.isFinite(y(losses[t])) ? y(losses[t]) + 4 : top + 10;
-    return { name, at, look: `label task${t + 1}` };
+function endLabels({ curves: { top, height } }, names, losses, at, x) {
+  const ends = names.map((name, t) => ({ name, t, y: at(losses[t]) || top }));
+  ends.sort((a, b) => a.y - b.y);
+  for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + 14);
+  const over = Math.max(0, ends.at(-1).y - (top + height));
+  return ends.map(({ name, t, y }) => text(x + 8, y - over, name, "start", `label task${t + 1}`));
+}
+
+/* Areas on top of each other, the brush's at the bottom; each covers the lower part of the next. */
+function stacked({ left, right, x }, { top, height }, shares, unit, brush, look) {
+  const [T, bottom] = [shares.length / STEPS, top + height];
+  const order = [...Array(T).keys()].sort((a, b) => (b === brush) - (a === brush));
+  const sums = new Array(STEPS).fill(0);
+  const areas = order.map((t) => {
+    sums.forEach((sum, step) => (sums[step] = sum + shares[step * T + t] / unit));
+    const stair = (sum, step) => `V${round(bottom - height * sum)}H${x(step + 1)}`;
+    return path(`share task${t + 1}`, `M${left} ${bottom}${sums.map(stair).join("")}V${bottom}z`);
   });
-  ends.sort((a, b) => a.at - b.at);
-  for (let i = 1; i < ends.length; i++) ends[i].at = Math.max(ends[i].at, ends[i - 1].at + 14);
-  const over = Math.max(0, ends.at(-1).at - (top + height + 4));
-  return ends.map(({ name, at, look }) => text(x + 6, at - over, name, "start", look));
+  const name = text(right + 6, top + height / 2, look);
+  return [`<g class="${look}">`, areas.reverse(), "</g>", name];
 }
 
-// Bars
-
-/* Stacked shares, the brush's task at the bottom. */
-function shareBar({ top, height }, shares, unit, T, brush, x) {
-  const order = [brush, ...Array.from({ length: T }, (_, t) => t).filter((t) => t !== brush)];
-  const areas = new Array(T).fill("");
-  const row = (i) => shares.subarray(i * T, (i + 1) * T);
-  for (let i = 0, to; i < STEPS; i = to) {
-    for (to = i + 1; to < STEPS && row(to).every((share, t) => share === row(i)[t]);) to++;
-    let bottom = top + height;
-    for (const t of order) {
-      const tall = (height * row(i)[t]) / unit;
-      const [from, end] = [round(x(i)), round(x(to))];
-      if (tall > 1e-3) areas[t] += `M${from} ${round(bottom)}H${end}v${-round(tall)}H${from}z`;
-      bottom -= tall;
-    }
-  }
-  return areas.map((d, t) => `<path class="share task${t + 1}" d="${d}"/>`).join("");
-}
-
-function barLabels({ left, right, bar: { top, height } }, names, brush) {
-  const rest = names.length === 2 ? `the rest is ${names[1 - brush]}` : "the others above";
-  const percents = [0, 50, 100].map((percent) =>
-    text(left - 6, top + height * (1 - percent / 100) + 4, `${percent} %`, "end"),
-  );
-  const caption = text(left, top - 9, `share of ${names[brush]}; ${rest}`);
-  return [...percents, caption, text(right + 6, top + height / 2 + 4, "yours")];
-}
-
-function rateCurves({ left, right, rates: { top, height } }, { rates }, { full, most }, best, x) {
-  const highest = (most * full) / UNIT;
-  const y = (rate) => round(top + height * (1 - rate / highest));
-  const path = (values, unit, look) => {
-    const parts = Array.from(values, (v, i) => `L${round(x(i))} ${y(v * unit)}`);
-    return `<path class="rate ${look}" d="M${parts.join("").slice(1)}H${right}"/>`;
+function rateCurves({ left, right, x, rates: part }, rates, { full, most }, best, look) {
+  const { at, ticks } = scale(part, 0, (most * full) / UNIT, part.height < 80 ? 3 : 5);
+  const curve = (values, unit, look) => {
+    const places = Array.from(values, (value, step) => [x(step + 0.5), at(value * unit)]);
+    return line(`rate ${look}`, places);
   };
-  const box = `x="${left}" y="${top}" width="${right - left}" height="${height}"`;
-  const out = [`<rect class="plain" ${box}/>`];
-  for (const rate of ticks(0, highest, 5))
-    out.push(line(left, y(rate), right, y(rate), "rule"), text(left - 6, y(rate) + 4, rate, "end"));
-  if (best) out.push(path(best.drawn.rates, 1, best.look));
-  if (best) out.push(text(right + 6, top + height / 2 + 20, "- - best"));
-  out.push(path(rates, full / UNIT, "yours"), text(right + 6, top + height / 2 + 4, "yours"));
-  return [...out, text(left, top - 9, "learning rate: the size of every step")];
+  return [
+    path("rule", `M${left} ${part.top}H${right}v${part.height}H${left}z`),
+    frame({ left, right }, part, "learning rate: the size of every step", ticks),
+    best && curve(best.drawn.rates, 1, look),
+    curve(rates, full / UNIT, "yours"),
+  ];
 }
 
-/* For every hidden unit how alike it is to every teacher: bars of the size of their cosine. */
-function units({ left, right, units: { top } }, cosines, T) {
-  const K = cosines.length / T;
-  const group = Math.min(130, (right - left) / K);
-  const wide = Math.min(22, (group - 8) / T);
-  const out = [text(left, top - 10, "hidden units: similarity to each teacher")];
-  cosines.forEach((cosine, i) => {
-    const from = left + group * Math.floor(i / T) + wide * (i % T);
-    const tall = UNITS * Math.min(1, Math.abs(cosine));
-    const box = `x="${round(from)}" width="${round(wide - 2)}"`;
-    out.push(`<rect class="plain" ${box} y="${top}" height="${UNITS}"/>`);
-    const bar = `y="${round(top + UNITS - tall)}" height="${round(tall)}"`;
-    out.push(`<rect class="share task${(i % T) + 1}" ${box} ${bar}/>`);
-    if (i % T === 0) out.push(text(from, top + UNITS + 14, `unit ${i / T + 1}`));
+/* For every hidden unit how alike it is to every teacher. */
+function unitBars({ left, right, units: { top } }, cosines, T) {
+  const { at, ticks } = scale({ top, height: UNITS }, 0, 1, 1);
+  const wide = Math.min(22, (right - left) / (cosines.length * (1 + 1 / T)));
+  const bars = Array.from(cosines, (cosine, i) => {
+    const [x, y] = [left + wide * (i + Math.floor(i / T)), at(Math.abs(cosine))];
+    const size = `x="${x}" y="${y}" width="${wide - 2}" height="${top + UNITS - y}"`;
+    const name = i % T ? "" : text(x, top + UNITS + 10, `unit ${i / T + 1}`);
+    return `<rect class="share task${(i % T) + 1}" ${size}/>${name}`;
   });
-  return out;
+  return [frame({ left, right }, { top }, "hidden units: similarity to each teacher", ticks), bars];
 }

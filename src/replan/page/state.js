@@ -44,7 +44,6 @@ const PARTS = {
   units: ["v", 0, whole(0, 1)],
   dimension: ["N", 0, among(0, 100, 300, 1000, 3000, 10000)], // of SGD; 0: none
 };
-const PROBLEM = Object.keys(PARTS).slice(1, 9); // law to start
 const BEGINNING = Object.fromEntries(
   Object.entries(PARTS).map(([name, [, value]]) => [name, value]),
 );
@@ -52,68 +51,66 @@ const BEGINNING = Object.fromEntries(
 /** A part's value in words, or undefined where they are none. */
 export const parsed = (name, word) => PARTS[name][2](word);
 
-/** What the protocol does not change. */
-export const problemKey = (state) => JSON.stringify(PROBLEM.map((name) => state[name]));
-
-/** What the best protocol depends on: a result for another key is outdated. */
+// What results depend on: a result for another key is outdated
+const key = (state, ...names) =>
+  JSON.stringify([...Object.keys(PARTS).slice(1, 9), ...names].map((name) => state[name]));
+export const problemKey = (state) => key(state);
+export const leverKey = (state) => key(state, "seed", "rates");
+export const sgdKey = (state) => key(state, "seed", "rates", "shares", "dimension");
 export function bestKey(state) {
-  const { seed, freeShares, freeRates, shares, rates } = state;
-  const given = [freeShares === "given" && [...shares], freeRates === "given" && [...rates]];
-  return JSON.stringify([problemKey(state), seed, freeShares, freeRates, ...given]);
+  const given = [state.freeShares === "given" && "shares", state.freeRates === "given" && "rates"];
+  return key(state, "seed", "freeShares", "freeRates", ...given);
 }
+
+/** Rows of numbers that are one after the other. */
+export const rowsOf = (values, width) =>
+  Array.from({ length: values.length / width }, (_, i) => [
+    ...values.slice(i * width, (i + 1) * width),
+  ]);
 
 /** Steps with the same rate or shares. */
-export const repeated = (row) =>
-  Int16Array.from({ length: STEPS * row.length }, (_, i) => row[i % row.length]);
+export const repeated = (row) => Int16Array.from(new Array(STEPS).fill(row).flat());
 
-/** Every task's share, as equal as thousandths allow. */
-export function equal(tasks) {
-  const part = Math.floor(UNIT / tasks);
-  return [UNIT - part * (tasks - 1), ...new Array(tasks - 1).fill(part)];
+/** Parts of a whole in the same proportions, as whole numbers of that sum. */
+export function proportional(parts, sum = UNIT) {
+  const total = parts.reduce((a, b) => a + b);
+  const row = Array.from(parts, (part) => Math.round((part / total) * sum));
+  row[row.indexOf(Math.max(...row))] += row.reduce((left, x) => left - x, sum);
+  return row;
 }
 
-/** No replay: the new tasks alone. */
+/** The same share of every task; and no replay: the new tasks alone. */
+export const equal = (tasks) => proportional(new Array(tasks).fill(1));
 export const newest = (tasks) => [0, ...equal(tasks - 1)];
 
 /** Shares and rates as whole thousandths. */
-export function rounded({ shares, rates }, tasks, full) {
-  const whole = Int16Array.from(shares, (x) => Math.round(x * UNIT));
-  for (let i = 0; i < whole.length; i += tasks) {
-    const row = whole.subarray(i, i + tasks);
-    row[row.indexOf(Math.max(...row))] += UNIT - row.reduce((sum, x) => sum + x, 0);
-  }
-  return { shares: whole, rates: Int16Array.from(rates, (x) => Math.round((x * UNIT) / full)) };
-}
+export const rounded = ({ shares, rates }, tasks, full) => ({
+  shares: Int16Array.from(rowsOf(shares, tasks).flatMap((row) => proportional(row))),
+  rates: Int16Array.from(rates, (x) => Math.round((x * UNIT) / full)),
+});
 
 /** The learning rate in thousandths if it is the same throughout, or null. */
 export const oneRate = ({ rates }) => (rates.every((x) => x === rates[0]) ? rates[0] : null);
 
-/** The state that shows a law: its best pilot, and what its plan may choose. */
-export function lawState(file) {
-  const law = readLaw(file);
-  const { text, tasks, duration, freeShares, freeRates, peak, best, full } = law;
-  const state = { ...BEGINNING, law: text, step: LAW_STEP, tasks, duration, freeShares, freeRates };
-  const pilot = law.pilots.findIndex(({ run }) => run === best.run);
-  return { ...state, ratesShown: Number(peak !== null), pilot, ...rounded(best, tasks, full) };
-}
-
-/** What shows another pilot of a law. */
-export function pilotState({ law, tasks }, pilot) {
-  const { full, best, pilots } = readLaw(law);
-  const { duration, rates } = pilots[pilot];
-  return { pilot, duration, ...rounded({ shares: best.shares, rates }, tasks, full) };
+/** The state that shows a law, and what its plan may choose: with the schedule of a pilot, or, for the
+    duration in the file, of the best. */
+export function lawState(file, pilot) {
+  const { text, tasks, duration, freeShares, freeRates, peak, best, full, pilots } = readLaw(file);
+  const shown = { duration, ...best, ...pilots[pilot] };
+  const law = { law: text, step: LAW_STEP, tasks, duration: shown.duration, freeShares, freeRates };
+  pilot ??= pilots.findIndex(({ run }) => run === best.run);
+  const protocol = rounded(shown, tasks, full);
+  return { ...BEGINNING, ...law, pilot, ratesShown: Number(peak !== null), ...protocol };
 }
 
 /** The address of a state: what differs from the beginning, and always the protocol. */
 export function toAddress(state) {
-  const { tasks: T, shares, rates } = state;
   const words = new URLSearchParams();
   for (const [name, [key, value]] of Object.entries(PARTS))
     if (state[name] !== value) words.set(key, state[name]);
   if (state.law === readLaw(EXAMPLE).text) words.set("w", "example");
-  const columns = Array.from({ length: T - 1 }, (_, t) => shares.filter((_, i) => i % T === t));
-  words.set("r", columns.map(runs).join("~"));
-  words.set("l", runs(rates));
+  words.set("r", runs(rowsOf(state.shares, state.tasks).map((row) => row.slice(0, -1))));
+  words.set("l", runs(rowsOf(state.rates, 1)));
   return `#${words}`;
 }
 
@@ -122,47 +119,39 @@ export function fromAddress(address) {
   const words = new URLSearchParams(address.slice(1));
   const law = words.get("w") ?? (words.get("p") === String(LAW_STEP) ? "example" : null);
   const state = law ? lawState(law === "example" ? EXAMPLE : law) : { ...BEGINNING };
-  const T = (state.tasks = law ? state.tasks : (parsed("tasks", words.get("t")) ?? state.tasks));
   for (const [name, [key, , parse]] of Object.entries(PARTS))
-    if (words.has(key) && !["law", "tasks"].includes(name))
+    if (words.has(key) && !(law && ["law", "tasks"].includes(name)))
       state[name] = parse(words.get(key)) ?? state[name];
+  const T = state.tasks;
   if (state.start && floats(state.start).length !== state.hidden * (state.hidden + 2 * T))
     throw new Error("the start does not fit the network");
   if (!law) state.duration = Math.min(state.duration, MOST_TIME);
-  state.rates = fromRuns(words.get("l")) ?? state.rates ?? repeated([UNIT]);
-  state.shares = sharesFrom(words.get("r"), T) ?? state.shares ?? repeated(newest(T));
+  state.rates = fromRuns(words.get("l"), 1) ?? state.rates ?? repeated([UNIT]);
+  state.shares = fromRuns(words.get("r"), T, UNIT) ?? state.shares ?? repeated(newest(T));
   state.brush = Math.min(state.brush, T - 1);
   return state;
 }
 
-/* The shares of T tasks from those of all but the last. */
-function sharesFrom(word, T) {
-  const columns = word?.split("~").map(fromRuns) ?? [];
-  if (columns.length !== T - 1 || columns.includes(null)) return null;
-  const last = repeated([UNIT]).map((x, i) =>
-    columns.reduce((left, column) => left - column[i], x),
-  );
-  if (last.some((x) => x < 0)) return null;
-  return repeated([...columns, last]).map((_, i) => [...columns, last][i % T][Math.floor(i / T)]);
-}
-
-/* Numbers in runs: "90.0_160.dw" is 90 times 0, then 160 times 500, in base 36. */
-function runs(values) {
+/* Rows in runs: "90.0_160.dw" is 90 rows of 0, then 160 of 500, in base 36. */
+function runs(rows) {
+  const words = rows.map((row) => Array.from(row, (x) => x.toString(36)).join("."));
   const parts = [];
-  for (let from = 0, to; from < values.length; from = to) {
-    for (to = from + 1; values[to] === values[from];) to++;
-    parts.push(`${(to - from).toString(36)}.${values[from].toString(36)}`);
+  for (let from = 0, to; from < STEPS; from = to) {
+    for (to = from + 1; words[to] === words[from];) to++;
+    parts.push(`${(to - from).toString(36)}.${words[from]}`);
   }
   return parts.join("_");
 }
 
-function fromRuns(word) {
-  const values = (word ?? "").split("_").flatMap((part) => {
-    const [count, value] = part.split(".").map((x) => parseInt(x, 36));
-    const fits = count > 0 && count <= STEPS && value >= 0 && value <= 5 * UNIT;
-    return fits ? new Array(count).fill(value) : [];
+/* The numbers of runs of rows, or null. Where the rows' sum is known, their last numbers are left out. */
+function fromRuns(word, width, sum) {
+  const rows = (word ?? "").split("_").flatMap((run) => {
+    const [count, ...row] = run.split(".").map((x) => parseInt(x, 36));
+    if (sum) row.push(row.reduce((left, x) => left - x, sum));
+    const fits = row.length === width && row.every((x) => x >= 0 && x <= 5 * UNIT);
+    return fits && count > 0 && count <= STEPS ? new Array(count).fill(row) : [];
   });
-  return values.length === STEPS ? Int16Array.from(values) : null;
+  return rows.length === STEPS ? Int16Array.from(rows.flat()) : null;
 }
 
 /** Base64 as bytes, and as numbers. */

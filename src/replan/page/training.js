@@ -27,6 +27,9 @@ export function rollOut({ model, start }, { shares, rates }, duration, seed) {
   return model.integrate(start(seed), { shares, rates, lengths });
 }
 
+/** Two tasks begin as the library's seeds; the files of others hold their start. */
+export const isLibrarys = ({ tasks, start }) => tasks === 2 && !start;
+
 function ofLaw({ law }) {
   const model = readLaw(law);
   const { start, taskNames: names, lossNames: losses, weights, full, peak } = model;
@@ -34,75 +37,48 @@ function ofLaw({ law }) {
   return { model, ...shown, start: () => start };
 }
 
-function ofNetwork(core, state) {
-  const { tasks, similarity } = state;
-  const model = core.teacherStudent(settings(state, similarity));
+const learnt = new Map(); // the students after task 1, by their settings and seed
+
+function ofNetwork(core, { hidden, tasks, similarity, activation, noise, accuracy, start }) {
   const names = Array.from({ length: tasks }, (_, t) => `task ${t + 1}`);
-  const starts = new Map();
-  const start = (seed) => {
-    if (!starts.has(seed))
-      starts.set(seed, state.start ? floats(state.start) : pretrained(core, model, state, seed));
-    return starts.get(seed);
+  const overlaps = names.map((s) => names.map((t) => (s === t ? 1 : similarity)));
+  const settings = { hidden, tasks, overlaps, activation, noise, accuracy };
+  const model = core.teacherStudent(settings);
+  const afterTask1 = (seed) => {
+    const key = JSON.stringify([settings, seed]);
+    if (!learnt.has(key))
+      learnt.set(key, pretrained(model, fresh(hidden, tasks, similarity, seed)));
+    return learnt.get(key);
   };
   const weights = new Float64Array(tasks).fill(1 / tasks);
-  const most = MOST_RATE * UNIT;
-  return { model, start, names, losses: names, weights, full: 1, most };
+  const shown = { names, losses: names, weights, full: 1, most: MOST_RATE * UNIT };
+  return { model, ...shown, start: start ? () => floats(start) : afterTask1 };
 }
 
-function settings({ hidden, tasks, activation, noise, accuracy }, similarity) {
-  const all = Array.from({ length: tasks }, (_, t) => t);
-  const overlaps = all.map((s) => all.map((t) => (s === t ? 1 : similarity)));
-  return { hidden, tasks, activation, noise, overlaps, accuracy };
+/* The state after a time of 1000 on task 1 alone, by pieces that grow: learning slows down. */
+function pretrained(model, start) {
+  const times = [0, 1];
+  while (times.at(-1) < PRETRAINING) times.push(Math.min(1.25 * times.at(-1), PRETRAINING));
+  const lengths = times.slice(1).map((time, i) => time - times[i]);
+  const rates = lengths.map(() => 1);
+  const shares = lengths.flatMap(() => [1, ...new Array(model.tasks - 1).fill(0)]);
+  return model.integrate(start, { shares, rates, lengths }).states.slice(-model.size);
 }
 
-/** Two tasks begin as the library's seeds; the files of others hold their start. */
-export const isLibrarys = ({ tasks, start }) => tasks === 2 && !start;
-
-const learnt = new Map(); // the students after task 1, beside unlike teachers
-
-/* The overlaps after task 1 was learnt for a time of 1000. What a student has along directions that
-   task 1 does not look at does not depend on the other teachers: it is computed beside unlike ones. */
-function pretrained(core, model, state, seed) {
-  const { hidden: K, tasks: T, similarity } = state;
-  const own = { seed, similarity: isLibrarys(state) && similarity };
-  const key = JSON.stringify({ ...settings(state, 0), ...own });
-  if (!learnt.has(key)) {
-    const unlike = core.teacherStudent(settings(state, 0));
-    const first = isLibrarys(state) ? librarysFresh(K, similarity, seed) : unlike.fresh(seed);
-    const times = [0, 1]; // further and further apart: learning slows down
-    while (times.at(-1) < PRETRAINING) times.push(Math.min(1.25 * times.at(-1), PRETRAINING));
-    const lengths = times.slice(1).map((time, i) => time - times[i]);
-    const shares = Float64Array.from({ length: T * lengths.length }, (_, i) => Number(i % T === 0));
-    const { states } = unlike.integrate(first, { shares, rates: lengths.map(() => 1), lengths });
-    learnt.set(key, states.slice(-model.size));
-  }
-  return turned(learnt.get(key), K, T, similarity);
-}
-
-/* A state whose M is along orthogonal directions, beside T teachers of one similarity: teacher p is
-   made of the directions before p, by as much as all later teachers are, and of its own. */
-function turned(state, K, T, similarity) {
-  const now = state.slice();
-  for (let k = 0; k < K; k++)
-    for (let p = 0, i = K * K + k * T, own = 1, common = similarity, sum = 0; p < T; p++, i++) {
-      const part = common / Math.sqrt(own);
-      now[i] = sum + Math.sqrt(own) * state[i];
-      sum += part * state[i];
-      own -= part * part;
-      common -= part * part;
-    }
-  return now;
-}
-
-/* The library's fresh(seed) for two tasks: it draws along the teachers' difference and their sum. */
-function librarysFresh(K, similarity, seed) {
-  const size = K * (K + 4);
-  const now = floats(STARTS[K]).slice((seed - 1) * size, seed * size);
-  const [a, b] = [Math.sqrt((1 - similarity) / 2), Math.sqrt((1 + similarity) / 2)];
-  for (let i = K * K; similarity && i < K * (K + 2); i += 2) {
-    const [apart, together] = [now[i], now[i + 1]];
-    now[i] = b * together - a * apart;
-    now[i + 1] = a * together + b * apart;
-  }
-  return now;
+/* The overlaps of random weights. Those beside two teachers are the library's fresh(seed), which draws
+   along their difference and their sum, or along themselves if they are orthogonal. More teachers
+   share a direction, and take what the next seeds draw for two. */
+function fresh(K, T, similarity, seed) {
+  const starts = [0, 1, 2].map((i) => STARTS[K][(seed - 1 + i) % STARTS[K].length].map(floats));
+  const draws = starts.flatMap(([, x, y]) => [x, y]);
+  const [x, y, , , , common] = draws;
+  const [apart, shared] = [Math.sqrt(1 - similarity), Math.sqrt(similarity)];
+  const M = Array.from({ length: K }, (_, k) => {
+    if (T > 2 || similarity === 0)
+      return draws.slice(0, T).map((own) => apart * own[k] + shared * common[k]);
+    const [difference, sum] = [apart * x[k], Math.sqrt(1 + similarity) * y[k]];
+    return [sum - difference, sum + difference].map((overlap) => Math.SQRT1_2 * overlap);
+  });
+  const V = starts.flatMap(([, , , heads]) => Array.from(heads)).slice(0, T * K);
+  return Float64Array.of(...starts[0][0], ...M.flat(), ...V);
 }

@@ -13,19 +13,14 @@ export async function core() {
   return loadCore(await new Response(stream).arrayBuffer());
 }
 
-/** Run a job on a state. done(result) and progress(what) are called unless the returned function,
-    which cancels, was called before. */
-export function inWorker(job, state, start, done, progress = () => {}) {
+/** Run a job on a state. told({ progress } or { result } or { error }) is called unless the
+    returned function, which cancels, was called before. */
+export function inWorker(job, state, start, told) {
   const text = document.getElementById("script").textContent;
   const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
   const worker = new Worker(url);
-  const end = (result) => {
-    worker.terminate();
-    done(result);
-  };
-  worker.onmessage = ({ data }) =>
-    "progress" in data ? progress(data.progress) : end(data.result);
-  worker.onerror = ({ message }) => end({ error: message });
+  worker.onmessage = ({ data }) => told(data);
+  worker.onerror = ({ message }) => told({ error: message });
   worker.postMessage({ job, state, start });
   URL.revokeObjectURL(url);
   return () => worker.terminate();
@@ -35,8 +30,9 @@ export function inWorker(job, state, start, done, progress = () => {}) {
 export function serve() {
   self.onmessage = async ({ data: { job, state, start } }) => {
     const it = training(await core(), state);
-    const told = (progress) => self.postMessage({ progress });
-    self.postMessage({ result: JOBS[job](it, state, start, told) });
+    const result = JOBS[job](it, state, start, (progress) => self.postMessage({ progress }));
+    self.postMessage({ result });
+    self.close();
   };
 }
 
@@ -76,11 +72,14 @@ function calm(rates, fall, rise) {
   for (let i = STEPS - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
 }
 
-/* The best loss with each lever alone, beside equal shares and the rates as drawn. */
+/* The best losses with each lever alone, beside equal shares and the rates as drawn. */
 function levers(it, state, start, told) {
   const plain = { ...state, shares: repeated(equal(state.tasks)) };
-  for (const [, freeShares, freeRates] of LEVERS)
-    told(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
+  const values = [];
+  for (const [, freeShares, freeRates] of LEVERS) {
+    values.push(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
+    told(values);
+  }
 }
 
 /* The losses of one run of SGD. */

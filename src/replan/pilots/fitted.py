@@ -146,8 +146,11 @@ class Fit(LawFit):
         shown = [float(f"{loss:.5g}") for loss in losses[some]]
         return {
             "run": run.name,
-            "schedule": [steps[corners].tolist(), run.rates[corners].tolist()],
-            "losses": [steps[some].tolist(), shown],
+            "duration": float(steps[-1] - self._begin),
+            "times": (steps[corners] - self._begin).tolist(),
+            "rates": run.rates[corners].tolist(),
+            "steps": (steps[some] - self._begin).tolist(),
+            "losses": shown,
         }
 
     @property
