@@ -241,7 +241,7 @@ test("a law that was dropped is drawn against, planned, and restored by a link",
   replan("evaluate", "law.toml", "--protocol", "protocol.json", "--json", "out.json");
   const { losses } = JSON.parse(readFileSync(join(FOLDER, "out.json"), "utf8"));
   close((await finalLosses(page, 1))[0], losses[0], 1e-10);
-  assert.match(await reading(page), /Predicted final loss: [\d.]+\.$/);
+  assert.match(await reading(page), /Predicted final loss: [\d.]+, give or take [\d.]+ %\.$/);
   await best(page);
   const found = await page.evaluate(() => window.page.mean(window.page.best.losses));
   const { candidates } = JSON.parse(readFileSync(join(FOLDER, "plan.json"), "utf8"));
@@ -339,17 +339,20 @@ test("the page works under its own policy, and asks nobody for anything", async 
 test("the file is small", () => assert.ok(statSync(FILE).size <= 250_000));
 
 test("damaged links open the first step and say so", async () => {
-  const errors = { "#w=%7B%22model": "whole", "#x=zzzz&k=2": "damaged", "#x=AAAAAAAAAAA=": "fit" };
-  for (const [address, words] of Object.entries(errors)) {
+  const damaged = [
+    "#w=%7B%22model",
+    "#x=zzzz&k=2",
+    "#x=AAAAAAAAAAA=",
+    "#t=99",
+    "#d=1e9",
+    "#p=3&r=zz",
+  ];
+  for (const address of [...damaged, "#l=1.1", "#p=7&b=3&t=3", "#N=7", "#r=6y.ruo"]) {
     const page = await open(address);
-    await page.locator("#told").filter({ hasText: "damaged" }).filter({ hasText: words }).waitFor();
+    await page.locator("#told").filter({ hasText: "damaged" }).waitFor();
     assert.equal(await page.locator("#steps [aria-current]").textContent(), "1 Forgetting");
     await page.close();
   }
-  const page = await open("#t=99&k=1&n=-1&d=1e9&N=7&r=zz&l=1.1&p=3");
-  const { tasks, hidden, duration, dimension } = await page.evaluate(() => window.page.state);
-  assert.deepEqual([tasks, hidden, duration, dimension], [2, 2, 200, 0]);
-  await page.close();
 });
 
 test("numbers out of their range are refused by name", async () => {

@@ -82,6 +82,7 @@ class Law {
     this.unit = read("model.unit", TINY);
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
+    this.error = read("model.covered.error", 0);
     this.duration = read("training.duration", TINY);
     this.freeShares = free(file.control?.tasks);
     this.freeRates = free(file.control?.lr);

@@ -47,16 +47,16 @@ class Page {
     this.best = null; // { key, shares, rates, losses, drawn }
     this.film = null;
     this.played = STEPS;
-    element("told").textContent = "";
+    let told = "";
     try {
       this.state = fromAddress(address);
-    } catch (error) {
+    } catch {
       this.state = fromAddress("");
-      element("told").textContent =
-        `This link is damaged or incomplete (${error.message}). This is the first step instead.`;
+      told = "This link is damaged or incomplete. This is the first step instead.";
     }
     this.stop();
     this.changed();
+    element("told").textContent = told;
   }
 
   /** Go to another state; `keep`: undo comes back to this one. */
@@ -80,6 +80,7 @@ class Page {
       if (this.begun[job]?.key !== keyOf(this.state)) this.end(job);
     this.searchEnded = "";
     element("link").textContent = "Copy the link";
+    element("told").textContent = "";
     this.redraw();
   }
 
@@ -170,6 +171,7 @@ class Page {
     const isDrawn = this.best?.shares.length === state.shares.length;
     const best = isDrawn ? { ...this.best, outdated: isOutdated(this.best, state) } : null;
     const units = state.units && !state.law ? this.cosines(states) : null;
+    this.showWords(best);
     const { clientWidth: width, offsetTop } = element("frame");
     const parts = layout(width, innerHeight - offsetTop, { ...state, best, units });
     this.parts = parts;
@@ -182,6 +184,10 @@ class Page {
     svg.innerHTML = picture(parts, state, content);
     this.place("paint-shares", parts.bar);
     this.place("paint-rates", parts.rates);
+  }
+
+  /** All but the picture, for which they leave the room. */
+  showWords(best) {
     const words = this.reading(best);
     if (element("reading").textContent !== words) element("reading").textContent = words;
     this.showSearch(best);
@@ -215,7 +221,10 @@ class Page {
     const parts = last.length > 1 ? ` (${each})` : "";
     const mine = this.mean(losses);
     const words = [`Your training ends at a loss of ${short(mine)}${parts}.`];
-    if (state.law) words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}.`;
+    if (state.law) {
+      const error = `give or take ${short(100 * it.model.error)} %`;
+      words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}, ${error}.`;
+    }
     if (state.law && state.duration + it.model.begin > 1.01 * it.model.horizon)
       words.push("That is longer than the pilots: the law extrapolates.");
     if (best?.outdated) words.push("The best shown is that of the earlier settings.");
@@ -256,8 +265,8 @@ class Page {
     element("lever-list").hidden = !this.state.levers || this.state.law !== null;
     const words = LEVERS.map(([name], i) => {
       const ratio = values[0] / values[i];
-      const bar = `<i style="width:${2 * Math.log2(Math.max(1, ratio))}em"></i>`;
-      const value = i ? `${short(values[i])}, ${short(ratio)} times lower` : short(values[i]);
+      const bar = `<span><i style="width:${20 * Math.log2(Math.max(1, ratio))}%"></i></span>`;
+      const value = i ? `${short(values[i])} (divided by ${short(ratio)})` : short(values[i]);
       return `<li><span>${name}</span>${i < values.length ? bar + value : "…"}</li>`;
     });
     element("lever-list").innerHTML = words.join("");
@@ -277,9 +286,9 @@ class Page {
       element(name).disabled = state.start !== null;
     const present = { law, network: !law, rate: it.most > 0, shares: state.tasks > 1 };
     for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
-    element("seed-value").textContent = state.start ? "from your file" : `number ${state.seed}`;
+    element("seed-value").textContent = state.start ? "from your file" : state.seed;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
-    element("rate-value").textContent = rate === null ? "drawn" : short((rate * it.full) / UNIT);
+    element("rate-value").textContent = rate === null ? "none" : short((rate * it.full) / UNIT);
     element("new-tasks").textContent = state.tasks > 2 ? `${state.tasks - 1} more tasks` : "task 2";
     element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
@@ -314,7 +323,8 @@ class Page {
     this.led = item;
     const { textContent, dataset } = item.querySelector("p");
     element("say").textContent = textContent;
-    element("next").textContent = `Next: ${next.querySelector("span").textContent} →`;
+    const first = this.state.step === items.length ? "Again" : "Next";
+    element("next").textContent = `${first}: ${next.querySelector("span").textContent} →`;
     element("next").href = next.querySelector("a").href;
     for (const { firstChild: link } of items) link.removeAttribute("aria-current");
     item.firstChild.setAttribute("aria-current", "step");
@@ -382,12 +392,15 @@ class Page {
     const click = (id, act) => element(id).addEventListener("click", act);
     for (const input of all("[data-state]")) {
       input.addEventListener("input", () => {
-        if (input.validity.valid) this.choose(input, input !== this.held);
+        if (input.type === "range") this.choose(input, input !== this.held);
         this.held = input; // one state to undo, and no other value, for as long as it is held
       });
       input.addEventListener("change", () => {
         this.held = null;
-        element("told").textContent = input.validationMessage;
+        if (input.type !== "range" && input.validity.valid) this.choose(input);
+        const name = input.labels[0].firstChild.data.trim();
+        const refused = input.validity.valid ? "" : `${name}: ${input.validationMessage}`;
+        element("told").textContent = refused;
         this.redraw();
       });
     }
@@ -405,15 +418,14 @@ class Page {
     addEventListener("resize", () => this.redraw());
   }
 
-  choose({ id, type, checked, value: word }, keep) {
+  choose({ id, type, checked, value: word }, keep = true) {
     const { state } = this;
     if (id === "rate") return this.set({ rates: repeated([Math.round(word * UNIT)]) }, keep);
     const value = parsed(id, type === "checkbox" ? String(Number(checked)) : word);
     const changes = { [id]: value };
     if (["tasks", "hidden", "activation"].includes(id)) changes.start = null; // fits no other size
     if (id === "tasks") {
-      const hidden = Math.max(value, state.hidden);
-      Object.assign(changes, { hidden, shares: repeated(newest(value)), brush: 0 });
+      Object.assign(changes, { hidden: value, shares: repeated(newest(value)), brush: 0 });
     }
     if (id === "freeRates" && value !== "given") changes.ratesShown = 1;
     if (id === "ratesShown" && !value) changes.rates = repeated([oneRate(state) ?? UNIT]);

@@ -10,9 +10,10 @@ const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 }
 export function paintable(box, steps, { begin, paint, level, describe }) {
   let last = null; // place of the pointer
   let cursor = 0; // step of the keyboard
+  let area; // of the box when the stroke began, whatever moves while it lasts
 
   const place = ({ clientX, clientY }) => {
-    const { left, top, width, height } = box.getBoundingClientRect();
+    const { left, top, width, height } = area;
     const snapped = (part, edge) => (part < edge ? 0 : part > 1 - edge ? 1 : part);
     const step = Math.floor(snapped((clientX - left) / width, 0.02) * steps);
     const high = snapped(1 - (clientY - top) / height, 0.04);
@@ -29,6 +30,7 @@ export function paintable(box, steps, { begin, paint, level, describe }) {
   box.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     box.setPointerCapture(event.pointerId); // until it is lifted
+    area = box.getBoundingClientRect();
     begin();
     last = place(event);
     stroke(event);

@@ -50,7 +50,7 @@ export function picture(parts, state, content) {
   const measured = (step, i) => [x((STEPS * step) / state.duration), at(pilot.losses[i])];
   const look = best?.outdated ? "outdated" : "best";
   const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
-  const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the others above";
+  const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the other tasks are above it";
   const drawn = [
     timeAxis(parts, state),
     frame(parts, curves, best ? `${caption}; dashed: the best` : caption, ticks),
@@ -65,7 +65,7 @@ export function picture(parts, state, content) {
     parts.best && stacked(parts, parts.best, best.drawn.shares, 1, brush, look),
     parts.rates && rateCurves(parts, state.rates, it, best, `best ${look}`),
     parts.units && unitBars(parts, content.units, T),
-    played < STEPS && path("cursor", `M${x(played)} 14V${axis.top}`),
+    played < STEPS && path("cursor", `M${x(played)} ${curves.top}V${axis.top}`),
   ];
   return drawn.flat(Infinity).filter(Boolean).join("");
 }
@@ -103,14 +103,16 @@ function scale({ top, height }, low, high, count, label = String) {
 /* Decades for networks. Laws begin so high that their beginning would leave no room for the rest. */
 function lossScale(part, isLaw, { losses, best, many, it }) {
   const all = [losses, best?.losses ?? [], ...many].map((values) => Array.from(values));
-  const early = (isLaw ? 20 : 10) * it.losses.length; // may lie outside the picture
-  const later = all.flatMap((values) => values.slice(early));
-  const [least, most] = [Math.min(...later), Math.max(...later)];
-  const margin = 0.06 * (most - least) || 1;
-  if (isLaw) return scale(part, least - margin, most + margin, 5);
-  const powers = (values) => values.map(Math.log10).filter((power) => power > -12 && power < 2);
-  const low = Math.floor(Math.min(-2, ...powers(later)));
-  const high = Math.max(low + 2, 0.1 + Math.max(...powers(all.flat())));
+  if (isLaw) {
+    const later = all.flatMap((values) => values.slice(20 * it.losses.length));
+    const [least, most] = [Math.min(...later), Math.max(...later)];
+    const margin = 0.06 * (most - least) || 1;
+    return scale(part, least - margin, most + margin, 5);
+  }
+  const powers = all.flat().map(Math.log10);
+  const shown = powers.filter((power) => power > -12 && power < 2);
+  const low = Math.floor(Math.min(-2, ...shown));
+  const high = Math.max(low + 2, 0.1 + Math.max(...shown));
   const raised = (power) => "10" + String(power).replace(/./g, (x) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[x] ?? "⁻");
   const { at, ticks } = scale(part, low, high, Math.min(8, high - low), raised);
   return { at: (loss) => at(Math.log10(loss)), ticks };

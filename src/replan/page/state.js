@@ -10,6 +10,7 @@ import { readLaw } from "./law.js";
 export const STEPS = 250;
 export const UNIT = 1000;
 export const MOST_TIME = 200; // of a network
+export const MOST = 5 * UNIT; // of a share or rate
 const LAW_STEP = 11; // of the lead
 
 // What a word of the address stands for, or undefined
@@ -86,7 +87,7 @@ export const newest = (tasks) => [0, ...equal(tasks - 1)];
 /** Shares and rates as whole thousandths. */
 export const rounded = ({ shares, rates }, tasks, full) => ({
   shares: Int16Array.from(rowsOf(shares, tasks).flatMap((row) => proportional(row))),
-  rates: Int16Array.from(rates, (x) => Math.round((x * UNIT) / full)),
+  rates: Int16Array.from(rates, (x) => Math.min(MOST, Math.round((x * UNIT) / full))),
 });
 
 /** The learning rate in thousandths if it is the same throughout, or null. */
@@ -114,44 +115,48 @@ export function toAddress(state) {
   return `#${words}`;
 }
 
-/** The state of an address; what it lacks or has wrong is as at the beginning. */
+/** The state of an address; what it lacks is as at the beginning. */
 export function fromAddress(address) {
   const words = new URLSearchParams(address.slice(1));
   const law = words.get("w") ?? (words.get("p") === String(LAW_STEP) ? "example" : null);
   const state = law ? lawState(law === "example" ? EXAMPLE : law) : { ...BEGINNING };
   for (const [name, [key, , parse]] of Object.entries(PARTS))
     if (words.has(key) && !(law && ["law", "tasks"].includes(name)))
-      state[name] = parse(words.get(key)) ?? state[name];
-  const T = state.tasks;
-  if (state.start && floats(state.start).length !== state.hidden * (state.hidden + 2 * T))
-    throw new Error("the start does not fit the network");
-  if (!law) state.duration = Math.min(state.duration, MOST_TIME);
+      state[name] = found(parse(words.get(key)));
+  const { tasks: T, hidden: K, start, duration, brush } = state;
+  found(brush < T && (law || duration <= MOST_TIME));
+  found(!start || floats(start).length === K * (K + 2 * T));
   state.rates = fromRuns(words.get("l"), 1) ?? state.rates ?? repeated([UNIT]);
   state.shares = fromRuns(words.get("r"), T, UNIT) ?? state.shares ?? repeated(newest(T));
-  state.brush = Math.min(state.brush, T - 1);
   return state;
+}
+
+function found(value) {
+  if (value === undefined || value === false) throw new Error("a damaged address");
+  return value;
 }
 
 /* Rows in runs: "90.0_160.dw" is 90 rows of 0, then 160 of 500, in base 36. */
 function runs(rows) {
-  const words = rows.map((row) => Array.from(row, (x) => x.toString(36)).join("."));
+  const words = rows.map((row) => row.map((x) => `.${x.toString(36)}`).join(""));
   const parts = [];
   for (let from = 0, to; from < STEPS; from = to) {
     for (to = from + 1; words[to] === words[from];) to++;
-    parts.push(`${(to - from).toString(36)}.${words[from]}`);
+    parts.push((to - from).toString(36) + words[from]);
   }
   return parts.join("_");
 }
 
 /* The numbers of runs of rows, or null. Where the rows' sum is known, their last numbers are left out. */
 function fromRuns(word, width, sum) {
-  const rows = (word ?? "").split("_").flatMap((run) => {
+  if (word === null) return null;
+  const rows = word.split("_").flatMap((run) => {
     const [count, ...row] = run.split(".").map((x) => parseInt(x, 36));
     if (sum) row.push(row.reduce((left, x) => left - x, sum));
-    const fits = row.length === width && row.every((x) => x >= 0 && x <= 5 * UNIT);
+    const fits = row.length === width && row.every((x) => x >= 0 && x <= MOST);
     return fits && count > 0 && count <= STEPS ? new Array(count).fill(row) : [];
   });
-  return rows.length === STEPS ? Int16Array.from(rows.flat()) : null;
+  return Int16Array.from(found(rows.length === STEPS && rows).flat());
 }
 
 /** Base64 as bytes, and as numbers. */

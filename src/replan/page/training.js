@@ -2,9 +2,8 @@
 
 import { STARTS } from "./data.js";
 import { readLaw } from "./law.js";
-import { STEPS, UNIT, floats } from "./state.js";
+import { MOST, STEPS, UNIT, floats } from "./state.js";
 
-const MOST_RATE = 5; // of a network
 const PRETRAINING = 1000; // time on task 1, before the page begins
 export const QUICK = 1e-5; // relative error of losses
 export const ACCURATE = 1e-9;
@@ -33,7 +32,9 @@ export const isLibrarys = ({ tasks, start }) => tasks === 2 && !start;
 function ofLaw({ law }) {
   const model = readLaw(law);
   const { start, taskNames: names, lossNames: losses, weights, full, peak } = model;
-  const shown = { names, losses, weights, full, most: peak ? UNIT : 0 };
+  const fastest = Math.max(full, ...model.pilots.flatMap(({ rates }) => rates)) / full;
+  const most = peak ? Math.min(MOST, Math.ceil(10 * fastest) * (UNIT / 10)) : 0;
+  const shown = { names, losses, weights, full, most };
   return { model, ...shown, start: () => start };
 }
 
@@ -51,7 +52,7 @@ function ofNetwork(core, { hidden, tasks, similarity, activation, noise, accurac
     return learnt.get(key);
   };
   const weights = new Float64Array(tasks).fill(1 / tasks);
-  const shown = { names, losses: names, weights, full: 1, most: MOST_RATE * UNIT };
+  const shown = { names, losses: names, weights, full: 1, most: MOST };
   return { model, ...shown, start: start ? () => floats(start) : afterTask1 };
 }
 

@@ -39,11 +39,11 @@ export function serve() {
 /** What may be free, by itself: its words, and the freedom of shares and rates. */
 export const LEVERS = [
   ["nothing: equal shares, your rate", "given", "given"],
-  ["one share for each task", "constant", "given"],
-  ["shares over time", "curve", "given"],
-  ["one learning rate", "given", "constant"],
+  ["constant shares", "constant", "given"],
+  ["timing: shares over time", "curve", "given"],
+  ["a constant learning rate", "given", "constant"],
   ["a learning rate over time", "given", "curve"],
-  ["all of it", "curve", "curve"],
+  ["shares and rate over time", "curve", "curve"],
 ];
 
 const JOBS = { solve, levers, sgd };
