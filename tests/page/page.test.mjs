@@ -368,7 +368,8 @@ test("numbers out of their range are refused by name", async () => {
     await page.locator("#duration").blur();
     assert.equal((await page.locator("#told").textContent()) === "", right === wrong);
     await page.waitForFunction((x) => document.getElementById("duration").value === x, right);
-    assert.equal((await reading(page)) === before, right === "25");
+    if (right === "25") assert.equal(await reading(page), before);
+    else await page.locator("#reading").filter({ hasNotText: before }).waitFor();
   }
   await page.close();
 });

@@ -398,9 +398,10 @@ class Page {
       input.addEventListener("change", () => {
         this.held = null;
         if (input.type !== "range" && input.validity.valid) this.choose(input);
-        const name = input.labels[0].firstChild.data.trim();
-        const refused = input.validity.valid ? "" : `${name}: ${input.validationMessage}`;
-        element("told").textContent = refused;
+        if (!input.validity.valid) {
+          const name = input.labels[0].firstChild.data.trim();
+          element("told").textContent = `${name}: ${input.validationMessage}`;
+        }
         this.redraw();
       });
     }
