@@ -266,7 +266,7 @@ class Page {
     const words = LEVERS.map(([name], i) => {
       const ratio = values[0] / values[i];
       const bar = `<span><i style="width:${20 * Math.log2(Math.max(1, ratio))}%"></i></span>`;
-      const value = i ? `${short(values[i])} (divided by ${short(ratio)})` : short(values[i]);
+      const value = i ? `${short(values[i])}&nbsp;(÷&nbsp;${short(ratio)})` : short(values[i]);
       return `<li><span>${name}</span>${i < values.length ? bar + value : "…"}</li>`;
     });
     element("lever-list").innerHTML = words.join("");

@@ -38,7 +38,7 @@ export function serve() {
 
 /** What may be free, by itself: its words, and the freedom of shares and rates. */
 export const LEVERS = [
-  ["nothing: equal shares, your rate", "given", "given"],
+  ["nothing: equal shares", "given", "given"],
   ["constant shares", "constant", "given"],
   ["timing: shares over time", "curve", "given"],
   ["a constant learning rate", "given", "constant"],
