@@ -36,6 +36,13 @@ def test_explore_refuses_what_the_page_cannot_show(run, opened, refused, tmp_pat
     for section in ("[objective]\nweights = [0.9, 0.1]", "[limits]\nmax_share = [0.4, 1.0]"):
         (tmp_path / "other.toml").write_text(f"{text}\n{section}\n")
         refused("explore other.toml", "FILE")
+    for old, new in {
+        "hidden = 2": "hidden = 9",
+        "duration = 2.0": "duration = 900.0",
+        "steps = ": "lr = 5.5\nsteps = ",
+    }.items():
+        (tmp_path / "other.toml").write_text(text.replace(old, new, 1))
+        refused("explore other.toml", "FILE")
     assert opened == []
 
 

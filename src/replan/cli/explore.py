@@ -84,14 +84,17 @@ def _shown(problem: Problem) -> Problem:
     kind: Any = find("teacher-student")
     expected = (
         "a law, or a teacher-student problem with 2 to 5 tasks of one similarity from 0 to 0.99, "
-        "2 to 6 hidden units, a duration of 1 to 200, the mean of the losses at the end, no limits"
+        "2 to 6 hidden units, a duration of 1 to 200, noise of at most 0.5, a rate of at most 5 in "
+        "thousandths, the mean of the losses at the end, no limits"
     )
     if type(model) is not kind:
         raise ArgumentError("FILE", expected, f"a problem of the kind {model.kind!r}")
     K, T, gamma = model.hidden, model.tasks, float(model.teacher_overlaps[0, -1])
-    if not (2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma <= 0.99 and 1 <= problem.duration <= 200):
-        sizes = f"{T} tasks of similarity {gamma:g}, {K} hidden units, {problem.duration:g}"
-        raise ArgumentError("FILE", expected, sizes)
+    lr, duration = problem.knobs["lr"], problem.duration
+    are_sizes = 2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma <= 0.99 and 1 <= duration <= 200
+    if not (are_sizes and model.noise <= 0.5 and lr <= 5 and abs(lr - round(lr, 3)) < 1e-9):
+        found = f"{T} tasks of similarity {gamma:g}, {K} hidden units, a duration of {duration:g}"
+        raise ArgumentError("FILE", expected, f"{found}, noise {model.noise:g}, a rate of {lr:g}")
     rates = problem.control.knobs.get("lr")
     free = {} if rates is None else {"lr": Range(0.0, 5.0, constant=rates.constant, shared=True)}
     shown = Problem(
