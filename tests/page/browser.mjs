@@ -27,9 +27,10 @@ export async function open(address = "", settings = {}) {
     ...settings,
   });
   page.on("request", (request) => requests.push(request.url()));
+  const failed = new Promise((_, fail) => page.on("pageerror", fail));
   page.on("pageerror", (error) => assert.fail(error.stack));
   await page.goto(address.startsWith("file:") ? address : PAGE + address);
-  await page.locator("#reading:not(:empty)").waitFor();
+  await Promise.race([page.locator("#reading:not(:empty)").waitFor(), failed]);
   return page;
 }
 

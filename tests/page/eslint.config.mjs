@@ -1,8 +1,8 @@
 import js from "@eslint/js";
 
 const browser = ["document", "location", "history", "navigator", "self", "window", "performance"];
-const more = ["atob", "Event", "URL", "Blob", "Worker", "WebAssembly", "Image", "XMLSerializer"];
-const loops = ["requestAnimationFrame", "setTimeout", "clearTimeout", "ResizeObserver"];
+const more = ["atob", "URL", "Blob", "Worker", "WebAssembly", "Image", "XMLSerializer"];
+const loops = ["requestAnimationFrame", "setTimeout", "clearTimeout"];
 const others = ["addEventListener", "getComputedStyle", "innerHeight", "URLSearchParams"];
 const streams = ["DecompressionStream", "Response"];
 const node = ["process", "console"];

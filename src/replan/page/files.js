@@ -4,17 +4,30 @@ import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
+/** The command that finds the best of the state, where there is one. */
+export function solveCommand({ freeShares, freeRates, ...state }) {
+  if (freeRates === "given" && (freeShares === "given" || oneRate(state) === null)) return "";
+  const protocol = freeShares === "given" ? " --protocol protocol.json" : "";
+  return `replan solve problem.toml${protocol}`;
+}
+
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
 
 /** Files by name. page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
   "problem.toml": problemFile,
-  "law.json": ({ state }) => state.law,
+  "law.json": lawFile,
   "protocol.json": protocolFile,
   "curves.csv": curvesFile,
   "picture.svg": svgFile,
   "picture.png": pngFile,
 };
+
+/* The law, for the duration on the page. */
+function lawFile({ state: { law, duration } }) {
+  const file = JSON.parse(law);
+  return JSON.stringify({ ...file, training: { ...file.training, duration } });
+}
 
 /* As the command line reads it. */
 function problemFile({ state, it }) {
@@ -29,8 +42,7 @@ function problemFile({ state, it }) {
   const lr = `{ min = 0.0, max = 5.0, shared = true${constant} }`;
   const rate = oneRate(state);
   const notes = ["From the page: replan evaluate problem.toml --protocol protocol.json"];
-  if (state.freeShares === "given")
-    notes.push("replan solve problem.toml --protocol protocol.json");
+  notes.push(solveCommand(state) || "What was painted cannot be kept by `replan solve`.");
   if (rate === null) notes.push("The learning rate that was drawn is in protocol.json alone.");
   return `# ${notes.join("\n# ")}
 [model]

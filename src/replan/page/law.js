@@ -9,6 +9,7 @@ const [OVERFIT, LEAST_RATE] = [3, 1e-12]; // of share_law.py
 const TINY = 1e-30; // the rate of what does not relax, and the least positive number
 const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
 const STEPS = 250; // of a pilot's schedule
+const REFUSAL = "The file must be a law, whole, as `replan fit … --out law.toml` writes it";
 
 const filled = (count, at) => Array.from({ length: count }, (_, i) => at(i));
 const spaced = (low, high, count) => filled(count, (i) => low * (high / low) ** (i / (count - 1)));
@@ -30,13 +31,16 @@ export function readLaw(text) {
     // refused below
   }
   const kind = { __proto__: null, "rate-law": rateLaw, "share-law": shareLaw }[file?.model?.kind];
-  if (!kind)
-    throw new Error("The file must be a law, whole, as `replan fit … --out law.toml` writes it.");
+  if (!kind) throw new Error(`${REFUSAL}.`);
   const keys = Object.keys({ ...file.limits, ...file.objective, ...file.training });
   const other = keys.find((key) => !["weights", "duration", "steps", "lr"].includes(key));
   if (other)
     throw new Error(`\`${other}\` must be absent, as it is from what \`replan fit\` writes.`);
-  return new Law(file, kind);
+  try {
+    return new Law(file, kind);
+  } catch (error) {
+    throw error instanceof TypeError ? new Error(`${REFUSAL} (${error.message})`) : error;
+  }
 }
 
 /* TOML as replan writes it, as JSON: keys in quotes, and sections as objects that begin with an
@@ -77,13 +81,14 @@ class Law {
   constructor(file, kind) {
     const read = (...what) => found(file, ...what);
     const free = (x) => (x ? (x === "constant" || x.constant ? "constant" : "curve") : "given");
-    this.notes = file.fit?.warnings ?? [];
+    this.notes = [file.fit?.warnings ?? []].flat().map(String);
     this.text = JSON.stringify({ ...file, fit: { warnings: this.notes } });
     this.unit = read("model.unit", TINY);
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
     this.error = read("model.covered.error", 0);
     this.duration = read("training.duration", TINY);
+    this.steps = read("training.steps", 1); // of plans
     this.freeShares = free(file.control?.tasks);
     this.freeRates = free(file.control?.lr);
     Object.assign(this, kind(read, file));
@@ -93,9 +98,13 @@ class Law {
     const drawn = ({ duration, times, rates }) =>
       filled(STEPS, (k) => interpolate(((k + 0.5) / STEPS) * duration, times, rates));
     const { best, curves = [] } = file.model.covered;
-    this.pilots = curves.map((pilot) => ({ ...pilot, rates: drawn(pilot) }));
+    this.pilots = curves.map((pilot) => {
+      const measured = pilot.steps.map((step, i) => [step, pilot.losses[i]]);
+      return { ...pilot, rates: drawn(pilot), measured };
+    });
     const shares = filled(STEPS * this.tasks, () => 1 / this.tasks);
     const rates = filled(STEPS, () => this.full);
+    this.full = Math.max(this.full, ...this.pilots.flatMap((pilot) => pilot.rates));
     this.best = { shares, rates, ...this.pilots.find(({ run }) => run === best?.run) };
   }
 
@@ -150,11 +159,11 @@ class Law {
   }
 }
 
-function rateLaw(read, { control }) {
+function rateLaw(read, { control, model: { covered } }) {
   const laws = read("model.laws", -Number.MAX_VALUE, "n", 7);
   const peak = read("model.peak", TINY);
   const [rise, fall] = read("model.covered.changes", 0, 2);
-  const range = control?.lr ? ["min", "max"].map((end) => read(`control.lr.${end}`, 0)) : null;
+  const range = control?.lr ? ["min", "max"].map((end) => read(`control.lr.${end}`, 0)) : undefined;
   const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
   const only = (f, x) => powers.map((_, i) => (i === f ? x : 0));
   const modes = [{ rest: TINY, rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
@@ -173,7 +182,7 @@ function rateLaw(read, { control }) {
   return {
     ...{ taskNames: ["training"], lossNames: ["loss"], by: "byRates", peak, range },
     ...{ modes, terms, floors, changes: [FASTER * fall, FASTER * rise] },
-    full: range?.[1] ?? read("training.lr", 0), // the largest rate of plans
+    ...{ axis: `training ${covered.axis}s`, full: range?.[1] ?? read("training.lr", 0) }, // the largest rate
     features({ rates }, k) {
       const x = rates[k] / peak;
       const slope = (power) => (x > LEAST || power === 1 ? (power * x ** (power - 1)) / peak : 0);
@@ -209,7 +218,7 @@ function shareLaw(read) {
   const nameOf = (row) => domains[row.indexOf(1)] ?? row.map(percent).filter(Boolean).join(" + ");
   return {
     ...{ taskNames: mixtures.map(nameOf), lossNames, by: "byShares", peak: null, full: 1 },
-    ...{ modes, terms, floors },
+    ...{ modes, terms, floors, axis: "progress of the training" },
     features({ shares }, k) {
       const row = shares.subarray(k * mixtures.length);
       return { features: columns.map((column) => dot(row, column)), slopes: mixtures };

@@ -39,7 +39,7 @@ static int agree(int64_t n, int64_t T, const double *a, const double *b, double 
 }
 
 /* Train from the first of states (pieces + 1, n), each piece with as many steps of RK4 as it takes
-   for half of them, or none, to end alike. Writes the other states; returns how many pieces were
+   for half of them, or standing still, to end alike. Writes the other states; returns how many pieces were
    completed before a divergence. */
 EXPORT int64_t replan_integrate(const kernels *model, const double *p, int64_t pieces, int64_t T,
                                 int64_t n, const double *shares, const double *knobs,
@@ -49,6 +49,7 @@ EXPORT int64_t replan_integrate(const kernels *model, const double *p, int64_t p
     double before[STATE + MOST], now[STATE + MOST] = {NAN}; /* a state, then its losses */
     double tape[4 * STATE];
     for (int64_t i = 0, substeps = 1; i < pieces; i++, states += n) {
+        int agreed;
         substeps = substeps > 8 ? substeps / 8 : 1;
         do {
             memcpy(before, now, sizeof now);
@@ -57,8 +58,9 @@ EXPORT int64_t replan_integrate(const kernels *model, const double *p, int64_t p
                 now[0] = NAN;
             replan_losses(model, p, 1, n, T, now, now + n, work, stop);
             substeps *= 2;
-        } while (!agree(n, T, before, now, accuracy) && substeps <= MOST_SUBSTEPS);
-        if (isnan(now[0])) return i;
+            agreed = agree(n, T, before, now, accuracy);
+        } while (!agreed && substeps <= MOST_SUBSTEPS);
+        if (!agreed) return i;
         memcpy(states + n, now, (size_t)n * sizeof(double));
     }
     return pieces;

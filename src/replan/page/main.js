@@ -1,15 +1,14 @@
 /* The page: one state, drawn anew after every change. */
 
-import { LEVERS, core, inWorker, serve } from "./work.js";
-import { FILES } from "./files.js";
+import { LEVERS, SEEDS, core, inWorker, serve } from "./work.js";
+import { FILES, solveCommand } from "./files.js";
 import { MOST_TIME, STEPS, UNIT, fromAddress, lawState, newest, oneRate, parsed } from "./state.js";
-import { bestKey, leverKey, problemKey, proportional, repeated } from "./state.js";
+import { bestKey, leverKey, luckKey, problemKey, proportional, repeated } from "./state.js";
 import { rounded, sgdKey, toAddress } from "./state.js";
 import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
 
-const SEEDS = Array.from({ length: 20 }, (_, i) => i + 1);
 const UNDO = 200; // states kept
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
@@ -19,6 +18,7 @@ const WINDOW = 8; // steps on both sides that a mean is over
 const JOBS = {
   solve: [bestKey, ({ searching, best, state }) => searching || (best && isOutdated(best, state))],
   levers: [leverKey, ({ state: { levers, law } }) => levers && !law],
+  luck: [luckKey, ({ state: { luck, law } }) => luck && !law],
   sgd: [sgdKey, ({ state: { dimension, law } }) => dimension && !law],
 };
 
@@ -75,7 +75,6 @@ class Page {
     clearTimeout(this.pause);
     this.pause = setTimeout(() => this.settled(), PAUSE);
     this.accuracy = QUICK;
-    this.many = []; // the losses from all starts
     for (const [job, [keyOf]] of Object.entries(JOBS))
       if (this.begun[job]?.key !== keyOf(this.state)) this.end(job);
     this.searchEnded = "";
@@ -88,9 +87,8 @@ class Page {
   settled() {
     clearTimeout(this.pause);
     this.accuracy = ACCURATE;
-    const { state, it } = this;
+    const { state } = this;
     history.replaceState(null, "", toAddress(state));
-    if (state.luck) this.many = SEEDS.map((seed) => this.run(amounts(state, it.full), seed).losses);
     for (const [job, [keyOf, isWanted]] of Object.entries(JOBS))
       if (isWanted(this) && !this.begun[job]) this.begin(job, keyOf(state));
     this.draw();
@@ -105,8 +103,13 @@ class Page {
     return this.trained;
   }
 
-  run(controls, seed = this.state.seed) {
-    return rollOut(this.it, controls, this.state.duration, seed);
+  run(controls) {
+    return rollOut(this.it, controls, this.state.duration, this.state.seed);
+  }
+
+  /** The losses from all starts. */
+  get many() {
+    return this.begun.luck?.result ?? [];
   }
 
   mean(losses) {
@@ -284,7 +287,9 @@ class Page {
     }
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
-    const present = { law, network: !law, rate: it.most > 0, shares: state.tasks > 1 };
+    const hasRate = it.most > 0;
+    const present = { law, network: !law, rate: hasRate, shares: state.tasks > 1 };
+    present["rate-law"] = law && hasRate;
     for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed-value").textContent = state.start ? "from your file" : state.seed;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
@@ -295,7 +300,11 @@ class Page {
     element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
     element("notes").textContent = (it.model.notes ?? []).join("\n");
     element("brushes").hidden = state.tasks < (law ? 2 : 3);
-    element("duration").max = law ? 1e9 : MOST_TIME;
+    Object.assign(
+      element("duration"),
+      law ? { min: 1e-30, max: 1e30 } : { min: 1, max: MOST_TIME },
+    );
+    element("solve-command").textContent = solveCommand(state);
     this.showChoices("brushes", it.names, state.brush, (brush) => this.set({ brush }, false));
     const pilots = it.model.pilots?.map(({ run }) => run) ?? [];
     this.showChoices("pilots", pilots, state.pilot, (pilot) =>

@@ -24,7 +24,8 @@ export function minimise(model, start, settings, onProgress = () => {}) {
   // With one task per step, each task has a rate of its own; so it has, at first, where tasks mix.
   const columns = freeShares === "curve" && freeRates === "curve" ? model.tasks : 1;
   const grid = (...size) => objectiveOf(model, start, settings, ...size);
-  const [coarse, mixing] = [Math.min(COARSE, steps), steps].map((count) => grid(count, columns));
+  const coarse = grid(Math.min(COARSE, steps), columns);
+  const finer = [Math.round(steps / 2), steps].map((count) => grid(count, columns));
   const last = grid(steps, 1);
   let best = { shares, rates, value: Infinity };
   const finish = (controls, iterations) => {
@@ -37,7 +38,10 @@ export function minimise(model, start, settings, onProgress = () => {}) {
     .sort((a, b) => a.value - b.value)
     .filter(({ value }, i, all) => i === 0 || value > all[i - 1].value * (1 + SAME))
     .slice(0, KEPT)
-    .forEach((found) => finish(columns > 1 ? rounded(accurate(mixing, found), columns) : found));
+    .forEach((found) => {
+      for (const objective of finer) found = accurate(objective, found);
+      finish(columns > 1 ? rounded(found, columns) : found);
+    });
   return best;
 }
 
@@ -86,8 +90,8 @@ function rounded({ shares, rates }, T) {
   return { shares: alone, rates: rates.filter((_, i) => alone[i]) };
 }
 
-/* Another number of rows: those at the middles of the new ones. */
-function resampled(values, width, rows) {
+/** Another number of rows: those at the middles of the new ones. */
+export function resampled(values, width, rows) {
   const row = (i) => Math.floor(((Math.floor(i / width) + 0.5) * values.length) / width / rows);
   return new Float64Array(rows * width).map((_, i) => values[row(i) * width + (i % width)]);
 }

@@ -45,20 +45,26 @@ export function picture(parts, state, content) {
     it.losses.map((_, t) => {
       const own = values.filter((_, i) => i % count === t);
       const places = Array.from(own, (loss, step) => [x(step), at(loss)]);
-      return shape(`${look} task${t + 1}`, places);
+      return shape(`${look} ${colour(t)}`, places);
     });
-  const measured = (step, i) => [x((STEPS * step) / state.duration), at(pilot.losses[i])];
+  const measured = ([step, loss]) => [x((STEPS * step) / state.duration), at(loss)];
+  const isShown = ([step]) => step <= state.duration;
   const look = best?.outdated ? "outdated" : "best";
   const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
   const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the other tasks are above it";
   const drawn = [
-    timeAxis(parts, state),
+    timeAxis(parts, state, it.model),
     frame(parts, curves, best ? `${caption}; dashed: the best` : caption, ticks),
     many.map((values) => draw("curve faint", values)),
     best && draw(`curve best ${look}`, best.losses),
     draw("curve", upToNow(losses)),
     crosses && draw("cross", upToNow(crosses), crossed),
-    pilot && marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", pilot.steps.map(measured)),
+    pilot &&
+      marks(
+        "dot",
+        "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0",
+        pilot.measured.filter(isShown).map(measured),
+      ),
     endLabels(parts, it.losses, losses.subarray(played * count), at, x(played)),
     bar && frame(parts, bar, `share of ${it.names[brush]}; ${rest}`, percents(bar)),
     bar && stacked(parts, bar, state.shares, UNIT, brush, "yours"),
@@ -70,6 +76,7 @@ export function picture(parts, state, content) {
   return drawn.flat(Infinity).filter(Boolean).join("");
 }
 
+const colour = (t) => `task${(t % 5) + 1}`;
 const path = (look, d) => `<path class="${look}" d="${d}"/>`;
 
 /* Words whose middle is at the height y. Names come from files, where they may be markup. */
@@ -127,8 +134,8 @@ function frame({ left, right }, { top }, caption, ticks) {
 
 const percents = (bar) => scale(bar, 0, 100, 2, (percent) => `${percent} %`).ticks;
 
-function timeAxis({ left, right, x, curves, axis: { top } }, { duration, law }) {
-  const words = law ? "training steps" : "training time α, in samples per input";
+function timeAxis({ left, right, x, curves, axis: { top } }, { duration }, { axis }) {
+  const words = axis ?? "training time α, in samples per input";
   const times = rounds(0, duration, right - left > 400 ? 5 : 3).map((time) => {
     const place = x((time / duration) * STEPS);
     return (
@@ -144,7 +151,7 @@ function endLabels({ curves: { top, height } }, names, losses, at, x) {
   ends.sort((a, b) => a.y - b.y);
   for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + 14);
   const over = Math.max(0, ends.at(-1).y - (top + height));
-  return ends.map(({ name, t, y }) => text(x + 8, y - over, name, "start", `label task${t + 1}`));
+  return ends.map(({ name, t, y }) => text(x + 8, y - over, name, "start", `label ${colour(t)}`));
 }
 
 /* Areas on top of each other, the brush's at the bottom; each covers the lower part of the next. */
@@ -155,7 +162,7 @@ function stacked({ left, right, x }, { top, height }, shares, unit, brush, look)
   const areas = order.map((t) => {
     sums.forEach((sum, step) => (sums[step] = sum + shares[step * T + t] / unit));
     const stair = (sum, step) => `V${round(bottom - height * sum)}H${x(step + 1)}`;
-    return path(`share task${t + 1}`, `M${left} ${bottom}${sums.map(stair).join("")}V${bottom}z`);
+    return path(`share ${colour(t)}`, `M${left} ${bottom}${sums.map(stair).join("")}V${bottom}z`);
   });
   const name = text(right + 6, top + height / 2, look);
   return [`<g class="${look}">`, areas.reverse(), "</g>", name];
@@ -183,7 +190,7 @@ function unitBars({ left, right, units: { top } }, cosines, T) {
     const [x, y] = [left + wide * (i + Math.floor(i / T)), at(Math.abs(cosine))];
     const size = `x="${x}" y="${y}" width="${wide - 2}" height="${top + UNITS - y}"`;
     const name = i % T ? "" : text(x, top + UNITS + 10, `unit ${i / T + 1}`);
-    return `<rect class="share task${(i % T) + 1}" ${size}/>${name}`;
+    return `<rect class="share ${colour(i % T)}" ${size}/>${name}`;
   });
   return [frame({ left, right }, { top }, "hidden units: similarity to each teacher", ticks), bars];
 }

@@ -20,7 +20,7 @@ const among =
     known.find((x) => String(x) === word);
 const number = (low, high) => (word) => [Number(word)].find((x) => low <= x && x <= high);
 const whole = (low, high) => (word) => [number(low, high)(word)].find(Number.isInteger);
-const text = (word) => word;
+const text = (word) => word || undefined;
 const free = among("given", "constant", "curve");
 
 /* Of every part but the protocol: its key in the address, its value at the beginning, its words. */
@@ -32,11 +32,11 @@ const PARTS = {
   tasks: ["t", 2, whole(2, 5)],
   activation: ["a", "erf", among("erf", "relu", "linear")],
   noise: ["n", 0, number(0, 0.5)],
-  duration: ["d", 25, number(1, 1e9)],
+  duration: ["d", 25, number(1e-30, 1e30)],
   start: ["x", null, text], // the overlaps themselves, where they are not those of the seed
   seed: ["s", 1, whole(1, 20)],
-  brush: ["b", 0, whole(0, 11)], // the task whose share is painted
-  pilot: ["i", -1, whole(0, 99)], // whose losses are shown beside the law's
+  brush: ["b", 0, whole(0, 1e6)], // the task whose share is painted
+  pilot: ["i", -1, whole(-1, 1e6)], // whose losses are shown beside the law's
   ratesShown: ["lr", 0, whole(0, 1)],
   freeShares: ["fr", "curve", free], // what the best may choose
   freeRates: ["fl", "given", free],
@@ -57,6 +57,7 @@ const key = (state, ...names) =>
   JSON.stringify([...Object.keys(PARTS).slice(1, 9), ...names].map((name) => state[name]));
 export const problemKey = (state) => key(state);
 export const leverKey = (state) => key(state, "seed", "rates");
+export const luckKey = (state) => key(state, "rates", "shares");
 export const sgdKey = (state) => key(state, "seed", "rates", "shares", "dimension");
 export function bestKey(state) {
   const given = [state.freeShares === "given" && "shares", state.freeRates === "given" && "rates"];
@@ -87,7 +88,7 @@ export const newest = (tasks) => [0, ...equal(tasks - 1)];
 /** Shares and rates as whole thousandths. */
 export const rounded = ({ shares, rates }, tasks, full) => ({
   shares: Int16Array.from(rowsOf(shares, tasks).flatMap((row) => proportional(row))),
-  rates: Int16Array.from(rates, (x) => Math.min(MOST, Math.round((x * UNIT) / full))),
+  rates: Int16Array.from(rates, (x) => Math.round((x * UNIT) / full)),
 });
 
 /** The learning rate in thousandths if it is the same throughout, or null. */
@@ -97,18 +98,18 @@ export const oneRate = ({ rates }) => (rates.every((x) => x === rates[0]) ? rate
     duration in the file, of the best. */
 export function lawState(file, pilot) {
   const { text, tasks, duration, freeShares, freeRates, peak, best, full, pilots } = readLaw(file);
-  const shown = { duration, ...best, ...pilots[pilot] };
+  const shown = { ...best, duration, ...pilots[pilot] };
   const law = { law: text, step: LAW_STEP, tasks, duration: shown.duration, freeShares, freeRates };
   pilot ??= pilots.findIndex(({ run }) => run === best.run);
   const protocol = rounded(shown, tasks, full);
   return { ...BEGINNING, ...law, pilot, ratesShown: Number(peak !== null), ...protocol };
 }
 
-/** The address of a state: what differs from the beginning, and always the protocol. */
+/** The address of a state: what differs from the beginning, or all for a law, and the protocol. */
 export function toAddress(state) {
   const words = new URLSearchParams();
   for (const [name, [key, value]] of Object.entries(PARTS))
-    if (state[name] !== value) words.set(key, state[name]);
+    if (state[name] !== null && (state.law || state[name] !== value)) words.set(key, state[name]);
   if (state.law === readLaw(EXAMPLE).text) words.set("w", "example");
   words.set("r", runs(rowsOf(state.shares, state.tasks).map((row) => row.slice(0, -1))));
   words.set("l", runs(rowsOf(state.rates, 1)));
@@ -124,7 +125,7 @@ export function fromAddress(address) {
     if (words.has(key) && !(law && ["law", "tasks"].includes(name)))
       state[name] = found(parse(words.get(key)));
   const { tasks: T, hidden: K, start, duration, brush } = state;
-  found(brush < T && (law || duration <= MOST_TIME));
+  found(brush < T && (law || (duration >= 1 && duration <= MOST_TIME)));
   found(!start || floats(start).length === K * (K + 2 * T));
   state.rates = fromRuns(words.get("l"), 1) ?? state.rates ?? repeated([UNIT]);
   state.shares = fromRuns(words.get("r"), T, UNIT) ?? state.shares ?? repeated(newest(T));

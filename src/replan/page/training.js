@@ -32,9 +32,7 @@ export const isLibrarys = ({ tasks, start }) => tasks === 2 && !start;
 function ofLaw({ law }) {
   const model = readLaw(law);
   const { start, taskNames: names, lossNames: losses, weights, full, peak } = model;
-  const fastest = Math.max(full, ...model.pilots.flatMap(({ rates }) => rates)) / full;
-  const most = peak ? Math.min(MOST, Math.ceil(10 * fastest) * (UNIT / 10)) : 0;
-  const shown = { names, losses, weights, full, most };
+  const shown = { names, losses, weights, full, most: peak ? UNIT : 0 };
   return { model, ...shown, start: () => start };
 }
 

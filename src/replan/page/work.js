@@ -2,10 +2,10 @@
    is ending the worker. */
 
 import { loadCore } from "./kernels.js";
-import { minimise } from "./minimise.js";
+import { minimise, resampled } from "./minimise.js";
 import { WASM } from "./data.js";
 import { STEPS, UNIT, bytesOf, equal, repeated } from "./state.js";
-import { amounts, training } from "./training.js";
+import { amounts, rollOut, training } from "./training.js";
 
 export async function core() {
   const packed = new Blob([bytesOf(WASM)]).stream();
@@ -13,8 +13,8 @@ export async function core() {
   return loadCore(await new Response(stream).arrayBuffer());
 }
 
-/** Run a job on a state. told({ progress } or { result } or { error }) is called unless the
-    returned function, which cancels, was called before. */
+/** Run a job on a state. Calls `told` with { progress }, { result } or { error }; returns a function
+    that cancels. */
 export function inWorker(job, state, start, told) {
   const text = document.getElementById("script").textContent;
   const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
@@ -29,9 +29,13 @@ export function inWorker(job, state, start, told) {
 /** In the worker: wait for the job. */
 export function serve() {
   self.onmessage = async ({ data: { job, state, start } }) => {
-    const it = training(await core(), state);
-    const result = JOBS[job](it, state, start, (progress) => self.postMessage({ progress }));
-    self.postMessage({ result });
+    try {
+      const it = training(await core(), state);
+      const result = JOBS[job](it, state, start, (progress) => self.postMessage({ progress }));
+      self.postMessage({ result });
+    } catch ({ message }) {
+      self.postMessage({ error: message });
+    }
     self.close();
   };
 }
@@ -46,30 +50,41 @@ export const LEVERS = [
   ["shares and rate over time", "curve", "curve"],
 ];
 
-const JOBS = { solve, levers, sgd };
+const JOBS = { solve, levers, luck, sgd };
+export const SEEDS = Array.from({ length: 20 }, (_, i) => i + 1);
 
-/* The best protocol; see minimise.js. */
+/* The best protocol; see minimise.js. A law plans on steps of its own. */
 function solve({ model, full, most, weights }, state, start, told) {
-  const { freeShares, duration } = state;
-  const { shares, rates } = amounts(state, full);
-  const isFixed = state.freeRates === "curve" && model.changes?.every((change) => change === 0);
-  const freeRates = isFixed ? "constant" : state.freeRates;
-  const fastest = (most * full) / UNIT;
-  const largest = freeRates === "given" ? Math.max(1, ...rates) : fastest;
+  const { freeShares, duration, tasks: T } = state;
+  const { steps = STEPS, changes, range = [0, (most * full) / UNIT] } = model;
+  const drawn = amounts(state, full);
+  const isFixed = state.freeRates === "curve" && changes?.every((change) => change === 0);
+  let freeRates = isFixed ? "constant" : state.freeRates;
+  if (freeRates !== "given" && range[0] === range[1]) {
+    freeRates = "given";
+    drawn.rates.fill(range[0]);
+  }
+  const largest = freeRates === "given" ? Math.max(1, ...drawn.rates) : range[1];
   const settings = {
-    ...{ duration, steps: STEPS, weights, shares, rates, freeShares, freeRates },
-    range: model.range ?? [0, fastest],
+    ...{ duration, steps, weights, freeShares, freeRates, range },
+    shares: resampled(drawn.shares, T, steps),
+    rates: resampled(drawn.rates, 1, steps),
     substeps: state.law ? 1 : Math.ceil((largest * duration) / 25),
   };
-  const found = minimise(model, start, settings, ({ value }) => told(value));
-  if (model.changes) calm(found.rates, ...model.changes.map((x) => (x * duration) / STEPS));
-  return found;
+  const { shares, rates } = minimise(model, start, settings, ({ value }) => told(value));
+  if (changes) calm(rates, ...changes.map((x) => (x * duration) / steps));
+  return { shares: resampled(shares, T, STEPS), rates: resampled(rates, 1, STEPS) };
 }
 
 /* The largest rates below those given that fall and rise no faster: as `replan solve` plans. */
 function calm(rates, fall, rise) {
-  for (let i = 1; i < STEPS; i++) rates[i] = Math.min(rates[i], rates[i - 1] + rise);
-  for (let i = STEPS - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
+  for (let i = 1; i < rates.length; i++) rates[i] = Math.min(rates[i], rates[i - 1] + rise);
+  for (let i = rates.length - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
+}
+
+/* The losses from all starts. */
+function luck(it, state) {
+  return SEEDS.map((seed) => rollOut(it, amounts(state, it.full), state.duration, seed).losses);
 }
 
 /* The best losses with each lever alone, beside equal shares and the rates as drawn. */
@@ -77,9 +92,12 @@ function levers(it, state, start, told) {
   const plain = { ...state, shares: repeated(equal(state.tasks)) };
   const values = [];
   for (const [, freeShares, freeRates] of LEVERS) {
-    values.push(solve(it, { ...plain, freeShares, freeRates }, start, () => {}).value);
+    const found = solve(it, { ...plain, freeShares, freeRates }, start, () => {});
+    const last = rollOut(it, found, state.duration, state.seed).losses.slice(-it.losses.length);
+    values.push(it.weights.reduce((sum, weight, i) => sum + weight * last[i], 0));
     told(values);
   }
+  return values;
 }
 
 /* The losses of one run of SGD. */
