@@ -1,10 +1,9 @@
 /* The page: one state, drawn anew after every change. */
 
-import { LEVERS, SEEDS, core, inWorker, serve } from "./work.js";
+import { JOBS, LEVERS, SEEDS, core, inWorker, serve } from "./work.js";
 import { FILES, solveCommand } from "./files.js";
-import { MOST_TIME, STEPS, UNIT, fromAddress, lawState, newest, oneRate, parsed } from "./state.js";
-import { bestKey, leverKey, luckKey, problemKey, proportional, repeated } from "./state.js";
-import { rounded, sgdKey, toAddress } from "./state.js";
+import { MOST_TIME, STEPS, UNIT, fromAddress, keyOf, lawState, newest } from "./state.js";
+import { oneRate, parsed, proportional, repeated, rounded, toAddress } from "./state.js";
 import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
@@ -14,27 +13,22 @@ const PAUSE = 250; // milliseconds without a change before what takes longer is 
 const FILM = 8000; // milliseconds
 const WINDOW = 8; // steps on both sides that a mean is over
 
-/* Long work: what its result depends on, and whether a page wants it. */
-const JOBS = {
-  solve: [bestKey, ({ searching, best, state }) => searching || (best && isOutdated(best, state))],
-  levers: [leverKey, ({ state: { levers, law } }) => levers && !law],
-  luck: [luckKey, ({ state: { luck, law } }) => luck && !law],
-  sgd: [sgdKey, ({ state: { dimension, law } }) => dimension && !law],
-};
-
-const isOutdated = (best, state) => best.key !== bestKey(state);
 const element = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const numbers = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const short = (number) => (Number.isFinite(number) ? numbers.format(number) : "diverged");
 
+function tell(words) {
+  element("told").textContent = words;
+}
+
 class Page {
   constructor(built) {
     this.core = built;
     this.past = [];
-    this.begun = {}; // { key, cancel, progress, result, error } of each job
+    this.begun = {}; // { key, cancel, progress, result } of each job
     document.body.classList.toggle("embedded", window.top !== window);
-    this.open(location.hash);
+    this.open();
     this.connectBars();
     this.connectControls();
     this.connectFiles();
@@ -42,21 +36,16 @@ class Page {
 
   // The state and what follows from it
 
-  /** Go to the state of an address, without the results of another. */
-  open(address) {
-    this.best = null; // { key, shares, rates, losses, drawn }
-    this.film = null;
-    this.played = STEPS;
-    let told = "";
+  /** Go to the state of the address, without the results of another. */
+  open() {
+    clearInterval(this.film);
+    Object.assign(this, { asked: false, best: null, played: STEPS });
     try {
-      this.state = fromAddress(address);
+      this.set(fromAddress(location.hash), false);
     } catch {
-      this.state = fromAddress("");
-      told = "This link is damaged or incomplete. This is the first step instead.";
+      this.set(fromAddress(""), false);
+      tell("This link is damaged or incomplete. This is the first step instead.");
     }
-    this.stop();
-    this.changed();
-    element("told").textContent = told;
   }
 
   /** Go to another state; `keep`: undo comes back to this one. */
@@ -67,19 +56,18 @@ class Page {
   }
 
   undo() {
-    this.state = this.past.pop() ?? this.state;
-    this.changed();
+    this.set(this.past.pop() ?? {}, false);
   }
 
   changed() {
     clearTimeout(this.pause);
     this.pause = setTimeout(() => this.settled(), PAUSE);
     this.accuracy = QUICK;
-    for (const [job, [keyOf]] of Object.entries(JOBS))
-      if (this.begun[job]?.key !== keyOf(this.state)) this.end(job);
-    this.searchEnded = "";
+    for (const [job, { key }] of Object.entries(this.begun))
+      if (key !== keyOf(job, this.state)) this.end(job);
+    this.ended = "";
     element("link").textContent = "Copy the link";
-    element("told").textContent = "";
+    tell("");
     this.redraw();
   }
 
@@ -87,17 +75,15 @@ class Page {
   settled() {
     clearTimeout(this.pause);
     this.accuracy = ACCURATE;
-    const { state } = this;
-    history.replaceState(null, "", toAddress(state));
-    for (const [job, [keyOf, isWanted]] of Object.entries(JOBS))
-      if (isWanted(this) && !this.begun[job]) this.begin(job, keyOf(state));
+    history.replaceState(null, "", toAddress(this.state));
+    for (const job of Object.keys(JOBS)) if (this.wants(job) && !this.begun[job]) this.begin(job);
     this.draw();
     element("announced").textContent = element("reading").textContent;
   }
 
   /** What is trained. */
   get it() {
-    const key = problemKey(this.state) + this.accuracy;
+    const key = keyOf("problem", this.state) + this.accuracy;
     if (this.trained?.key !== key)
       this.trained = { key, ...training(this.core, this.state, this.accuracy) };
     return this.trained;
@@ -107,26 +93,27 @@ class Page {
     return rollOut(this.it, controls, this.state.duration, this.state.seed);
   }
 
-  /** The losses from all starts. */
-  get many() {
-    return this.begun.luck?.result ?? [];
-  }
-
   mean(losses) {
     const { weights } = this.it;
     const last = losses.slice(-weights.length);
     return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
   }
 
-  // Long work
+  // Long work, in a worker
 
-  begin(job, key) {
+  wants(job) {
+    return job === "solve" ? this.searching : this.state[job] && !this.state.law;
+  }
+
+  begin(job) {
     const { state } = this;
-    const work = (this.begun[job] = { key });
+    const work = (this.begun[job] = { key: keyOf(job, state) });
     work.cancel = inWorker(job, state, this.it.start(state.seed), (message) => {
+      if (this.begun[job] !== work) return;
       Object.assign(work, message);
-      if (job === "solve" && work.error) this.stop(`The search failed: ${work.error}`);
-      else if (job === "solve" && work.result) this.solved(key, work.result);
+      if (work.error) tell(`The computation failed: ${work.error}`);
+      if (job === "solve" && work.error) this.stop();
+      if (job === "solve" && work.result) this.solved(work);
       this.redraw();
     });
   }
@@ -136,27 +123,30 @@ class Page {
     delete this.begun[job];
   }
 
+  /** Whether a best was asked for that is not there. */
+  get searching() {
+    return this.asked && this.best?.key !== keyOf("solve", this.state);
+  }
+
   solve() {
     const { freeShares, freeRates } = this.state;
     if (freeShares === "given" && freeRates === "given")
       return this.stop("Nothing to search over: choose below what the best may change.");
-    this.stop();
-    this.searching = true;
+    this.asked = true;
     this.settled();
   }
 
-  solved(key, found) {
-    this.searching = false;
-    const drawn = smooth(found, this.state.tasks);
-    this.best = { ...found, key, losses: this.run(found).losses, drawn };
+  solved({ key, result }) {
+    const drawn = smooth(result, this.state.tasks);
+    this.best = { ...result, key, losses: this.run(result).losses, drawn };
   }
 
-  /** End the search, without an outdated best that would begin it again. */
+  /** End the search, without an outdated best. */
   stop(words = "") {
+    if (this.searching) this.best = null;
+    this.asked = false;
     this.end("solve");
-    this.searching = false;
-    this.searchEnded = words;
-    if (this.best && isOutdated(this.best, this.state)) this.best = null;
+    this.ended = words;
     this.redraw();
   }
 
@@ -168,35 +158,25 @@ class Page {
 
   draw() {
     this.frame = null;
-    const { state, it, many, played } = this;
+    const { state, it, played } = this;
     const { losses, states } = this.run(amounts(state, it.full));
     this.losses = losses;
-    const isDrawn = this.best?.shares.length === state.shares.length;
-    const best = isDrawn ? { ...this.best, outdated: isOutdated(this.best, state) } : null;
-    const units = state.units && !state.law ? this.cosines(states) : null;
+    const fits = this.best?.shares.length === state.shares.length;
+    const best = fits ? { ...this.best, outdated: this.searching } : null;
     this.showWords(best);
+    this.showControls();
+    this.showLead();
+    const units = state.units && !state.law ? this.cosines(states) : null;
     const { clientWidth: width, offsetTop } = element("frame");
-    const parts = layout(width, innerHeight - offsetTop, { ...state, best, units });
-    this.parts = parts;
+    const parts = (this.parts = layout(width, innerHeight - offsetTop, { ...state, best, units }));
     const svg = element("picture");
     svg.setAttribute("viewBox", `0 0 ${width} ${parts.height}`);
     svg.style.height = `${parts.height}px`;
-    const pilot = it.model.pilots?.[state.pilot];
-    const crosses = this.begun.sgd?.result;
-    const content = { it, losses, many, best, crosses, pilot, played, units };
-    svg.innerHTML = picture(parts, state, content);
+    const { luck, sgd } = this.begun;
+    const results = { many: luck?.result ?? [], crosses: sgd?.result };
+    svg.innerHTML = picture(parts, state, { it, losses, best, played, units, ...results });
     this.place("paint-shares", parts.bar);
     this.place("paint-rates", parts.rates);
-  }
-
-  /** All but the picture, for which they leave the room. */
-  showWords(best) {
-    const words = this.reading(best);
-    if (element("reading").textContent !== words) element("reading").textContent = words;
-    this.showSearch(best);
-    this.showLevers(this.begun.levers?.progress ?? []);
-    this.showControls();
-    this.showLead();
   }
 
   place(id, part) {
@@ -216,9 +196,20 @@ class Page {
     return now.slice(K * K, K * (K + T)).map((overlap, i) => overlap / long(i));
   }
 
-  /** The sentence above the picture. */
+  showWords(best) {
+    const words = this.reading(best);
+    if (element("reading").textContent !== words) element("reading").textContent = words;
+    const progress = this.begun.solve?.progress;
+    const sofar = progress === undefined ? "" : ` ${short(progress)} so far`;
+    element("solving").textContent = this.searching ? `searching …${sofar}` : this.ended;
+    element("best").textContent = this.searching ? "Cancel" : "Show me the best";
+    element("take").hidden = !best || best.outdated;
+    this.showLevers(this.begun.levers?.progress ?? []);
+  }
+
+  /** The sentences above the picture. */
   reading(best) {
-    const { state, it, losses, many } = this;
+    const { state, it, losses } = this;
     const last = losses.slice(-it.losses.length);
     const each = it.losses.map((name, i) => `${name}: ${short(last[i])}`).join(", ");
     const parts = last.length > 1 ? ` (${each})` : "";
@@ -227,20 +218,22 @@ class Page {
     if (state.law) {
       const error = `give or take ${short(100 * it.model.error)} %`;
       words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}, ${error}.`;
+      if (state.duration + it.model.begin > 1.01 * it.model.horizon)
+        words.push("That is longer than the pilots: the law extrapolates.");
     }
-    if (state.law && state.duration + it.model.begin > 1.01 * it.model.horizon)
-      words.push("That is longer than the pilots: the law extrapolates.");
     if (best?.outdated) words.push("The best shown is that of the earlier settings.");
     else if (best) words.push(this.compared(mine, this.mean(best.losses)));
-    if (many.length) {
-      const ends = many.map((one) => this.mean(one)).sort((a, b) => a - b);
-      const middle = short((ends[SEEDS.length / 2 - 1] + ends[SEEDS.length / 2]) / 2);
-      const range = `from ${short(ends[0])} to ${short(ends.at(-1))}`;
-      words.push(`Over the twenty starts: median ${middle}, ${range}.`);
-    }
+    if (this.begun.luck?.result) words.push(this.spread(this.begun.luck.result));
     if (Number.isNaN(this.begun.sgd?.result?.at(-1)))
-      words.push(`SGD with N = ${state.dimension} diverged.`);
+      words.push(`SGD with N = ${state.sgd} diverged.`);
     return words.join(" ");
+  }
+
+  spread(many) {
+    const ends = many.map((one) => this.mean(one)).sort((a, b) => a - b);
+    const middle = short((ends[SEEDS.length / 2 - 1] + ends[SEEDS.length / 2]) / 2);
+    const range = `from ${short(ends[0])} to ${short(ends.at(-1))}`;
+    return `Over the twenty starts: median ${middle}, ${range}.`;
   }
 
   compared(mine, best) {
@@ -253,14 +246,6 @@ class Page {
     else if (ratio < 1.001) words = "matches it to within 0.1 %";
     else if (ratio < 2) words = `is ${short(100 * (ratio - 1))} % higher`;
     return `The best found ends at ${value}${means}: yours ${words}.`;
-  }
-
-  showSearch(best) {
-    const progress = this.begun.solve?.progress;
-    const sofar = progress === undefined ? "" : ` ${short(progress)} so far`;
-    element("solving").textContent = this.searching ? `searching …${sofar}` : this.searchEnded;
-    element("best").textContent = this.searching ? "Cancel" : "Show me the best";
-    element("take").hidden = !best || best.outdated;
   }
 
   /** The best losses with each lever alone, as far as they are there. */
@@ -348,51 +333,44 @@ class Page {
   // Painting
 
   connectBars() {
-    const share = (step) => this.state.shares[step * this.state.tasks + this.state.brush] / UNIT;
-    const paintShare = (step, level) => this.paintShare(step, level);
-    this.connectBar("paint-shares", share, paintShare, (step) => this.sharesAt(step));
-    const rate = (step) => this.state.rates[step] / this.it.most;
-    const paintRate = (step, level) =>
-      (this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100));
-    const rateAt = (step) => `rate ${short((this.state.rates[step] / UNIT) * this.it.full)}`;
-    this.connectBar("paint-rates", rate, paintRate, rateAt);
+    const begin = () => {
+      this.set({ shares: this.state.shares.slice(), rates: this.state.rates.slice() });
+      element("hint").hidden = true;
+    };
+    const painted = () => this.changed();
+    const time = (step) => short((step * this.state.duration) / STEPS);
+    const bar = (id, level, write, words) => {
+      const describe = (step) => `time ${time(step)} of ${this.state.duration}: ${words(step)}`;
+      paintable(element(id), STEPS, { begin, level, write, painted, describe });
+    };
+    bar(
+      "paint-shares",
+      (step) => this.shares(step)[this.state.brush] / UNIT,
+      (step, level) => this.paintShare(step, level),
+      (step) => this.it.names.map((name, t) => `${name} ${this.shares(step)[t] / 10} %`).join(", "),
+    );
+    bar(
+      "paint-rates",
+      (step) => this.state.rates[step] / this.it.most,
+      (step, level) => (this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100)),
+      (step) => `rate ${short((this.state.rates[step] / UNIT) * this.it.full)}`,
+    );
   }
 
-  /** Let one paint on a part of the picture. level(step): what is there; write(step, level). */
-  connectBar(id, level, write, words) {
-    paintable(element(id), STEPS, {
-      level,
-      begin: () => {
-        const { shares, rates } = this.state;
-        this.set({ shares: shares.slice(), rates: rates.slice() });
-        element("hint").hidden = true;
-      },
-      paint: (from, to, a, b) => {
-        for (let step = from; step <= to; step++)
-          write(step, from === to ? b : a + ((b - a) * (step - from)) / (to - from));
-        this.changed();
-      },
-      describe: (step) => {
-        const { duration } = this.state;
-        return `time ${short((step * duration) / STEPS)} of ${duration}: ${words(step)}`;
-      },
-    });
+  /** The shares of a step, to be read or written. */
+  shares(step) {
+    const { shares, tasks: T } = this.state;
+    return shares.subarray(step * T, (step + 1) * T);
   }
 
   /** Give the brush's task this share; the others keep their proportions. */
   paintShare(step, level) {
-    const { shares, tasks: T, brush } = this.state;
-    const row = shares.subarray(step * T, (step + 1) * T);
+    const { brush } = this.state;
+    const row = this.shares(step);
     const share = Math.round(100 * level) * (UNIT / 100);
-    const others = Array.from(row).filter((_, t) => t !== brush);
+    const others = Array.from(row).toSpliced(brush, 1);
     const parts = row[brush] < UNIT ? others : others.fill(1);
     row.set(proportional(parts, UNIT - share).toSpliced(brush, 0, share));
-  }
-
-  sharesAt(step) {
-    const { shares, tasks: T } = this.state;
-    const row = Array.from(shares.subarray(step * T, (step + 1) * T));
-    return row.map((x, t) => `${this.it.names[t]} ${x / 10} %`).join(", ");
   }
 
   // Buttons and sliders
@@ -409,7 +387,7 @@ class Page {
         if (input.type !== "range" && input.validity.valid) this.choose(input);
         if (!input.validity.valid) {
           const name = input.labels[0].firstChild.data.trim();
-          element("told").textContent = `${name}: ${input.validationMessage}`;
+          tell(`${name}: ${input.validationMessage}`);
         }
         this.redraw();
       });
@@ -424,7 +402,7 @@ class Page {
       event.preventDefault();
       this.undo();
     });
-    addEventListener("hashchange", () => this.open(location.hash));
+    addEventListener("hashchange", () => this.open());
     addEventListener("resize", () => this.redraw());
   }
 
@@ -444,16 +422,14 @@ class Page {
 
   /** Play the training as a film, or end it. */
   play() {
-    const begin = performance.now();
-    const next = (now) => {
-      if (this.film !== begin) return;
-      this.played = Math.max(1, Math.min(STEPS, Math.round(((now - begin) / FILM) * STEPS)));
-      this.draw();
-      if (this.played < STEPS) requestAnimationFrame(next);
-    };
-    this.film = this.played < STEPS ? null : begin;
-    this.played = STEPS;
-    if (this.film) requestAnimationFrame(next);
+    clearInterval(this.film);
+    this.played = this.played < STEPS ? STEPS : 1;
+    if (this.played < STEPS)
+      this.film = setInterval(() => {
+        this.played += 1;
+        if (this.played === STEPS) clearInterval(this.film);
+        this.redraw();
+      }, FILM / STEPS);
     this.draw();
   }
 
@@ -487,7 +463,6 @@ class Page {
     link.href = URL.createObjectURL(new Blob([content]));
     link.download = name;
     link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
   /** Show the law in a file. */
@@ -497,9 +472,9 @@ class Page {
       const law = lawState(await file.text());
       this.best = null;
       this.set(law);
-      element("told").textContent = `${file.name} is open. It stays on this computer.`;
+      tell(`${file.name} is open. It stays on this computer.`);
     } catch (error) {
-      element("told").textContent = `${file.name}: ${error.message}`;
+      tell(`${file.name}: ${error.message}`);
     }
   }
 }

@@ -5,9 +5,9 @@ const CELL = 10; // steps that the keyboard moves and paints at once
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }; // cells
 const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
 
-/** Let one paint on `box`. paint(from, to, levelFrom, levelTo): a stroke over steps [from, to];
-    level(step): what is there; begin(): a stroke begins; describe(step): words for the place. */
-export function paintable(box, steps, { begin, paint, level, describe }) {
+/** Let one paint on `box`. level(step): what is there; write(step, level): what was painted; begin()
+    and painted(): of a stroke; describe(step): words for the place. */
+export function paintable(box, steps, { begin, level, write, painted, describe }) {
   let last = null; // place of the pointer
   let cursor = 0; // step of the keyboard
   let area; // of the box when the stroke began, whatever moves while it lasts
@@ -21,10 +21,12 @@ export function paintable(box, steps, { begin, paint, level, describe }) {
   };
   const stroke = (event) => {
     const now = place(event);
-    if (last.step === now.step) last = now;
     const [a, b] = last.step < now.step ? [last, now] : [now, last];
-    paint(a.step, b.step, a.level, b.level);
+    const slope = (b.level - a.level) / (b.step - a.step);
+    for (let step = a.step; step <= b.step; step++)
+      write(step, a.step < b.step ? a.level + slope * (step - a.step) : now.level);
     last = now;
+    painted();
   };
 
   box.addEventListener("pointerdown", (event) => {
@@ -47,7 +49,8 @@ export function paintable(box, steps, { begin, paint, level, describe }) {
     cursor = Math.max(0, Math.min(steps - CELL, cursor + CELL * (MOVES[key] ?? 0)));
     if (key in TURNS || event.shiftKey) {
       begin();
-      paint(cursor, cursor + CELL - 1, next, next);
+      for (let step = cursor; step < cursor + CELL; step++) write(step, next);
+      painted();
     }
     say();
   });

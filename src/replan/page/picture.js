@@ -32,10 +32,10 @@ export function layout(width, room, { tasks, ratesShown, units, best }) {
 }
 
 /** The picture as the inside of an svg. content: { it: what is trained, losses, many: [losses],
-    best: { losses, drawn: { shares, rates }, outdated }, crosses: losses of SGD, pilot: { steps,
-    losses }, played: the step up to which the training was played, units: K × T cosines } */
+    best: { losses, drawn: { shares, rates }, outdated }, crosses: losses of SGD, played: the step up
+    to which the training was played, units: K × T cosines } */
 export function picture(parts, state, content) {
-  const { it, losses, many, best, crosses, pilot, played } = content;
+  const { it, losses, many, best, crosses, played } = content;
   const { x, curves, bar, axis } = parts;
   const { law, brush } = state;
   const [T, count] = [it.names.length, it.losses.length];
@@ -48,7 +48,7 @@ export function picture(parts, state, content) {
       return shape(`${look} ${colour(t)}`, places);
     });
   const measured = ([step, loss]) => [x((STEPS * step) / state.duration), at(loss)];
-  const isShown = ([step]) => step <= state.duration;
+  const pilot = it.model.pilots?.[state.pilot]?.measured.filter(([step]) => step <= state.duration);
   const look = best?.outdated ? "outdated" : "best";
   const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
   const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the other tasks are above it";
@@ -59,12 +59,7 @@ export function picture(parts, state, content) {
     best && draw(`curve best ${look}`, best.losses),
     draw("curve", upToNow(losses)),
     crosses && draw("cross", upToNow(crosses), crossed),
-    pilot &&
-      marks(
-        "dot",
-        "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0",
-        pilot.measured.filter(isShown).map(measured),
-      ),
+    pilot && marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", pilot.map(measured)),
     endLabels(parts, it.losses, losses.subarray(played * count), at, x(played)),
     bar && frame(parts, bar, `share of ${it.names[brush]}; ${rest}`, percents(bar)),
     bar && stacked(parts, bar, state.shares, UNIT, brush, "yours"),

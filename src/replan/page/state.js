@@ -43,7 +43,7 @@ const PARTS = {
   luck: ["u", 0, whole(0, 1)],
   levers: ["e", 0, whole(0, 1)],
   units: ["v", 0, whole(0, 1)],
-  dimension: ["N", 0, among(0, 100, 300, 1000, 3000, 10000)], // of SGD; 0: none
+  sgd: ["N", 0, among(0, 100, 300, 1000, 3000, 10000)], // its dimension; 0: none
 };
 const BEGINNING = Object.fromEntries(
   Object.entries(PARTS).map(([name, [, value]]) => [name, value]),
@@ -52,16 +52,21 @@ const BEGINNING = Object.fromEntries(
 /** A part's value in words, or undefined where they are none. */
 export const parsed = (name, word) => PARTS[name][2](word);
 
-// What results depend on: a result for another key is outdated
-const key = (state, ...names) =>
-  JSON.stringify([...Object.keys(PARTS).slice(1, 9), ...names].map((name) => state[name]));
-export const problemKey = (state) => key(state);
-export const leverKey = (state) => key(state, "seed", "rates");
-export const luckKey = (state) => key(state, "rates", "shares");
-export const sgdKey = (state) => key(state, "seed", "rates", "shares", "dimension");
-export function bestKey(state) {
-  const given = [state.freeShares === "given" && "shares", state.freeRates === "given" && "rates"];
-  return key(state, "seed", "freeShares", "freeRates", ...given);
+// What the results of long work depend on, beside the problem
+const PROBLEM = Object.keys(PARTS).slice(1, 9);
+const DEPENDS = {
+  problem: [],
+  levers: ["seed", "rates"],
+  luck: ["rates", "shares"],
+  sgd: ["seed", "rates", "shares", "sgd"],
+};
+
+/** A result for another key is outdated. */
+export function keyOf(job, state) {
+  const { freeShares, freeRates } = state;
+  const kept = [freeShares === "given" && "shares", freeRates === "given" && "rates"];
+  const parts = DEPENDS[job] ?? ["seed", "freeShares", "freeRates", ...kept];
+  return JSON.stringify([...PROBLEM, ...parts].map((name) => state[name]));
 }
 
 /** Rows of numbers that are one after the other. */

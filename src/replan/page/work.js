@@ -50,7 +50,7 @@ export const LEVERS = [
   ["shares and rate over time", "curve", "curve"],
 ];
 
-const JOBS = { solve, levers, luck, sgd };
+export const JOBS = { solve, levers, luck, sgd };
 export const SEEDS = Array.from({ length: 20 }, (_, i) => i + 1);
 
 /* The best protocol; see minimise.js. A law plans on steps of its own. */
@@ -103,5 +103,5 @@ function levers(it, state, start, told) {
 /* The losses of one run of SGD. */
 function sgd({ model }, state, start) {
   const lengths = new Float64Array(STEPS).fill(state.duration / STEPS);
-  return model.sgd(start, { ...amounts(state, 1), lengths }, state.dimension, state.seed);
+  return model.sgd(start, { ...amounts(state, 1), lengths }, state.sgd, state.seed);
 }
