@@ -81,6 +81,9 @@ test("the best of other settings is marked, cannot be taken, and gives way to a 
   assert.equal(await page.locator("#take").isHidden(), true);
   assert.ok((await page.locator("svg .best.outdated").count()) > 0);
   await says(page, "The best found ends"); // it is searched for again
+  await page.locator("#freeShares").selectOption("given");
+  await page.getByText("Nothing to search over").waitFor();
+  assert.doesNotMatch(await reading(page), /The best/);
   await page.close();
 });
 

@@ -75,6 +75,9 @@ class Page {
   settled() {
     clearTimeout(this.pause);
     this.accuracy = ACCURATE;
+    const { freeShares, freeRates } = this.state;
+    if (this.searching && freeShares === "given" && freeRates === "given")
+      this.stop("Nothing to search over: choose below what the best may change.");
     history.replaceState(null, "", toAddress(this.state));
     for (const job of Object.keys(JOBS)) if (this.wants(job) && !this.begun[job]) this.begin(job);
     this.draw();
@@ -126,14 +129,6 @@ class Page {
   /** Whether a best was asked for that is not there. */
   get searching() {
     return this.asked && this.best?.key !== keyOf("solve", this.state);
-  }
-
-  solve() {
-    const { freeShares, freeRates } = this.state;
-    if (freeShares === "given" && freeRates === "given")
-      return this.stop("Nothing to search over: choose below what the best may change.");
-    this.asked = true;
-    this.settled();
   }
 
   solved({ key, result }) {
@@ -392,7 +387,11 @@ class Page {
         this.redraw();
       });
     }
-    click("best", () => (this.searching ? this.stop("Cancelled.") : this.solve()));
+    click("best", () => {
+      if (this.searching) return this.stop("Cancelled.");
+      this.asked = true;
+      this.settled();
+    });
     click("take", () => this.set(rounded(this.best, this.state.tasks, this.it.full)));
     click("undo", () => this.undo());
     click("play", () => this.play());
