@@ -105,7 +105,10 @@ def relink(link: re.Match[str], source: Path, page: Path) -> str:
         shutil.copy(found, STAGE / there)
         if found.suffix == ".md":  # its links lead on
             write_page(found, found.read_text(encoding="utf-8"))
-    return f"{link[1]}{os.path.relpath(there, page.parent)}{hash_}{anchor}{link[3]}"
+    size = ""
+    if found.suffix == ".png":  # half its pixels: crisp on all screens
+        size = f"{{ width={int.from_bytes(found.read_bytes()[16:20]) // 2} }}"
+    return f"{link[1]}{os.path.relpath(there, page.parent)}{hash_}{anchor}{link[3]}{size}"
 
 
 def from_notebook(source: Path) -> str:

@@ -17,9 +17,9 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).parents[1]
 PAGE, GIF = ROOT / "build" / "replan.html", ROOT / "docs" / "images" / "paint.gif"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
-VIEW = {"width": 600, "height": 860}
+VIEW = {"width": 640, "height": 720}
 SHOWN = ("h1:visible", "#frame", "#reading", "#best")  # the rest is cut off, or hidden between them
-ABSENT = "nav, .lead, .controls, [aria-labelledby=keep], header p, .words, .cursor"
+ABSENT = "nav, .lead, .controls, [aria-labelledby=keep], header p, .words, .cursor, footer"
 HIDDEN = f"{ABSENT} {{ display: none !important }}"
 MARGIN = 12
 FRAME = 60  # milliseconds
@@ -27,11 +27,11 @@ COLOURS = 255  # and one for what stays the same from frame to frame
 
 # Fractions of the bar: time, and the share of task 1. The first is where the mouse is pressed.
 STROKE = np.array([(0.5, 0.02), (0.53, 0.3), (0.62, 0.38), (0.8, 0.33), (1.0, 0.36)])
-BEGIN = np.array([(3.4, 0.5)])  # of the button: on its right, where nothing is
+BEGIN = np.array([(1.05, 0.3)])  # on the right of the bar, where nothing is
 
 HAND = """
   const hand = document.createElement("div");
-  hand.innerHTML = `<svg width="30" height="34" viewBox="0 0 30 34" fill="#fff" stroke="#111"
+  hand.innerHTML = `<svg viewBox="0 0 30 34" style="width: 30px; fill: #fff" stroke="#111"
     stroke-width="1.8" stroke-linejoin="round"><path d="M9 3.5c1.6 0 2.6 1.1 2.6 2.7v8.4l1.2-.1c.3
     -1.2 1.3-1.8 2.4-1.8 1.3 0 2.2.8 2.4 2 .4-.6 1.1-.9 1.9-.9 1.3 0 2.2.9 2.4 2.2.4-.4.9-.6
     1.5-.6 1.6 0 2.6 1.2 2.6 3v5.2c0 4.4-2.6 8.4-8 8.4-4.6 0-6.6-1.8-8.6-5.2L4.2 19.8c-.8-1.5-.5
@@ -63,7 +63,7 @@ class Film:
         self.page = page
         self.frames: list[Image.Image] = []
         self.times: list[int] = []
-        self.at = place(page, "#best", BEGIN)
+        self.at = place(page, "#paint-shares", BEGIN)
 
     def shoot(self, milliseconds: int = FRAME) -> None:
         """Take a frame when the page has drawn what was done."""
@@ -149,7 +149,9 @@ def main() -> None:
         page.goto(PAGE.as_uri())
         page.wait_for_function("window.page?.losses")
         page.add_style_tag(content=HIDDEN)
+        page.evaluate("dispatchEvent(new Event('resize'))")  # the picture takes the room
         page.evaluate(HAND)
+        page.wait_for_timeout(FRAME)
         film = play(page)
         part = shown(page)
         browser.close()

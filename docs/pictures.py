@@ -1,4 +1,4 @@
-"""Draw docs/images by name: `python -m docs.pictures compare plan stream pilots levers`.
+"""Draw docs/images by name: `python -m docs.pictures compare plan stream pilots tuned levers`.
 
 Black and white become what the page around a picture asks for, light or dark. `levers` draws the
 tables that `python -m reproduction levers --out figures` has written.
@@ -7,6 +7,7 @@ tables that `python -m reproduction levers --out figures` has written.
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -45,6 +46,14 @@ def pilots(path: FilePath) -> None:
     replan.fit(ROOT / "examples" / "pilots.csv").plot(path)
 
 
+def tuned(path: FilePath) -> None:
+    """Draw what the example of docs/training-loops.md finds."""
+    page = (ROOT / "docs" / "training-loops.md").read_text("utf-8")
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    names["tuned"].plot(path)
+
+
 def levers(path: FilePath) -> None:
     """Draw what each lever is worth against similarity."""
     from reproduction.drawing import STYLE
@@ -62,7 +71,8 @@ def follow_the_page(svg: str) -> str:
     svg = re.sub(r"^(L \S+\.\d\d)\d* (\S+\.\d\d)\d*", r"\1 \2", svg, flags=re.MULTILINE)
     svg = re.sub(r"(L \S+ (\S+) \n)(?:L \S+ \2 \n)+(?=L \S+ \2 \n)", r"\1", svg)  # on one line
     svg = svg.replace("#ffffff", "none").replace("#e6e6e6", "currentColor; stroke-opacity: 0.12")
-    svg = re.sub("#000000|#550044|#663333", "currentColor", svg.replace("#404040", "#808080"))
+    svg = svg.replace("#404040", "#808080")
+    svg = re.sub("#000000|#440154|#550044|#663333", "currentColor", svg)
     svg = svg.replace("*{stroke-linejoin", f"{INK}\n*{{stroke-linejoin", 1)
     return re.sub(r"\s+", " ", svg) + "\n"
 
