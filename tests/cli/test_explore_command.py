@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from replan.cli import explore
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ def test_explore_puts_the_problem_into_the_address(run, opened, tmp_path):
 def test_explore_refuses_what_the_page_cannot_show(run, opened, refused, tmp_path):
     refused("explore one.toml", "FILE")
     refused("explore ensemble.toml", "FILE")
+    refused(f"explore {EXAMPLES / 'three-tasks.toml'}", "FILE")
     text = (tmp_path / "problem.toml").read_text()
     for section in ("[objective]\nweights = [0.9, 0.1]", "[limits]\nmax_share = [0.4, 1.0]"):
         (tmp_path / "other.toml").write_text(f"{text}\n{section}\n")

@@ -93,12 +93,15 @@ def _shown(problem: Problem) -> Problem:
     lr, duration = problem.knobs["lr"], problem.duration
     are_sizes = 2 <= K <= 6 and 2 <= T <= 5 and 0 <= gamma <= 0.99 and 1 <= duration <= 200
     if not (are_sizes and model.noise <= 0.5 and lr <= 5 and abs(lr - round(lr, 3)) < 1e-9):
-        found = f"{T} tasks of similarity {gamma:g}, {K} hidden units, a duration of {duration:g}"
-        raise ArgumentError("FILE", expected, f"{found}, noise {model.noise:g}, a rate of {lr:g}")
+        found = f"tasks = {T}, similarity = {gamma:g}, hidden = {K}, duration = {duration:g}"
+        raise ArgumentError("FILE", expected, f"{found}, noise = {model.noise:g}, lr = {lr:g}")
+    alike = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
+    if (model.teacher_overlaps != alike.teacher_overlaps).any():
+        raise ArgumentError("FILE", expected, "tasks of several similarities")
     rates = problem.control.knobs.get("lr")
     free = {} if rates is None else {"lr": Range(0.0, 5.0, constant=rates.constant, shared=True)}
     shown = Problem(
-        kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise),
+        alike,
         problem.start,
         problem.duration,
         steps=250,
