@@ -52,11 +52,10 @@ WATCH = """
   const best = async () => {
     await opened;
     const button = document.getElementById("best");
-    const words = button.textContent;
     changed = false;
     button.click();
     await new Promise((done) => {
-      afterFrame(() => window.page.best && button.textContent === words, done);
+      afterFrame(() => window.page.best && !window.page.searching, done);
     });
     const { best, state } = window.page;
     const losses = best.losses.slice(-state.tasks);

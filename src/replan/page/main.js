@@ -12,6 +12,7 @@ const UNDO = 200; // states kept
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
 const WINDOW = 8; // steps on both sides that a mean is over
+const OWN = { textContent: "A problem of your own. Paint on the bar, or ask for the best." };
 
 const element = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -40,10 +41,12 @@ class Page {
   open() {
     clearInterval(this.film);
     Object.assign(this, { asked: false, best: null, played: STEPS });
+    const preset = (begin) =>
+      all("#steps a").find(({ hash }) => hash.startsWith(`${begin}&`))?.hash;
     try {
-      this.set(fromAddress(location.hash), false);
+      this.set(fromAddress(preset(location.hash || "#p=1") ?? location.hash), false);
     } catch {
-      this.set(fromAddress(""), false);
+      this.set(fromAddress(preset("#p=1")), false);
       tell("This link is damaged or incomplete. This is the first step instead.");
     }
   }
@@ -117,7 +120,8 @@ class Page {
       if (work.error) tell(`The computation failed: ${work.error}`);
       if (job === "solve" && work.error) this.stop();
       if (job === "solve" && work.result) this.solved(work);
-      this.redraw();
+      if (work.result) this.settled();
+      else this.redraw();
     });
   }
 
@@ -197,8 +201,8 @@ class Page {
     const progress = this.begun.solve?.progress;
     const sofar = progress === undefined ? "" : ` ${short(progress)} so far`;
     element("solving").textContent = this.searching ? `searching …${sofar}` : this.ended;
-    element("best").textContent = this.searching ? "Cancel" : "Show me the best";
-    element("take").hidden = !best || best.outdated;
+    const next = best ? "Make the best mine" : "Show me the best";
+    element("best").textContent = this.searching ? "Cancel" : next;
     this.showLevers(this.begun.levers?.progress ?? []);
   }
 
@@ -211,7 +215,7 @@ class Page {
     const mine = this.mean(losses);
     const words = [`Your training ends at a loss of ${short(mine)}${parts}.`];
     if (state.law) {
-      const error = `give or take ${short(100 * it.model.error)} %`;
+      const error = `give or take ${+(100 * it.model.error).toPrecision(2)}\u00a0%`;
       words[0] = `Predicted final loss: ${+mine.toPrecision(5)}${parts}, ${error}.`;
       if (state.duration + it.model.begin > 1.01 * it.model.horizon)
         words.push("That is longer than the pilots: the law extrapolates.");
@@ -239,7 +243,8 @@ class Page {
     if (Number.isNaN(ratio)) words = "diverged";
     else if (ratio < 0.999) words = "is even lower";
     else if (ratio < 1.001) words = "matches it to within 0.1 %";
-    else if (ratio < 2) words = `is ${short(100 * (ratio - 1))} % higher`;
+    else if (ratio < 2) words = `is ${short(100 * (ratio - 1))}\u00a0% higher`;
+    if (Math.abs(ratio - 1) < this.it.model.error) words += ", which is within the law's error";
     return `The best found ends at ${value}${means}: yours ${words}.`;
   }
 
@@ -273,9 +278,9 @@ class Page {
     for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed-value").textContent = state.start ? "from your file" : state.seed;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
-    element("rate-value").textContent = rate === null ? "none" : short((rate * it.full) / UNIT);
+    const constant = rate === null ? "as drawn" : short((rate * it.full) / UNIT);
+    element("rate-value").textContent = element("rate").ariaValueText = constant;
     element("new-tasks").textContent = state.tasks > 2 ? `${state.tasks - 1} more tasks` : "task 2";
-    element(state.ratesShown ? "paint-rates" : "paint-shares").append(element("hint"));
     element("undo").disabled = this.past.length === 0;
     element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
     element("notes").textContent = (it.model.notes ?? []).join("\n");
@@ -307,20 +312,21 @@ class Page {
   /** The step's sentence; its controls beside it, and the others below. */
   showLead() {
     const items = [...element("steps").children];
-    const [item, next] = [items[this.state.step - 1], items[this.state.step % items.length]];
-    if (this.led === item) return;
-    this.led = item;
-    const { textContent, dataset } = item.querySelector("p");
+    const { step } = this.state;
+    if (this.led === step) return;
+    this.led = step;
+    const [item, next] = [items[step - 1], items[step % items.length]];
+    const { textContent, dataset } = item?.querySelector("p") ?? OWN;
     element("say").textContent = textContent;
-    const first = this.state.step === items.length ? "Again" : "Next";
+    const first = step === items.length ? "Again" : "Next";
     element("next").textContent = `${first}: ${next.querySelector("span").textContent} →`;
     element("next").href = next.querySelector("a").href;
     for (const { firstChild: link } of items) link.removeAttribute("aria-current");
-    item.firstChild.setAttribute("aria-current", "step");
+    item?.firstChild.setAttribute("aria-current", "step");
     this.boxes ??= [...element("all-controls").children];
     for (const box of this.boxes) {
       const id = box.querySelector("input, select").id;
-      const atHand = dataset.controls?.split(" ").includes(id);
+      const atHand = dataset?.controls?.split(" ").includes(id);
       element(atHand ? "at-hand" : "all-controls").append(box);
     }
   }
@@ -329,14 +335,16 @@ class Page {
 
   connectBars() {
     const begin = () => {
-      this.set({ shares: this.state.shares.slice(), rates: this.state.rates.slice() });
-      element("hint").hidden = true;
+      const { shares, rates } = this.state;
+      this.set({ shares: shares.slice(), rates: rates.slice(), pilot: -1 });
+      for (const hint of all(".hint")) hint.hidden = true;
     };
+    const undo = () => this.undo();
     const painted = () => this.changed();
     const time = (step) => short((step * this.state.duration) / STEPS);
     const bar = (id, level, write, words) => {
       const describe = (step) => `time ${time(step)} of ${this.state.duration}: ${words(step)}`;
-      paintable(element(id), STEPS, { begin, level, write, painted, describe });
+      paintable(element(id), STEPS, { begin, level, write, painted, undo, describe });
     };
     bar(
       "paint-shares",
@@ -389,10 +397,11 @@ class Page {
     }
     click("best", () => {
       if (this.searching) return this.stop("Cancelled.");
+      const { best, state, it } = this;
+      if (best) return this.set({ ...rounded(best, state.tasks, it.full), pilot: -1 });
       this.asked = true;
       this.settled();
     });
-    click("take", () => this.set(rounded(this.best, this.state.tasks, this.it.full)));
     click("undo", () => this.undo());
     click("play", () => this.play());
     addEventListener("keydown", (event) => {
@@ -403,6 +412,7 @@ class Page {
     });
     addEventListener("hashchange", () => this.open());
     addEventListener("resize", () => this.redraw());
+    addEventListener("pointerdown", () => tell(""));
   }
 
   choose({ id, type, checked, value: word }, keep = true) {
@@ -417,6 +427,7 @@ class Page {
     if (id === "freeRates" && value !== "given") changes.ratesShown = 1;
     if (id === "ratesShown" && !value) changes.rates = repeated([oneRate(state) ?? UNIT]);
     this.set(changes, keep);
+    if (id === "levers") element("lever-list").scrollIntoView({ block: "nearest" });
   }
 
   /** Play the training as a film, or end it. */
@@ -446,7 +457,10 @@ class Page {
         target.textContent = "Copy it from the address bar";
       }
     });
-    element("file").addEventListener("change", ({ target }) => this.read(target.files[0]));
+    element("file").addEventListener("change", async ({ target }) => {
+      await this.read(target.files[0]);
+      target.value = ""; // whatever happens to it later, the state is what is open
+    });
     addEventListener("dragover", (event) => event.preventDefault());
     addEventListener("drop", (event) => {
       event.preventDefault();

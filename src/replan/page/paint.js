@@ -5,10 +5,10 @@ const CELL = 10; // steps that the keyboard moves and paints at once
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }; // cells
 const TURNS = { ArrowUp: 0.05, ArrowDown: -0.05, PageUp: 0.25, PageDown: -0.25 };
 
-/** Let one paint on `box`. level(step): what is there; write(step, level): what was painted; begin()
-    and painted(): of a stroke; describe(step): words for the place. */
-export function paintable(box, steps, { begin, level, write, painted, describe }) {
-  let last = null; // place of the pointer
+/** Let one paint on `box`. level(step): what is there; write(step, level): what was painted; begin():
+    a stroke begins; painted(): so did a part of it; undo(): it was none; describe(step): words. */
+export function paintable(box, steps, { begin, level, write, painted, undo, describe }) {
+  let first, last; // places of the pointer
   let cursor = 0; // step of the keyboard
   let area; // of the box when the stroke began, whatever moves while it lasts
 
@@ -34,23 +34,31 @@ export function paintable(box, steps, { begin, level, write, painted, describe }
     box.setPointerCapture(event.pointerId); // until it is lifted
     area = box.getBoundingClientRect();
     begin();
-    last = place(event);
+    first = last = place(event);
     stroke(event);
   });
   box.addEventListener("pointermove", (event) => {
     if (box.hasPointerCapture(event.pointerId)) stroke(event);
   });
+  box.addEventListener("pointerup", ({ pointerId }) => {
+    if (box.hasPointerCapture(pointerId) && first.step === last.step)
+      fill(Math.max(0, first.step - CELL / 2), last.level); // a click
+  });
+  box.addEventListener("pointercancel", undo); // it was a finger that scrolls
 
+  const fill = (from, level) => {
+    for (let step = from; step < Math.min(steps, from + CELL); step++) write(step, level);
+    painted();
+  };
   box.addEventListener("keydown", (event) => {
     const { key } = event;
     if (!(key in MOVES || key in TURNS) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const next = Math.max(0, Math.min(1, level(cursor) + (TURNS[key] ?? 0)));
     cursor = Math.max(0, Math.min(steps - CELL, cursor + CELL * (MOVES[key] ?? 0)));
-    if (key in TURNS || event.shiftKey) {
+    if ((key in TURNS || event.shiftKey) && level(cursor) !== next) {
       begin();
-      for (let step = cursor; step < cursor + CELL; step++) write(step, next);
-      painted();
+      fill(cursor, next);
     }
     say();
   });
@@ -60,4 +68,5 @@ export function paintable(box, steps, { begin, level, write, painted, describe }
     box.style.setProperty("--cursor", cursor / steps); // where the style draws it
   };
   box.addEventListener("focus", say);
+  say();
 }

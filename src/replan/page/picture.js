@@ -4,7 +4,7 @@
 import { STEPS, UNIT } from "./state.js";
 
 const GAP = 32; // between parts, for a caption
-const UNITS = 46; // height of the bars of the hidden units
+const [BEST, UNITS] = [26, 46]; // heights of the bars of the best, and of the hidden units
 
 const round = (number) => Math.round(number * 10) / 10;
 
@@ -13,14 +13,16 @@ const round = (number) => Math.round(number * 10) / 10;
 export function layout(width, room, { tasks, ratesShown, units, best }) {
   const within = (low, high, ...sizes) => Math.round(Math.max(low, Math.min(high, ...sizes)));
   const bar = within(64, 200, width * 0.2, room * 0.18);
+  const hasBar = tasks > 1;
   const bars = [
-    ["bar", GAP, tasks > 1 && bar],
-    ["best", 8, tasks > 1 && best && 26],
+    ["bar", GAP, hasBar && bar],
+    ["best", 8, hasBar && best && BEST],
     ["rates", GAP, ratesShown && bar],
     ["axis", 0, 40],
     ["units", GAP, units && UNITS + 20],
   ].filter(([, , height]) => height);
-  const rest = bars.reduce((sum, [, gap, height]) => sum + gap + height, GAP);
+  const later = hasBar && !best ? 8 + BEST : 0; // so that the bar does not move when it comes
+  const rest = bars.reduce((sum, [, gap, height]) => sum + gap + height, GAP + later);
   const curves = within(144, 560, Math.max(220, width * 0.36), room - rest);
   const parts = { width, height: 0, left: 56, right: width - 64 };
   parts.x = (step) => round(parts.left + ((parts.right - parts.left) * step) / STEPS);
@@ -82,7 +84,13 @@ function text(x, y, words, anchor = "start", look = "") {
 
 const inside = (places) => places.filter(([, y]) => Number.isFinite(y));
 const isTenth = (_, step) => step % 10 === 5; // none of them on an axis
-const line = (look, places) => path(look, `M${inside(places).join("L")}`);
+const line = (look, places) =>
+  path(
+    look,
+    inside(places)
+      .map((place, i) => `${i ? "L" : "M"}${place}`)
+      .join(""),
+  );
 const marks = (look, d, places) => inside(places).map((place) => path(look, `M${place}${d}`));
 const crossed = (look, places) => marks(look, "m-4-4l8 8m0-8l-8 8", places.filter(isTenth));
 

@@ -25,7 +25,7 @@ const free = among("given", "constant", "curve");
 
 /* Of every part but the protocol: its key in the address, its value at the beginning, its words. */
 const PARTS = {
-  step: ["p", 1, whole(1, 11)], // of the lead
+  step: ["p", 0, whole(0, 11)], // of the lead; 0: none
   law: ["w", null, text], // the text of a law's file, or null for a network
   similarity: ["g", 0.3, number(0, 0.99)],
   hidden: ["k", 2, whole(2, 6)],
