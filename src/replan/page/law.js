@@ -74,6 +74,7 @@ class Law {
     Object.assign(this, KINDS[model.kind](read, model));
     this.notes = (fit?.warnings ?? []).map(String);
     this.text = JSON.stringify({ ...file, fit: { warnings: this.notes } });
+    this.axis = this.peak ? `training ${model.covered.axis}s` : "progress of the training";
     this.unit = read("model.unit", TINY);
     this.horizon = read("model.covered.horizon", TINY);
     this.begin = read("model.covered.starts_at", 0);
@@ -95,9 +96,9 @@ class Law {
       measured: pilot.steps.map((step, i) => [step, pilot.losses[i]]),
     }));
     const shares = filled(STEPS * this.tasks, () => 1 / this.tasks);
-    const rates = filled(STEPS, () => this.full);
+    const rates = filled(STEPS, () => this.range[1]);
     this.best = { shares, rates, ...this.pilots.find(({ run }) => run === best?.run) };
-    this.full = Math.max(this.full, ...this.pilots.flatMap((pilot) => pilot.rates));
+    this.full = Math.max(this.range[1], ...this.pilots.flatMap((pilot) => pilot.rates));
   }
 
   integrate(start, schedule) {
@@ -156,14 +157,16 @@ class Law {
   }
 }
 
-function rateLaw(read, { covered }) {
+function rateLaw(read) {
   const laws = read("model.laws", -Infinity, "n", 7);
-  const [rise, fall] = read("model.covered.changes", 0, 2);
+  const peak = read("model.peak", TINY);
   const range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
-  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
+  const [rise, fall] = read("model.covered.changes", 0, 2);
+  const [taskNames, lossNames, P] = [["training"], ["loss"], laws.length];
+  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])].map((x) => [0, x]);
   const only = (f, x) => powers.map((_, i) => (i === f ? x : 0));
   const modes = [{ rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
-  const [P, terms, floors] = [laws.length, [], [0]];
+  const [terms, floors] = [[], [0]];
   laws.forEach(([floor, signal, exponent, noise, pace, spread], p) => {
     floors[0] += floor / P;
     terms.push([0, signal / P, 0, -exponent]);
@@ -174,17 +177,8 @@ function rateLaw(read, { covered }) {
       modes.push({ rates: only(1, rate), gains: only(2 + p, rate * weight) });
     });
   });
-  return {
-    ...{
-      taskNames: ["training"],
-      lossNames: ["loss"],
-      axis: `training ${covered.axis}s`,
-      modes,
-      terms,
-    },
-    ...{ floors, powers: powers.map((power) => [0, power]), peak: read("model.peak", TINY) },
-    ...{ range, full: range[1], changes: [FASTER * fall, FASTER * rise] },
-  };
+  const changes = [FASTER * fall, FASTER * rise];
+  return { taskNames, lossNames, powers, modes, terms, floors, peak, range, changes };
 }
 
 function shareLaw(read, { domains, losses: lossNames }) {
@@ -192,7 +186,14 @@ function shareLaw(read, { domains, losses: lossNames }) {
   const laws = read("model.laws", -Infinity, "n", L, 5 + 3 * D);
   const mixtures = read("model.mixtures", 0, "n", D);
   const repeats = read("model.repeats", 0, D);
-  const [P, modes, terms, floors] = [laws.length, [], [], lossNames.map(() => 0)];
+  const percent = (x, d) => x && `${+(100 * x).toPrecision(3)} % ${domains[d]}`;
+  const nameOf = (row) => domains[row.indexOf(1)] ?? row.map(percent).filter(Boolean).join(" + ");
+  const [taskNames, powers, P] = [
+    mixtures.map(nameOf),
+    mixtures.map((_, t) => [t, 1]),
+    laws.length,
+  ];
+  const [modes, terms, floors] = [[], [], lossNames.map(() => 0)];
   laws.flat().forEach(([floor, signal, exponent, memorising, fading, ...others], i) => {
     const [transfer, forgetting, overfit] = filled(3, (j) => others.slice(j * D, (j + 1) * D));
     const [learnt, lost] = [transfer, forgetting].map((x) => mixtures.map((row) => dot(row, x)));
@@ -208,10 +209,5 @@ function shareLaw(read, { domains, losses: lossNames }) {
       modes.push({ rates: seen.map((x, t) => x + faded[t]), gains: seen });
     });
   });
-  const percent = (x, d) => x && `${+(100 * x).toPrecision(3)} % ${domains[d]}`;
-  const nameOf = (row) => domains[row.indexOf(1)] ?? row.map(percent).filter(Boolean).join(" + ");
-  return {
-    ...{ taskNames: mixtures.map(nameOf), lossNames, axis: "progress of the training", modes },
-    ...{ terms, floors, powers: mixtures.map((_, t) => [t, 1]), peak: null, full: 1 },
-  };
+  return { taskNames, lossNames, powers, modes, terms, floors, peak: null, range: [0, 1] };
 }
