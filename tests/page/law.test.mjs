@@ -132,7 +132,10 @@ test("other files are refused in a sentence", () => {
     for (let end = 1; end < json.length; end += 101)
       refused(() => readLaw(json.slice(0, end)), "replan fit");
     const first = /laws = (\[+)[^,]+/;
-    for (const number of ["nan", "-inf", "inf", "1e999", '"a"', "true", "[0.1]"])
+    for (const number of ["nan", "-inf"])
+      // replan writes none
+      refused(() => readLaw(toml.replace(first, `laws = $1${number}`)), "must be a law");
+    for (const number of ["1e999", '"a"', "true", "[0.1]"])
       refused(() => readLaw(toml.replace(first, `laws = $1${number}`)), "`model.laws` must be");
     refused(() => readLaw(toml.replace(first, "laws = $10.5, 0.5")), "`model.laws` must be n × ");
     refused(() => readLaw(toml.replace("state = [", "state = [1.0, ")), "`start.state` must be");

@@ -32,11 +32,10 @@ export function readLaw(text) {
   }
 }
 
-/* TOML as replan writes it, a key in a line. Numbers that are not finite become null. */
+/* TOML as replan writes it: a key in a line, whose value is JSON but for the keys within. */
 function fromToml(text) {
-  const tokens = /("(?:[^"\\]|\\.)*")|(\w+)\s*=|#.*|-?(?:inf|nan)/g;
-  const asJson = (token, string, key) =>
-    string ?? (key ? `"${key}":` : token.startsWith("#") ? "" : "null");
+  const tokens = /("(?:[^"\\]|\\.)*")|(\w+)\s*=|#.*/g;
+  const asJson = (_, string, key) => string ?? (key ? `"${key}":` : "");
   const file = {};
   let section;
   for (const line of text.split("\n").filter((line) => /^[^#\s]/.test(line))) {
@@ -109,39 +108,37 @@ class Law {
 
   /* The pieces of a schedule: states where each begins and ends, and how the modes move in it. */
   relax(start, { lengths, shares, rates }) {
-    const controls = this.peak ? rates.map((rate) => rate / this.peak) : shares;
+    const { tasks, peak, powers, modes } = this;
     let to = start;
     return Array.from(lengths, (steps, k) => {
       const [from, length] = [to, steps / this.unit];
-      const row = controls.slice(k * this.tasks, (k + 1) * this.tasks);
-      const powers = this.powers.map(([control, power]) => row[control] ** power);
-      const paces = this.modes.map((mode) => TINY + dot(mode.rates, powers));
-      const targets = this.modes.map((mode, i) => dot(mode.gains, powers) / paces[i]);
+      const controls = powers.map((_, f) => (peak ? rates[k] / peak : shares[k * tasks + f]));
+      const features = controls.map((x, f) => x ** powers[f]);
+      const paces = modes.map((mode) => TINY + dot(mode.rates, features));
+      const targets = modes.map((mode, i) => dot(mode.gains, features) / paces[i]);
       const parts = paces.map((pace) => -Math.expm1(-pace * length));
       to = from.map((x, i) => x + parts[i] * (targets[i] - x));
-      return { from, to, length, row, paces, targets, parts };
+      return { from, to, length, controls, paces, targets, parts };
     });
   }
 
   gradient(start, schedule, weights) {
+    const { peak, powers, modes } = this;
     const pieces = this.relax(start, schedule).reverse();
     const { losses, slopes: adjoint } = this.end(pieces[0].to, weights);
-    const slopes = pieces.map(({ from, length, row, paces, targets, parts }) => {
-      const by = this.powers.map(() => 0);
-      this.modes.forEach(({ rates, gains }, i) => {
+    const slopes = pieces.map(({ from, length, controls, paces, targets, parts }) => {
+      const by = powers.map(() => 0);
+      modes.forEach(({ rates, gains }, i) => {
         const byGain = (adjoint[i] * parts[i]) / paces[i];
         adjoint[i] *= 1 - parts[i];
         const byRate = adjoint[i] * length * (targets[i] - from[i]) - byGain * targets[i];
         for (let f = 0; f < by.length; f++) by[f] += byRate * rates[f] + byGain * gains[f];
       });
-      const slopes = Array.from(row, () => 0);
-      for (const [f, [control, power]] of this.powers.entries())
-        slopes[control] += by[f] * power * row[control] ** (power - 1);
-      return slopes;
+      return controls.map((x, f) => by[f] * powers[f] * x ** (powers[f] - 1));
     });
-    const by = slopes.reverse().flat();
-    const [byShares, byRates] = this.peak ? [[], by.map((slope) => slope / this.peak)] : [by, []];
-    return { value: dot(losses, weights), byShares, byRates };
+    const [value, rows] = [dot(losses, weights), slopes.reverse()];
+    if (!peak) return { value, byShares: rows.flat(), byRates: [] };
+    return { value, byShares: [], byRates: rows.map((row) => row.reduce((a, b) => a + b) / peak) };
   }
 
   /* The losses at a state, and the slopes of their weighted sum. */
@@ -158,12 +155,12 @@ class Law {
 }
 
 function rateLaw(read) {
-  const laws = read("model.laws", -Infinity, "n", 7);
-  const peak = read("model.peak", TINY);
+  const [peak, laws] = [read("model.peak", TINY), read("model.laws", -Infinity, "n", 7)];
   const range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
   const [rise, fall] = read("model.covered.changes", 0, 2);
+  const changes = [FASTER * fall, FASTER * rise];
   const [taskNames, lossNames, P] = [["training"], ["loss"], laws.length];
-  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])].map((x) => [0, x]);
+  const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
   const only = (f, x) => powers.map((_, i) => (i === f ? x : 0));
   const modes = [{ rates: only(0, 0), gains: only(0, 1) }]; // S; then the noise
   const [terms, floors] = [[], [0]];
@@ -177,7 +174,6 @@ function rateLaw(read) {
       modes.push({ rates: only(1, rate), gains: only(2 + p, rate * weight) });
     });
   });
-  const changes = [FASTER * fall, FASTER * rise];
   return { taskNames, lossNames, powers, modes, terms, floors, peak, range, changes };
 }
 
@@ -188,11 +184,8 @@ function shareLaw(read, { domains, losses: lossNames }) {
   const repeats = read("model.repeats", 0, D);
   const percent = (x, d) => x && `${+(100 * x).toPrecision(3)} % ${domains[d]}`;
   const nameOf = (row) => domains[row.indexOf(1)] ?? row.map(percent).filter(Boolean).join(" + ");
-  const [taskNames, powers, P] = [
-    mixtures.map(nameOf),
-    mixtures.map((_, t) => [t, 1]),
-    laws.length,
-  ];
+  const taskNames = mixtures.map(nameOf);
+  const [P, powers] = [laws.length, mixtures.map(() => 1)];
   const [modes, terms, floors] = [[], [], lossNames.map(() => 0)];
   laws.flat().forEach(([floor, signal, exponent, memorising, fading, ...others], i) => {
     const [transfer, forgetting, overfit] = filled(3, (j) => others.slice(j * D, (j + 1) * D));
@@ -204,9 +197,9 @@ function shareLaw(read, { domains, losses: lossNames }) {
     });
     overfit.forEach((weight, d) => {
       const seen = mixtures.map((row) => memorising * repeats[d] * row[d]);
-      const faded = mixtures.map((row) => fading * (1 - row[d])); // as shares have the sum 1
+      const rates = mixtures.map((row, t) => seen[t] + fading * (1 - row[d])); // as shares sum to 1
       terms.push([i % L, weight / P, modes.length, OVERFIT]);
-      modes.push({ rates: seen.map((x, t) => x + faded[t]), gains: seen });
+      modes.push({ rates, gains: seen });
     });
   });
   return { taskNames, lossNames, powers, modes, terms, floors, peak: null, range: [0, 1] };
