@@ -1,7 +1,16 @@
 import js from "@eslint/js";
 
 const browser = ["document", "location", "history", "navigator", "self", "window", "performance"];
-const more = ["atob", "URL", "Blob", "Worker", "WebAssembly", "Image", "XMLSerializer"];
+const more = [
+  "atob",
+  "URL",
+  "Blob",
+  "Worker",
+  "WebAssembly",
+  "Image",
+  "OffscreenCanvas",
+  "XMLSerializer",
+];
 const loops = ["requestAnimationFrame", "setTimeout", "clearTimeout"];
 const others = ["addEventListener", "getComputedStyle", "innerHeight", "URLSearchParams"];
 const streams = ["DecompressionStream", "Response"];

@@ -123,7 +123,7 @@ test("other files are refused in a sentence", () => {
     "null",
     "{}",
     "3",
-    '{"model": {"kind": "toString"}}',
+    '{"model": {"kind": "teacher-student"}}',
   ];
   for (const text of others) refused(() => readLaw(text), "replan fit");
   for (const { toml, json } of cases) {

@@ -8,7 +8,6 @@ const [KAPPA, SLOWING, OVERFIT] = [2, 0.25, 3]; // of rate_law.py and share_law.
 const TINY = 1e-30; // the rate of what does not relax, and the least positive number
 const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
 const STEPS = 250; // of a pilot's schedule
-const KINDS = { __proto__: null, "rate-law": rateLaw, "share-law": shareLaw };
 const REFUSAL = "The file must be a law, whole, as `replan fit … --out law.toml` writes it.";
 
 const filled = (count, at) => Array.from({ length: count }, (_, i) => at(i));
@@ -70,7 +69,7 @@ class Law {
     const read = (...what) => numbers(file, ...what);
     const free = (x) => (x ? (x === "constant" || x.constant ? "constant" : "curve") : "given");
     const { model, control, fit, objective, training, limits } = file;
-    Object.assign(this, KINDS[model.kind](read, model));
+    Object.assign(this, { "rate-law": rateLaw, "share-law": shareLaw }[model.kind](read, model));
     this.notes = (fit?.warnings ?? []).map(String);
     this.text = JSON.stringify({ ...file, fit: { warnings: this.notes } });
     this.axis = this.peak ? `training ${model.covered.axis}s` : "progress of the training";
