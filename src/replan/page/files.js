@@ -23,8 +23,8 @@ export const FILES = {
     const begin = isLibrarys(state)
       ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
       : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
-    const constant = state.freeRates === "constant" ? ", constant = true" : "";
-    const lr = `{ min = 0.0, max = 5.0, shared = true${constant} }`;
+    const constant = state.freeRates === "constant";
+    const lr = `{ min = 0.0, max = 5.0, shared = true, constant = ${constant} }`;
     return `# What was painted is in protocol.json:
 # replan evaluate problem.toml --protocol protocol.json
 [model]

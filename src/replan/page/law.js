@@ -31,17 +31,14 @@ export function readLaw(text) {
   }
 }
 
-/* TOML as replan writes it: a key in a line, whose value is JSON but for the keys within. */
+/* TOML as replan writes it: sections of lines with a key and its value, which is JSON but for keys. */
 function fromToml(text) {
   const tokens = /("(?:[^"\\]|\\.)*")|(\w+)\s*=|#.*/g;
   const asJson = (_, string, key) => string ?? (key ? `"${key}":` : "");
+  const parts = text.replace(tokens, asJson).split(/^\[(\w+)\]/m); // names and sections by turns
   const file = {};
-  let section;
-  for (const line of text.split("\n").filter((line) => /^[^#\s]/.test(line))) {
-    const [, name, key, value] = /^\[(\w+)\]|^(\w+)\s*=(.*)/.exec(line);
-    if (name) section = file[name] = {};
-    else section[key] = JSON.parse(value.replace(tokens, asJson));
-  }
+  for (let i = 1; i < parts.length; i += 2)
+    file[parts[i]] = JSON.parse(`{${parts[i + 1].trim().replace(/\s*\n\s*/g, ",")}}`);
   return file;
 }
 
@@ -166,8 +163,7 @@ function rateLaw(read) {
   laws.forEach(([floor, signal, exponent, noise, pace, spread], p) => {
     floors[0] += floor / P;
     terms.push([0, signal / P, 0, -exponent]);
-    const shape = normed(RATE_MODES.map((x) => x ** spread * Math.exp(-x)));
-    shape.forEach((weight, z) => {
+    normed(RATE_MODES.map((x) => x ** spread * Math.exp(-x))).forEach((weight, z) => {
       const [at, rate] = [modes.length, pace * RATE_MODES[z]];
       terms.push([0, noise / P, at, 1], [0, (KAPPA * signal * noise) / P, 0, -exponent, at]);
       modes.push({ rates: only(1, rate), gains: only(2 + p, rate * weight) });
