@@ -6,12 +6,11 @@ import { amounts, isLibrarys } from "./training.js";
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
 
-/** The command that finds the best of the state, where there is one. */
-export function solveCommand({ freeShares, freeRates, ...state }) {
-  if (freeRates === "given" && (freeShares === "given" || oneRate(state) === null)) return "";
-  const protocol = freeShares === "given" ? " --protocol protocol.json" : "";
-  return `replan solve problem.toml${protocol}`;
-}
+/** The command that finds the best of the state, where one is free, and `solve` keeps the other. */
+export const solveCommand = ({ freeShares, freeRates, ...state }) =>
+  freeRates === "given" && (freeShares === "given" || oneRate(state) === null)
+    ? ""
+    : "replan solve problem.toml --protocol protocol.json";
 
 /** Files by name, of a page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
