@@ -51,6 +51,7 @@ def like(law, rng):
         return RateLaw(laws, 2 * law.peak, 3 * law.unit, law.covered)
     laws = rng.uniform(0.0, 2.0, (3, 2, 5 + 9))
     laws[:, :, 2] /= 4.0
+    laws[:, :, 0] -= 1.0  # floors may be below 0
     mixtures = rng.dirichlet(np.ones(3), 4)
     return ShareLaw(
         laws, ["a", "b", "c"], ["x", "y"], 700.0, [0.0, 3.0, 20.0], mixtures,

@@ -4,47 +4,28 @@ import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
-/** The command that finds the best of the state, where there is one. */
-export function solveCommand({ freeShares, freeRates, ...state }) {
-  if (freeRates === "given" && (freeShares === "given" || oneRate(state) === null)) return "";
-  const protocol = freeShares === "given" ? " --protocol protocol.json" : "";
-  return `replan solve problem.toml${protocol}`;
-}
-
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
 
-/** Files by name. page: { state, it: what is trained, losses, svg, parts: the layout } */
+/** The command that finds the best of the state, where one is free, and `solve` keeps the other. */
+export const solveCommand = ({ freeShares, freeRates, ...state }) =>
+  freeRates === "given" && (freeShares === "given" || oneRate(state) === null)
+    ? ""
+    : "replan solve problem.toml --protocol protocol.json";
+
+/** Files by name, of a page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
-  "problem.toml": problemFile,
-  "law.json": lawFile,
-  "protocol.json": protocolFile,
-  "curves.csv": curvesFile,
-  "picture.svg": svgFile,
-  "picture.png": pngFile,
-};
-
-/* The law, for the duration on the page. */
-function lawFile({ state: { law, duration } }) {
-  const file = JSON.parse(law);
-  return JSON.stringify({ ...file, training: { ...file.training, duration } });
-}
-
-/* As the command line reads it. */
-function problemFile({ state, it }) {
-  const { hidden: K, tasks: T, similarity, activation, noise, duration, seed } = state;
-  const start = it.start(seed);
-  const array = (from, to, width) => JSON.stringify(rowsOf(start.subarray(from, to), width));
-  const [M, V] = [K * K, K * (K + T)];
-  const begin = isLibrarys(state)
-    ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
-    : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
-  const constant = state.freeRates === "constant" ? ", constant = true" : "";
-  const lr = `{ min = 0.0, max = 5.0, shared = true${constant} }`;
-  const rate = oneRate(state);
-  const notes = ["From the page: replan evaluate problem.toml --protocol protocol.json"];
-  notes.push(solveCommand(state) || "What was painted cannot be kept by `replan solve`.");
-  if (rate === null) notes.push("The learning rate that was drawn is in protocol.json alone.");
-  return `# ${notes.join("\n# ")}
+  "problem.toml"({ state, it }) {
+    const { hidden: K, tasks: T, similarity, activation, noise, duration, seed } = state;
+    const start = it.start(seed);
+    const array = (from, to, width) => JSON.stringify(rowsOf(start.subarray(from, to), width));
+    const [M, V] = [K * K, K * (K + T)];
+    const begin = isLibrarys(state)
+      ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
+      : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
+    const constant = state.freeRates === "constant";
+    const lr = `{ min = 0.0, max = 5.0, shared = true, constant = ${constant} }`;
+    return `# What was painted is in protocol.json:
+# replan evaluate problem.toml --protocol protocol.json
 [model]
 kind = "teacher-student"
 hidden = ${K}
@@ -59,56 +40,53 @@ ${begin}
 [training]
 duration = ${duration}
 steps = ${STEPS}
-lr = ${(rate ?? UNIT) / UNIT}
+lr = ${(oneRate(state) ?? UNIT) / UNIT}
 
 [control]
 tasks = ${CONTROL[state.freeShares]}
 lr = ${state.freeRates === "given" ? "false" : lr}
 `;
-}
+  },
 
-function protocolFile({ state, it: { full, most } }) {
-  const { shares, rates } = amounts(state, full);
-  const lr = most ? { lr: Array.from(rates) } : {};
-  return JSON.stringify({ duration: state.duration, shares: rowsOf(shares, state.tasks), ...lr });
-}
+  /* For the duration on the page. */
+  "law.json"({ state: { law, duration } }) {
+    const { training, ...file } = JSON.parse(law);
+    return JSON.stringify({ ...file, training: { ...training, duration } });
+  },
 
-/* Time, losses, and the shares and rate of the step that begins there. */
-function curvesFile({ state, it: { losses: lossNames, names, full }, losses }) {
-  const { shares, rates } = amounts(state, full);
-  const [T, L] = [names.length, lossNames.length];
-  const numbered = (name, count) => Array.from({ length: count }, (_, t) => `${name}_${t + 1}`);
-  const lines = rowsOf(losses, L).map((row, i) => {
-    const step = Math.min(i, STEPS - 1);
-    const controls = [...shares.subarray(step * T, (step + 1) * T), rates[step]];
-    return [(i * state.duration) / STEPS, ...row, ...controls];
-  });
-  const header = ["time", ...numbered("loss", L), ...numbered("share", T), "lr"];
-  return [header, ...lines, ""].join("\n");
-}
+  "protocol.json"({ state, it: { full, most } }) {
+    const { shares, rates } = amounts(state, full);
+    const lr = most ? Array.from(rates) : undefined; // laws of shares have no rates
+    return JSON.stringify({ duration: state.duration, shares: rowsOf(shares, state.tasks), lr });
+  },
 
-/* The picture with its looks written into it. */
-function svgFile({ svg, parts }) {
-  const copy = svg.cloneNode(true);
-  const originals = svg.querySelectorAll("*");
-  [...copy.querySelectorAll("*")].forEach((node, i) => {
-    const style = getComputedStyle(originals[i]);
-    for (const look of LOOKS) node.style.setProperty(look, style.getPropertyValue(look));
-  });
-  copy.setAttribute("width", parts.width);
-  copy.setAttribute("height", parts.height);
-  copy.style.background = getComputedStyle(document.body).backgroundColor;
-  return new XMLSerializer().serializeToString(copy);
-}
+  "curves.csv"({ state: { duration }, it, losses }) {
+    const header = ["time", ...it.losses.map((_, i) => `loss_${i + 1}`)];
+    const rows = rowsOf(losses, it.losses.length);
+    const lines = rows.map((row, step) => [(step * duration) / STEPS, ...row]);
+    return [header, ...lines, ""].join("\n");
+  },
 
-/* The same at twice the pixels. */
-async function pngFile(page) {
-  const image = new Image();
-  image.src = URL.createObjectURL(new Blob([svgFile(page)], { type: "image/svg+xml" }));
-  await image.decode();
-  const canvas = document.createElement("canvas");
-  Object.assign(canvas, { width: 2 * page.parts.width, height: 2 * page.parts.height });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  URL.revokeObjectURL(image.src);
-  return new Promise((done) => canvas.toBlob(done, "image/png"));
-}
+  /* The picture with its looks written into it, for programs that know no style sheets. */
+  "picture.svg"({ svg, parts: { width, height } }) {
+    const copy = svg.cloneNode(true);
+    const originals = svg.querySelectorAll("*");
+    copy.querySelectorAll("*").forEach(({ style }, i) => {
+      const looks = getComputedStyle(originals[i]);
+      for (const look of LOOKS) style.setProperty(look, looks.getPropertyValue(look));
+    });
+    for (const [name, size] of Object.entries({ width, height })) copy.setAttribute(name, size);
+    copy.style.background = getComputedStyle(document.body).backgroundColor;
+    return new XMLSerializer().serializeToString(copy);
+  },
+
+  /* The same at twice the pixels. */
+  async "picture.png"(page) {
+    const image = new Image();
+    image.src = `data:image/svg+xml,${encodeURIComponent(FILES["picture.svg"](page))}`;
+    await image.decode();
+    const canvas = new OffscreenCanvas(2 * image.width, 2 * image.height);
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas.convertToBlob();
+  },
+};
