@@ -118,7 +118,14 @@ test("every step opens, one after the other", async () => {
     await page.locator("#next").click();
   }
   assert.equal(said.size, 11);
-  await page.close();
+  await page.locator("#steps li:nth-child(5) a").click();
+  await page.locator("#paint-rates:visible").waitFor();
+  await settled(page);
+  const alone = await open("#p=5"); // the step that its link opens
+  assert.equal(await reading(alone), await reading(page));
+  const own = await open("#g=0.5");
+  assert.match(await own.locator("#say").textContent(), /A problem of your own/);
+  for (const each of [page, alone, own]) await each.close();
 });
 
 test("a link restores everything", async () => {
@@ -244,7 +251,7 @@ test("a law that was dropped is drawn against, planned, and restored by a link",
   replan("evaluate", "law.toml", "--protocol", "protocol.json", "--json", "out.json");
   const { losses } = JSON.parse(readFileSync(join(FOLDER, "out.json"), "utf8"));
   close((await finalLosses(page, 1))[0], losses[0], 1e-10);
-  assert.match(await reading(page), /Predicted final loss: [\d.]+, give or take [\d.]+ %\.$/);
+  assert.match(await reading(page), /Predicted final loss: [\d.]+, give or take [\d.]+\s%\.$/);
   await best(page);
   const found = await page.evaluate(() => window.page.mean(window.page.best.losses));
   const { candidates } = JSON.parse(readFileSync(join(FOLDER, "plan.json"), "utf8"));
@@ -304,6 +311,23 @@ test("names from a file are drawn as text, not as markup", async () => {
   });
   assert.equal(images, 0);
   assert.match(words, /share of <img src=x>/);
+  await page.close();
+});
+
+test("a click paints a part of the bar, and a finger that scrolls paints nothing", async () => {
+  const page = await open();
+  const painted = () =>
+    page.evaluate(() => window.page.state.shares.filter((x, i) => i % 2 === 0 && x > 0));
+  const before = await reading(page);
+  await page.locator("#paint-shares").click({ position: { x: 300, y: 20 } });
+  assert.equal((await painted()).length, 10);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.locator("#paint-shares").hover({ position: { x: 300, y: 20 } });
+  await page.mouse.down();
+  assert.ok((await painted()).length > 0);
+  await page.locator("#paint-shares").dispatchEvent("pointercancel");
+  await says(page, before);
+  assert.equal((await painted()).length, 0);
   await page.close();
 });
 

@@ -105,10 +105,9 @@ def case(problem, rng, steps=41):
 def of_law_of_rates(problem):
     """Return the bounds of plans."""
     law = problem.model
-    rise, fall = law.covered["changes"]
     return {
         "range": list(without_bounds(problem, [])[0].free_range("lr")),
-        "changes": [2 * fall, 2 * rise],
+        "changes": law.covered["changes"],
         "peak": law.peak,
     }
 

@@ -4,7 +4,7 @@ import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
 import { amounts, isLibrarys } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
-const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"];
+const LOOKS = "fill stroke stroke-width stroke-dasharray paint-order opacity font".split(" ");
 
 /** The command that finds the best of the state, where one is free, and `solve` keeps the other. */
 export const solveCommand = ({ freeShares, freeRates, ...state }) =>

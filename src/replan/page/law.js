@@ -6,7 +6,6 @@
 
 const [KAPPA, SLOWING, OVERFIT] = [2, 0.25, 3]; // of rate_law.py and share_law.py
 const TINY = 1e-30; // the rate of what does not relax, and the least positive number
-const FASTER = 2; // times the fastest change of a pilot's rate: how fast those of plans may change
 const STEPS = 250; // of a pilot's schedule
 const REFUSAL = "The file must be a law, whole, as `replan fit … --out law.toml` writes it.";
 
@@ -88,7 +87,6 @@ class Law {
     this.pilots = curves.map(({ times, rates, ...pilot }) => ({
       ...pilot,
       rates: filled(STEPS, (k) => interpolate(((k + 0.5) / STEPS) * pilot.duration, times, rates)),
-      measured: pilot.steps.map((step, i) => [step, pilot.losses[i]]),
     }));
     const shares = filled(STEPS * this.tasks, () => 1 / this.tasks);
     const rates = filled(STEPS, () => this.range[1]);
@@ -153,8 +151,7 @@ class Law {
 function rateLaw(read) {
   const [peak, laws] = [read("model.peak", TINY), read("model.laws", -Infinity, "n", 7)];
   const range = ["min", "max"].map((end) => read(`control.lr.${end}`, 0));
-  const [rise, fall] = read("model.covered.changes", 0, 2);
-  const changes = [FASTER * fall, FASTER * rise];
+  const changes = read("model.covered.changes", 0, 2);
   const [taskNames, lossNames, P] = [["training"], ["loss"], laws.length];
   const powers = [1, 1 + SLOWING, ...laws.map((law) => 1 + SLOWING + law[6])];
   const only = (f, x) => powers.map((_, i) => (i === f ? x : 0));

@@ -49,11 +49,13 @@ export function picture(parts, state, content) {
       const places = Array.from(own, (loss, step) => [x(step), at(loss)]);
       return shape(`${look} ${colour(t)}`, places);
     });
-  const measured = ([step, loss]) => [x((STEPS * step) / state.duration), at(loss)];
-  const pilot = it.model.pilots?.[state.pilot]?.measured.filter(([step]) => step <= state.duration);
+  const pilot = it.model.pilots?.[state.pilot];
+  const measured = (pilot?.steps ?? [])
+    .filter((step) => step <= state.duration)
+    .map((step, i) => [x((STEPS * step) / state.duration), at(pilot.losses[i])]);
   const look = best?.outdated ? "outdated" : "best";
   const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
-  const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the other tasks are above it";
+  const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the others are above it";
   const drawn = [
     timeAxis(parts, state, it.model),
     frame(parts, curves, best ? `${caption}; dashed: the best` : caption, ticks),
@@ -61,7 +63,7 @@ export function picture(parts, state, content) {
     best && draw(`curve best ${look}`, best.losses),
     draw("curve", upToNow(losses)),
     crosses && draw("cross", upToNow(crosses), crossed),
-    pilot && marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", pilot.map(measured)),
+    marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", measured),
     endLabels(parts, it.losses, losses.subarray(played * count), at, x(played)),
     bar && frame(parts, bar, `share of ${it.names[brush]}; ${rest}`, percents(bar)),
     bar && stacked(parts, bar, state.shares, UNIT, brush, "yours"),

@@ -50,6 +50,7 @@ export const LEVERS = [
   ["shares and rate over time", "curve", "curve"],
 ];
 
+const FASTER = 2; // times the fastest rise and fall of a pilot's rate: those of a law's plans
 export const JOBS = { solve, levers, luck, sgd };
 export const SEEDS = Array.from({ length: 20 }, (_, i) => i + 1);
 
@@ -72,12 +73,12 @@ function solve({ model, full, most, weights }, state, start, told) {
     substeps: state.law ? 1 : Math.ceil((largest * duration) / 25),
   };
   const { shares, rates } = minimise(model, start, settings, ({ value }) => told(value));
-  if (changes) calm(rates, ...changes.map((x) => (x * duration) / steps));
+  if (changes) calm(rates, ...changes.map((x) => (FASTER * x * duration) / steps));
   return { shares: resampled(shares, T, STEPS), rates: resampled(rates, 1, STEPS) };
 }
 
-/* The largest rates below those given that fall and rise no faster: as `replan solve` plans. */
-function calm(rates, fall, rise) {
+/* The largest rates below those given that rise and fall no faster: as `replan solve` plans. */
+function calm(rates, rise, fall) {
   for (let i = 1; i < rates.length; i++) rates[i] = Math.min(rates[i], rates[i - 1] + rise);
   for (let i = rates.length - 2; i >= 0; i--) rates[i] = Math.min(rates[i], rates[i + 1] + fall);
 }
