@@ -77,6 +77,8 @@ def _address(problem: Problem, sections: Mapping[str, Any]) -> str:
 
 def _shown(problem: Problem) -> Problem:
     """Return the problem as the page shows it; refuse what it would show as another one."""
+    import numpy as np
+
     from replan.models.registry import find
     from replan.problem import Control, Problem, Range
 
@@ -96,7 +98,7 @@ def _shown(problem: Problem) -> Problem:
         found = f"tasks = {T}, similarity = {gamma:g}, hidden = {K}, duration = {duration:g}"
         raise ArgumentError("FILE", expected, f"{found}, noise = {model.noise:g}, lr = {lr:g}")
     alike = kind.similar(gamma, tasks=T, hidden=K, activation=model.activation, noise=model.noise)
-    if (model.teacher_overlaps != alike.teacher_overlaps).any():
+    if not np.array_equal(model.teacher_overlaps, alike.teacher_overlaps):
         raise ArgumentError("FILE", expected, "tasks of several similarities")
     rates = problem.control.knobs.get("lr")
     free = {} if rates is None else {"lr": Range(0.0, 5.0, constant=rates.constant, shared=True)}

@@ -1,16 +1,10 @@
 /* What the visitor takes along: files for the command line, and the picture. */
 
 import { STEPS, UNIT, oneRate, rowsOf } from "./state.js";
-import { amounts, isLibrarys } from "./training.js";
+import { amounts } from "./training.js";
 
 const CONTROL = { given: "false", constant: '"constant"', curve: "true" };
 const LOOKS = "fill stroke stroke-width stroke-dasharray paint-order opacity font".split(" ");
-
-/** The command that finds the best of the state, where one is free, and `solve` keeps the other. */
-export const solveCommand = ({ freeShares, freeRates, ...state }) =>
-  freeRates === "given" && (freeShares === "given" || oneRate(state) === null)
-    ? ""
-    : "replan solve problem.toml --protocol protocol.json";
 
 /** Files by name, of a page: { state, it: what is trained, losses, svg, parts: the layout } */
 export const FILES = {
@@ -19,9 +13,10 @@ export const FILES = {
     const start = it.start(seed);
     const array = (from, to, width) => JSON.stringify(rowsOf(start.subarray(from, to), width));
     const [M, V] = [K * K, K * (K + T)];
-    const begin = isLibrarys(state)
-      ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
-      : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
+    const begin =
+      T === 2 && !state.start // as the library's seeds do
+        ? `pretrain = { task = 1, duration = 1000.0, lr = 1.0, seed = ${seed} }`
+        : `Q = ${array(0, M, K)}\nM = ${array(M, V, T)}\nV = ${array(V, start.length, K)}`;
     const constant = state.freeRates === "constant";
     const lr = `{ min = 0.0, max = 5.0, shared = true, constant = ${constant} }`;
     return `# What was painted is in protocol.json:

@@ -1,14 +1,13 @@
 /* The page: one state, drawn anew after every change. */
 
 import { JOBS, LEVERS, SEEDS, core, inWorker, serve } from "./work.js";
-import { FILES, solveCommand } from "./files.js";
+import { FILES } from "./files.js";
 import { MOST_TIME, STEPS, UNIT, fromAddress, keyOf, lawState, newest } from "./state.js";
 import { oneRate, parsed, proportional, repeated, rounded, toAddress } from "./state.js";
-import { ACCURATE, QUICK, amounts, rollOut, training } from "./training.js";
+import { ACCURATE, QUICK, amounts, finalMean, rollOut, training } from "./training.js";
 import { layout, picture } from "./picture.js";
 import { paintable } from "./paint.js";
 
-const UNDO = 200; // states kept
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
 const WINDOW = 8; // steps on both sides that a mean is over
@@ -40,20 +39,20 @@ class Page {
   /** Go to the state of the address, without the results of another. */
   open() {
     clearInterval(this.film);
-    Object.assign(this, { asked: false, best: null, played: STEPS });
+    Object.assign(this, { asked: false, played: STEPS });
     const preset = (begin) =>
       all("#steps a").find(({ hash }) => hash.startsWith(`${begin}&`))?.hash;
     try {
-      this.set(fromAddress(preset(location.hash || "#p=1") ?? location.hash), false);
+      this.set(fromAddress(preset(location.hash || "#p=1") ?? location.hash), !!this.state);
     } catch {
-      this.set(fromAddress(preset("#p=1")), false);
+      this.set(fromAddress(preset("#p=1")), !!this.state);
       tell("This link is damaged or incomplete. This is the first step instead.");
     }
   }
 
   /** Go to another state; `keep`: undo comes back to this one. */
   set(changes, keep = true) {
-    if (keep) this.past = [...this.past, this.state].slice(-UNDO);
+    if (keep) this.past.push(this.state);
     this.state = { ...this.state, ...changes };
     this.changed();
   }
@@ -67,8 +66,7 @@ class Page {
     this.pause = setTimeout(() => this.settled(), PAUSE);
     this.accuracy = QUICK;
     for (const [job, { key }] of Object.entries(this.begun))
-      if (key !== keyOf(job, this.state)) this.end(job);
-    this.ended = "";
+      if (key !== keyOf(job, this.state) || !this.wants(job)) this.end(job);
     element("link").textContent = "Copy the link";
     tell("");
     this.redraw();
@@ -79,20 +77,20 @@ class Page {
     clearTimeout(this.pause);
     this.accuracy = ACCURATE;
     const { freeShares, freeRates } = this.state;
-    if (this.searching && freeShares === "given" && freeRates === "given")
-      this.stop("Nothing to search over: choose below what the best may change.");
+    if (this.asked && freeShares === "given" && freeRates === "given") {
+      this.stop();
+      tell("Nothing to search over: choose below what the best may change.");
+    }
     history.replaceState(null, "", toAddress(this.state));
     for (const job of Object.keys(JOBS)) if (this.wants(job) && !this.begun[job]) this.begin(job);
     this.draw();
     element("announced").textContent = element("reading").textContent;
+    for (const say of this.says ?? []) say();
   }
 
   /** What is trained. */
   get it() {
-    const key = keyOf("problem", this.state) + this.accuracy;
-    if (this.trained?.key !== key)
-      this.trained = { key, ...training(this.core, this.state, this.accuracy) };
-    return this.trained;
+    return training(this.core, this.state, this.accuracy);
   }
 
   run(controls) {
@@ -100,15 +98,13 @@ class Page {
   }
 
   mean(losses) {
-    const { weights } = this.it;
-    const last = losses.slice(-weights.length);
-    return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
+    return finalMean(this.it, losses);
   }
 
   // Long work, in a worker
 
   wants(job) {
-    return job === "solve" ? this.searching : this.state[job] && !this.state.law;
+    return job === "solve" ? this.asked : this.state[job] && !this.state.law;
   }
 
   begin(job) {
@@ -119,7 +115,6 @@ class Page {
       Object.assign(work, message);
       if (work.error) tell(`The computation failed: ${work.error}`);
       if (job === "solve" && work.error) this.stop();
-      if (job === "solve" && work.result) this.solved(work);
       if (work.result) this.settled();
       else this.redraw();
     });
@@ -130,22 +125,21 @@ class Page {
     delete this.begun[job];
   }
 
-  /** Whether a best was asked for that is not there. */
-  get searching() {
-    return this.asked && this.best?.key !== keyOf("solve", this.state);
-  }
-
-  solved({ key, result }) {
+  /** The best of these settings, where it was asked for and is found. */
+  get best() {
+    const { result, ...work } = this.begun.solve ?? {};
+    if (!result || work.best) return work.best;
     const drawn = smooth(result, this.state.tasks);
-    this.best = { ...result, key, losses: this.run(result).losses, drawn };
+    return (this.begun.solve.best = { ...result, losses: this.run(result).losses, drawn });
   }
 
-  /** End the search, without an outdated best. */
-  stop(words = "") {
-    if (this.searching) this.best = null;
+  get searching() {
+    return this.asked && !this.best;
+  }
+
+  stop() {
     this.asked = false;
     this.end("solve");
-    this.ended = words;
     this.redraw();
   }
 
@@ -157,17 +151,17 @@ class Page {
 
   draw() {
     this.frame = null;
-    const { state, it, played } = this;
+    const { state, it, best, played } = this;
     const { losses, states } = this.run(amounts(state, it.full));
     this.losses = losses;
-    const fits = this.best?.shares.length === state.shares.length;
-    const best = fits ? { ...this.best, outdated: this.searching } : null;
-    this.showWords(best);
+    this.showWords();
     this.showControls();
     this.showLead();
     const units = state.units && !state.law ? this.cosines(states) : null;
     const { clientWidth: width, offsetTop } = element("frame");
-    const parts = (this.parts = layout(width, innerHeight - offsetTop, { ...state, best, units }));
+    const ratesShown = state.ratesShown || oneRate(state) === null;
+    const shown = { ...state, ratesShown, best, units };
+    const parts = (this.parts = layout(width, innerHeight - offsetTop, shown));
     const svg = element("picture");
     svg.setAttribute("viewBox", `0 0 ${width} ${parts.height}`);
     svg.style.height = `${parts.height}px`;
@@ -195,20 +189,19 @@ class Page {
     return now.slice(K * K, K * (K + T)).map((overlap, i) => overlap / long(i));
   }
 
-  showWords(best) {
-    const words = this.reading(best);
-    if (element("reading").textContent !== words) element("reading").textContent = words;
+  showWords() {
+    element("reading").textContent = this.reading();
     const progress = this.begun.solve?.progress;
     const sofar = progress === undefined ? "" : ` ${short(progress)} so far`;
-    element("solving").textContent = this.searching ? `searching …${sofar}` : this.ended;
-    const next = best ? "Make the best mine" : "Show me the best";
+    element("solving").textContent = this.searching ? `searching …${sofar}` : "";
+    const next = this.best ? "Make the best mine" : "Show me the best";
     element("best").textContent = this.searching ? "Cancel" : next;
     this.showLevers(this.begun.levers?.progress ?? []);
   }
 
   /** The sentences above the picture. */
-  reading(best) {
-    const { state, it, losses } = this;
+  reading() {
+    const { state, it, losses, best } = this;
     const last = losses.slice(-it.losses.length);
     const each = it.losses.map((name, i) => `${name}: ${short(last[i])}`).join(", ");
     const parts = last.length > 1 ? ` (${each})` : "";
@@ -220,8 +213,7 @@ class Page {
       if (state.duration + it.model.begin > 1.01 * it.model.horizon)
         words.push("That is longer than the pilots: the law extrapolates.");
     }
-    if (best?.outdated) words.push("The best shown is that of the earlier settings.");
-    else if (best) words.push(this.compared(mine, this.mean(best.losses)));
+    if (best) words.push(this.compared(mine, this.mean(best.losses)));
     if (this.begun.luck?.result) words.push(this.spread(this.begun.luck.result));
     if (Number.isNaN(this.begun.sgd?.result?.at(-1)))
       words.push(`SGD with N = ${state.sgd} diverged.`);
@@ -268,13 +260,14 @@ class Page {
     for (const input of all("[data-state]")) {
       const value = input.id === "rate" ? (rate ?? UNIT) / UNIT : state[input.id];
       if (input.type === "checkbox") input.checked = value;
-      else if (input !== this.held) input.value = value;
+      else if (input.type !== "number" || input !== document.activeElement) input.value = value;
     }
     for (const name of ["seed", "similarity", "luck"])
       element(name).disabled = state.start !== null;
     const hasRate = it.most > 0;
     const present = { law, network: !law, rate: hasRate, shares: state.tasks > 1 };
     present["rate-law"] = law && hasRate;
+    present.solve = state.freeRates !== "given" || (state.freeShares !== "given" && rate !== null);
     for (const box of all("[data-of]")) box.hidden = !present[box.dataset.of];
     element("seed-value").textContent = state.start ? "from your file" : state.seed;
     element("similarity-value").textContent = `γ = ${state.similarity}`;
@@ -285,11 +278,8 @@ class Page {
     element("play").textContent = this.played < STEPS ? "■ Stop" : "▶ Play";
     element("notes").textContent = (it.model.notes ?? []).join("\n");
     element("brushes").hidden = state.tasks < (law ? 2 : 3);
-    Object.assign(
-      element("duration"),
-      law ? { min: 1e-30, max: 1e30 } : { min: 1, max: MOST_TIME },
-    );
-    element("solve-command").textContent = solveCommand(state);
+    const times = law ? { min: 1e-30, max: 1e30 } : { min: 1, max: MOST_TIME };
+    Object.assign(element("duration"), times);
     this.showChoices("brushes", it.names, state.brush, (brush) => this.set({ brush }, false));
     const pilots = it.model.pilots?.map(({ run }) => run) ?? [];
     this.showChoices("pilots", pilots, state.pilot, (pilot) =>
@@ -337,27 +327,27 @@ class Page {
     const begin = () => {
       const { shares, rates } = this.state;
       this.set({ shares: shares.slice(), rates: rates.slice(), pilot: -1 });
-      for (const hint of all(".hint")) hint.hidden = true;
     };
     const undo = () => this.undo();
     const painted = () => this.changed();
     const time = (step) => short((step * this.state.duration) / STEPS);
     const bar = (id, level, write, words) => {
       const describe = (step) => `time ${time(step)} of ${this.state.duration}: ${words(step)}`;
-      paintable(element(id), STEPS, { begin, level, write, painted, undo, describe });
+      return paintable(element(id), STEPS, { begin, level, write, painted, undo, describe });
     };
-    bar(
+    const sayShare = bar(
       "paint-shares",
       (step) => this.shares(step)[this.state.brush] / UNIT,
       (step, level) => this.paintShare(step, level),
       (step) => this.it.names.map((name, t) => `${name} ${this.shares(step)[t] / 10} %`).join(", "),
     );
-    bar(
+    const sayRate = bar(
       "paint-rates",
       (step) => this.state.rates[step] / this.it.most,
       (step, level) => (this.state.rates[step] = Math.round(level * 100) * (this.it.most / 100)),
       (step) => `rate ${short((this.state.rates[step] / UNIT) * this.it.full)}`,
     );
+    this.says = [sayShare, sayRate];
   }
 
   /** The shares of a step, to be read or written. */
@@ -368,11 +358,12 @@ class Page {
 
   /** Give the brush's task this share; the others keep their proportions. */
   paintShare(step, level) {
-    const { brush } = this.state;
+    const { brush, tasks } = this.state;
     const row = this.shares(step);
     const share = Math.round(100 * level) * (UNIT / 100);
-    const others = Array.from(row).toSpliced(brush, 1);
-    const parts = row[brush] < UNIT ? others : others.fill(1);
+    const before = this.past.at(-1).shares.slice(step * tasks, (step + 1) * tasks); // the stroke
+    const others = Array.from(before).toSpliced(brush, 1);
+    const parts = before[brush] < UNIT ? others : others.fill(1);
     row.set(proportional(parts, UNIT - share).toSpliced(brush, 0, share));
   }
 
@@ -382,21 +373,20 @@ class Page {
     const click = (id, act) => element(id).addEventListener("click", act);
     for (const input of all("[data-state]")) {
       input.addEventListener("input", () => {
-        if (input.type === "range") this.choose(input, input !== this.held);
-        this.held = input; // one state to undo, and no other value, for as long as it is held
+        if (input.type !== "range") return;
+        this.choose(input, input !== this.held);
+        this.held = input; // one state to undo for as long as it is held
       });
       input.addEventListener("change", () => {
         this.held = null;
-        if (input.type !== "range" && input.validity.valid) this.choose(input);
-        if (!input.validity.valid) {
-          const name = input.labels[0].firstChild.data.trim();
-          tell(`${name}: ${input.validationMessage}`);
-        }
+        if (!input.validity.valid)
+          tell(`${input.labels[0].firstChild.data.trim()}: ${input.validationMessage}`);
+        else if (input.type !== "range") this.choose(input);
         this.redraw();
       });
     }
     click("best", () => {
-      if (this.searching) return this.stop("Cancelled.");
+      if (this.searching) return this.stop();
       const { best, state, it } = this;
       if (best) return this.set({ ...rounded(best, state.tasks, it.full), pilot: -1 });
       this.asked = true;
@@ -412,18 +402,23 @@ class Page {
     });
     addEventListener("hashchange", () => this.open());
     addEventListener("resize", () => this.redraw());
-    addEventListener("pointerdown", () => tell(""));
+    addEventListener("pointerdown", () => {
+      tell("");
+      this.held = null;
+    });
   }
 
   choose({ id, type, checked, value: word }, keep = true) {
     const { state } = this;
-    if (id === "rate") return this.set({ rates: repeated([Math.round(word * UNIT)]) }, keep);
+    if (id === "rate")
+      return this.set({ rates: repeated([Math.round(word * UNIT)]), pilot: -1 }, keep);
     const value = parsed(id, type === "checkbox" ? String(Number(checked)) : word);
     const changes = { [id]: value };
     if (["tasks", "hidden", "activation"].includes(id)) changes.start = null; // fits no other size
     if (id === "tasks") {
       Object.assign(changes, { hidden: value, shares: repeated(newest(value)), brush: 0 });
     }
+    if (id === "duration") changes.pilot = -1; // it had another
     if (id === "freeRates" && value !== "given") changes.ratesShown = 1;
     if (id === "ratesShown" && !value) changes.rates = repeated([oneRate(state) ?? UNIT]);
     this.set(changes, keep);
@@ -483,7 +478,7 @@ class Page {
     if (!file) return;
     try {
       const law = lawState(await file.text());
-      this.best = null;
+      this.asked = false;
       this.set(law);
       tell(`${file.name} is open. It stays on this computer.`);
     } catch (error) {

@@ -67,6 +67,6 @@ export function paintable(box, steps, { begin, level, write, painted, undo, desc
     box.setAttribute("aria-valuetext", describe(cursor));
     box.style.setProperty("--cursor", cursor / steps); // where the style draws it
   };
-  box.addEventListener("focus", say);
   say();
+  return say;
 }

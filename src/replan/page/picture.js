@@ -34,8 +34,8 @@ export function layout(width, room, { tasks, ratesShown, units, best }) {
 }
 
 /** The picture as the inside of an svg. content: { it: what is trained, losses, many: [losses],
-    best: { losses, drawn: { shares, rates }, outdated }, crosses: losses of SGD, played: the step up
-    to which the training was played, units: K × T cosines } */
+    best: { losses, drawn: { shares, rates } }, crosses: losses of SGD, played: the step up to which
+    the training was played, units: K × T cosines } */
 export function picture(parts, state, content) {
   const { it, losses, many, best, crosses, played } = content;
   const { x, curves, bar, axis } = parts;
@@ -53,22 +53,21 @@ export function picture(parts, state, content) {
   const measured = (pilot?.steps ?? [])
     .filter((step) => step <= state.duration)
     .map((step, i) => [x((STEPS * step) / state.duration), at(pilot.losses[i])]);
-  const look = best?.outdated ? "outdated" : "best";
   const caption = law ? "loss (the beginning is cut off)" : "loss (error on each task)";
   const rest = T === 2 ? `the rest is ${it.names[1 - brush]}` : "the others are above it";
   const drawn = [
     timeAxis(parts, state, it.model),
     frame(parts, curves, best ? `${caption}; dashed: the best` : caption, ticks),
     many.map((values) => draw("curve faint", values)),
-    best && draw(`curve best ${look}`, best.losses),
+    best && draw("curve best", best.losses),
     draw("curve", upToNow(losses)),
     crosses && draw("cross", upToNow(crosses), crossed),
     marks("dot", "m-2 0a2 2 0 0 0 4 0a2 2 0 0 0-4 0", measured),
     endLabels(parts, it.losses, losses.subarray(played * count), at, x(played)),
     bar && frame(parts, bar, `share of ${it.names[brush]}; ${rest}`, percents(bar)),
     bar && stacked(parts, bar, state.shares, UNIT, brush, "yours"),
-    parts.best && stacked(parts, parts.best, best.drawn.shares, 1, brush, look),
-    parts.rates && rateCurves(parts, state.rates, it, best, `best ${look}`),
+    parts.best && stacked(parts, parts.best, best.drawn.shares, 1, brush, "best"),
+    parts.rates && rateCurves(parts, state.rates, it, best),
     parts.units && unitBars(parts, content.units, T),
     played < STEPS && path("cursor", `M${x(played)} ${curves.top}V${axis.top}`),
   ];
@@ -86,13 +85,7 @@ function text(x, y, words, anchor = "start", look = "") {
 
 const inside = (places) => places.filter(([, y]) => Number.isFinite(y));
 const isTenth = (_, step) => step % 10 === 5; // none of them on an axis
-const line = (look, places) =>
-  path(
-    look,
-    inside(places)
-      .map((place, i) => `${i ? "L" : "M"}${place}`)
-      .join(""),
-  );
+const line = (look, places) => path(look, inside(places).join("L").replace(/^./, "M$&"));
 const marks = (look, d, places) => inside(places).map((place) => path(look, `M${place}${d}`));
 const crossed = (look, places) => marks(look, "m-4-4l8 8m0-8l-8 8", places.filter(isTenth));
 
@@ -143,9 +136,8 @@ function timeAxis({ left, right, x, curves, axis: { top } }, { duration }, { axi
   const words = axis ?? "training time α, in samples per input";
   const times = rounds(0, duration, right - left > 400 ? 5 : 3).map((time) => {
     const place = x((time / duration) * STEPS);
-    return (
-      path("rule", `M${place} ${curves.top}V${top + 5}`) + text(place, top + 14, time, "middle")
-    );
+    const rule = path("rule", `M${place} ${curves.top}V${top + 5}`);
+    return [rule, text(place, top + 14, time, "middle")];
   });
   return [times, text((left + right) / 2, top + 30, words, "middle")];
 }
@@ -173,7 +165,7 @@ function stacked({ left, right, x }, { top, height }, shares, unit, brush, look)
   return [`<g class="${look}">`, areas.reverse(), "</g>", name];
 }
 
-function rateCurves({ left, right, x, rates: part }, rates, { full, most }, best, look) {
+function rateCurves({ left, right, x, rates: part }, rates, { full, most }, best) {
   const { at, ticks } = scale(part, 0, (most * full) / UNIT, part.height < 80 ? 3 : 5);
   const curve = (values, unit, look) => {
     const places = Array.from(values, (value, step) => [x(step + 0.5), at(value * unit)]);
@@ -182,7 +174,7 @@ function rateCurves({ left, right, x, rates: part }, rates, { full, most }, best
   return [
     path("rule", `M${left} ${part.top}H${right}v${part.height}H${left}z`),
     frame({ left, right }, part, "learning rate: the size of every step", ticks),
-    best && curve(best.drawn.rates, 1, look),
+    best && curve(best.drawn.rates, 1, "best"),
     curve(rates, full / UNIT, "yours"),
   ];
 }

@@ -124,7 +124,7 @@ export function toAddress(state) {
 /** The state of an address; what it lacks is as at the beginning. */
 export function fromAddress(address) {
   const words = new URLSearchParams(address.slice(1));
-  const law = words.get("w") ?? (words.get("p") === String(LAW_STEP) ? "example" : null);
+  const law = words.get("w");
   const state = law ? lawState(law === "example" ? EXAMPLE : law) : { ...BEGINNING };
   for (const [name, [key, , parse]] of Object.entries(PARTS))
     if (words.has(key) && !(law && ["law", "tasks"].includes(name)))

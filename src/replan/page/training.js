@@ -2,7 +2,7 @@
 
 import { STARTS } from "./data.js";
 import { readLaw } from "./law.js";
-import { MOST, STEPS, UNIT, floats } from "./state.js";
+import { MOST, STEPS, UNIT, floats, keyOf } from "./state.js";
 
 const PRETRAINING = 1000; // time on task 1, before the page begins
 export const QUICK = 1e-5; // relative error of losses
@@ -11,8 +11,12 @@ export const ACCURATE = 1e-9;
 /** { model, start(seed), names: of tasks, losses: names of losses,
     weights: of losses, full: the learning rate of a thousand thousandths, most: thousandths at most, 0
     where there is no rate } */
-export const training = (core, state, accuracy = ACCURATE) =>
-  state.law ? ofLaw(state) : ofNetwork(core, { ...state, accuracy });
+export function training(core, state, accuracy = ACCURATE) {
+  const key = keyOf("problem", state) + accuracy;
+  made[key] ??= state.law ? ofLaw(state) : ofNetwork(core, { ...state, accuracy });
+  return made[key];
+}
+const made = {}; // each once: what is painted changes none of it
 
 /** Thousandths as shares, and as learning rates of which `full` is a thousand. */
 export const amounts = ({ shares, rates }, full) => ({
@@ -26,8 +30,11 @@ export function rollOut({ model, start }, { shares, rates }, duration, seed) {
   return model.integrate(start(seed), { shares, rates, lengths });
 }
 
-/** Two tasks begin as the library's seeds; the files of others hold their start. */
-export const isLibrarys = ({ tasks, start }) => tasks === 2 && !start;
+/** The weighted mean of the losses at the end. */
+export function finalMean({ weights }, losses) {
+  const last = losses.slice(-weights.length);
+  return weights.reduce((sum, weight, i) => sum + weight * last[i], 0);
+}
 
 function ofLaw({ law }) {
   const model = readLaw(law);
@@ -36,19 +43,13 @@ function ofLaw({ law }) {
   return { model, ...shown, start: () => start };
 }
 
-const learnt = new Map(); // the students after task 1, by their settings and seed
-
 function ofNetwork(core, { hidden, tasks, similarity, activation, noise, accuracy, start }) {
   const names = Array.from({ length: tasks }, (_, t) => `task ${t + 1}`);
   const overlaps = names.map((s) => names.map((t) => (s === t ? 1 : similarity)));
-  const settings = { hidden, tasks, overlaps, activation, noise, accuracy };
-  const model = core.teacherStudent(settings);
-  const afterTask1 = (seed) => {
-    const key = JSON.stringify([settings, seed]);
-    if (!learnt.has(key))
-      learnt.set(key, pretrained(model, fresh(hidden, tasks, similarity, seed)));
-    return learnt.get(key);
-  };
+  const model = core.teacherStudent({ hidden, tasks, overlaps, activation, noise, accuracy });
+  const learnt = []; // the students after task 1, by their seed
+  const afterTask1 = (seed) =>
+    (learnt[seed] ??= pretrained(model, fresh(hidden, tasks, similarity, seed)));
   const weights = new Float64Array(tasks).fill(1 / tasks);
   const shown = { names, losses: names, weights, full: 1, most: MOST };
   return { model, ...shown, start: start ? () => floats(start) : afterTask1 };

@@ -5,7 +5,7 @@ import { loadCore } from "./kernels.js";
 import { minimise, resampled } from "./minimise.js";
 import { WASM } from "./data.js";
 import { STEPS, UNIT, bytesOf, equal, repeated } from "./state.js";
-import { amounts, rollOut, training } from "./training.js";
+import { amounts, finalMean, rollOut, training } from "./training.js";
 
 export async function core() {
   const packed = new Blob([bytesOf(WASM)]).stream();
@@ -94,8 +94,7 @@ function levers(it, state, start, told) {
   const values = [];
   for (const [, freeShares, freeRates] of LEVERS) {
     const found = solve(it, { ...plain, freeShares, freeRates }, start, () => {});
-    const last = rollOut(it, found, state.duration, state.seed).losses.slice(-it.losses.length);
-    values.push(it.weights.reduce((sum, weight, i) => sum + weight * last[i], 0));
+    values.push(finalMean(it, rollOut(it, found, state.duration, state.seed).losses));
     told(values);
   }
   return values;
