@@ -8,9 +8,7 @@ from tempfile import TemporaryDirectory
 
 CORE = Path(__file__).parents[1] / "core"
 
-LOOPS = ("integrate", "losses", "losses_vjp", "roll_out", "roll_out_vjp", "run_sgd")
-MODELS = (f"{activation}{end}" for activation in ("erf", "relu", "linear") for end in ("", "_room"))
-EXPORTS = ["__heap_base", *(f"replan_{name}" for name in (*LOOPS, *MODELS))]  # memory: kernels.js
+EXPORTS = [f"replan_{name}" for name in ("arrays", "gradient", "integrate", "run_sgd")]
 TARGET = ["-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-Os", "-s"]
 
 

@@ -1,19 +1,34 @@
-/* Loops of the page: training to an accuracy, and SGD, with the same random numbers on every
-   machine. K and T are at most MOST. */
+/* Loops of the page: training to an accuracy, its gradients, and SGD, with the same random numbers on
+   every machine. K and T are at most MOST. */
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../core/replan.h"
 
 enum { MOST = 6, STATE = 3 * MOST * MOST, MOST_SUBSTEPS = 1 << 15, BLOCK = 256 };
 
-extern const kernels replan_erf, replan_relu;
+extern const kernels replan_erf, replan_relu, replan_linear;
+
+int64_t replan_erf_room(int64_t K, int64_t P, int64_t T);
+int64_t replan_relu_room(int64_t K, int64_t P, int64_t T);
+int64_t replan_linear_room(int64_t K, int64_t P, int64_t T);
 
 int64_t replan_roll_out(const kernels *model, const double *p, int64_t pieces, int64_t T, int64_t C,
                         int64_t n, int64_t steps, const double *shares, const double *knobs,
                         const double *lengths, const int64_t *substeps, const double *starts,
                         double *ends, double *tape, double *work, flag *stop);
+
+int64_t replan_roll_out_vjp(const kernels *model, const double *p, int64_t pieces, int64_t edges,
+                            int64_t T, int64_t C, int64_t n, int64_t steps, const double *shares,
+                            const double *knobs, const double *lengths, const int64_t *substeps,
+                            const double *cotangents, const double *tape, double *adjoints,
+                            double *by_shares, double *by_knobs, double *work, flag *stop);
+
+int64_t replan_losses_vjp(const kernels *model, const double *p, int64_t rows, int64_t n, int64_t L,
+                          const double *states, const double *cotangents, double *out, double *work,
+                          flag *stop);
 
 int64_t replan_losses(const kernels *model, const double *p, int64_t rows, int64_t n, int64_t L,
                       const double *states, double *out, double *work, flag *stop);
@@ -29,6 +44,92 @@ int64_t replan_advance_reduced(int64_t samples, int64_t K, int64_t r, int64_t P,
                                const double *teacher_heads, const double *draws,
                                const int64_t *marks, double *states, double *work);
 
+/* As replan_advance_reduced numbers them. */
+static const kernels *const MODELS[] = {&replan_erf, &replan_relu, &replan_linear};
+static int64_t (*const ROOMS[])(int64_t, int64_t, int64_t) = {
+    replan_erf_room, replan_relu_room, replan_linear_room};
+static flag GO_ON = 0;
+
+/* Where callers put arrays, and find results. */
+EXPORT double replan_arrays[1 << 17];
+
+/* A network with parameters p (see network.h), a schedule for it, and scratch space. knobs: (pieces, 3 T)
+   of which each task's learning rate comes first. */
+typedef struct {
+    const kernels *model;
+    const double *p, *shares, *lengths;
+    double *knobs, *work;
+    int64_t pieces, T, n;
+} training;
+
+static double *numbers(int64_t count)
+{
+    return calloc((size_t)count, sizeof(double));
+}
+
+/* rates: (pieces, width), of all tasks or of each. */
+static training begin(int activation, const double *p, int pieces, int width, const double *shares,
+                      const double *rates, const double *lengths)
+{
+    const int64_t K = (int64_t)p[0], T = (int64_t)p[2], n = K * (K + 2 * T);
+    double *work = numbers(4 * n + ROOMS[activation](K, T, T)), *knobs = numbers(3 * T * pieces);
+    for (int64_t i = 0; i < pieces; i++)
+        for (int64_t j = 0; j < 3 * T; j++)
+            knobs[3 * T * i + j] = j < T ? rates[i * width + j % width] : 1.0;
+    return (training){MODELS[activation], p, shares, lengths, knobs, work, pieces, T, n};
+}
+
+static void end(training it)
+{
+    free(it.knobs);
+    free(it.work);
+}
+
+/* The weighted sum of the final losses of a training by `substeps` steps of RK4 a piece, with exact
+   gradients by shares and rates; infinity, without gradients, after a divergence. */
+EXPORT double replan_gradient(int activation, const double *p, int pieces, int width,
+                              const double *shares, const double *rates, const double *lengths,
+                              const double *start, int substeps, const double *weights,
+                              double *by_shares, double *by_rates)
+{
+    const training it = begin(activation, p, pieces, width, shares, rates, lengths);
+    const int64_t T = it.T, n = it.n, steps = (int64_t)pieces * substeps;
+    double *states = numbers((pieces + 1) * n), *adjoints = numbers((pieces + 1) * n);
+    double *tape = numbers(4 * steps * n), *by_knobs = numbers(3 * T * pieces);
+    int64_t *counts = calloc((size_t)pieces, sizeof(int64_t));
+    double losses[MOST], value = INFINITY;
+    for (int64_t i = 0; i < pieces; i++) counts[i] = substeps;
+    memcpy(states, start, (size_t)n * sizeof(double));
+    memset(by_shares, 0, (size_t)(pieces * T) * sizeof(double));
+    memset(by_rates, 0, (size_t)(pieces * width) * sizeof(double));
+    if (replan_roll_out(it.model, p, pieces, T, 3 * T, n, steps, shares, it.knobs, lengths, counts,
+                        states, states + n, tape, it.work, &GO_ON) == pieces) {
+        const double *last = states + pieces * n;
+        replan_losses(it.model, p, 1, n, T, last, losses, it.work, &GO_ON);
+        replan_losses_vjp(it.model, p, 1, n, T, last, weights, adjoints + pieces * n, it.work,
+                          &GO_ON);
+        replan_roll_out_vjp(it.model, p, pieces, pieces + 1, T, 3 * T, n, steps, shares, it.knobs,
+                            lengths, counts, adjoints, tape, adjoints, by_shares, by_knobs,
+                            it.work, &GO_ON);
+        for (int64_t i = 0; i < pieces * T; i++)
+            by_rates[i / T * width + i % T % width] += by_knobs[i / T * 3 * T + i % T];
+        value = 0.0;
+        for (int64_t t = 0; t < T; t++) value += weights[t] * losses[t];
+    }
+    free(states), free(adjoints), free(tape), free(by_knobs), free(counts);
+    end(it);
+    return value;
+}
+
+/* The losses (pieces + 1, T) at states (pieces + 1, n); NaN in both after a divergence. */
+static void measure(training it, int64_t done, double *states, double *losses)
+{
+    const int64_t rows = it.pieces + 1;
+    replan_losses(it.model, it.p, done + 1, it.n, it.T, states, losses, it.work, &GO_ON);
+    for (int64_t i = (done + 1) * it.n; i < rows * it.n; i++) states[i] = NAN;
+    for (int64_t i = (done + 1) * it.T; i < rows * it.T; i++) losses[i] = NAN;
+}
+
 /* Whether two runs end at the same state, up to a part of 1 or of larger numbers, and at the same
    losses, which are differences of numbers near 1. */
 static int agree(int64_t n, int64_t T, const double *a, const double *b, double accuracy)
@@ -38,32 +139,37 @@ static int agree(int64_t n, int64_t T, const double *a, const double *b, double 
     return 1;
 }
 
-/* Train from the first of states (pieces + 1, n), each piece with as many steps of RK4 as it takes
-   for half of them, or standing still, to end alike. Writes the other states; returns how many pieces were
-   completed before a divergence. */
-EXPORT int64_t replan_integrate(const kernels *model, const double *p, int64_t pieces, int64_t T,
-                                int64_t n, const double *shares, const double *knobs,
-                                const double *lengths, double accuracy, double *states,
-                                double *work, flag *stop)
+/* Train on piece i from the first of two states to the second, with as many steps of RK4 as it takes
+   for half of them to end alike, from a quarter of `substeps` on. Returns whether any number is
+   enough. */
+static int train(training it, int64_t i, double accuracy, int64_t *substeps, double *states)
 {
     double before[STATE + MOST], now[STATE + MOST] = {NAN}; /* a state, then its losses */
     double tape[4 * STATE];
-    for (int64_t i = 0, substeps = 1; i < pieces; i++, states += n) {
-        int agreed;
-        substeps = substeps > 8 ? substeps / 8 : 1;
-        do {
-            memcpy(before, now, sizeof now);
-            if (!replan_roll_out(model, p, 1, T, 3 * T, n, 1, shares + i * T, knobs + 3 * i * T,
-                                 lengths + i, &substeps, states, now, tape, work, stop))
-                now[0] = NAN;
-            replan_losses(model, p, 1, n, T, now, now + n, work, stop);
-            substeps *= 2;
-            agreed = agree(n, T, before, now, accuracy);
-        } while (!agreed && substeps <= MOST_SUBSTEPS);
-        if (!agreed) return i;
+    const int64_t n = it.n, T = it.T;
+    for (*substeps = (*substeps + 3) / 4; *substeps <= MOST_SUBSTEPS; *substeps *= 2) {
+        memcpy(before, now, sizeof now);
+        if (!replan_roll_out(it.model, it.p, 1, T, 3 * T, n, 1, it.shares + i * T,
+                             it.knobs + 3 * i * T, it.lengths + i, substeps, states, now, tape,
+                             it.work, &GO_ON))
+            now[0] = NAN;
+        replan_losses(it.model, it.p, 1, n, T, now, now + n, it.work, &GO_ON);
         memcpy(states + n, now, (size_t)n * sizeof(double));
+        if (agree(n, T, before, now, accuracy)) return 1;
     }
-    return pieces;
+    return 0;
+}
+
+/* Train from the first of states to an accuracy. Writes the other states, and losses. */
+EXPORT void replan_integrate(int activation, const double *p, int pieces, int width,
+                             const double *shares, const double *rates, const double *lengths,
+                             double accuracy, double *states, double *losses)
+{
+    const training it = begin(activation, p, pieces, width, shares, rates, lengths);
+    int64_t done = 0, substeps = 1;
+    while (done < pieces && train(it, done, accuracy, &substeps, states + done * it.n)) done++;
+    measure(it, done, states, losses);
+    end(it);
 }
 
 /* The generator sfc32 of PractRand; in (0, 1). */
@@ -120,20 +226,15 @@ static void factor(int64_t size, double *A)
     }
 }
 
-/* Train a network with parameters p from the first of states (pieces + 1, n) by the pieces of a
-   schedule, with samples whose tasks are drawn by the shares (pieces, T). Writes the other states;
-   returns how many pieces were completed before a divergence. */
-EXPORT int64_t replan_run_sgd(const kernels *model, const double *p, int64_t pieces,
-                              const double *shares, const double *knobs, const double *lengths,
-                              double dimension, uint32_t seed, double *states, double *work,
-                              flag *stop)
+/* Train the first of states in so many dimensions by single samples, whose tasks are drawn by the
+   shares: exact in law. Returns how many pieces were completed before a divergence. */
+static int64_t run(training it, int activation, double dimension, uint32_t seed, double *states)
 {
     static double overlaps[4 * MOST * MOST], frame[MOST * MOST], along[MOST * MOST];
     static double rest[MOST * MOST], draws[BLOCK * (2 * MOST + 2)], paces[BLOCK];
     static int64_t tasks[BLOCK];
-    const int64_t K = (int64_t)p[0], T = (int64_t)p[2], size = T + K, n = K * (size + T);
-    const int64_t activation = model == &replan_erf ? 0 : model == &replan_relu ? 1 : 2;
-    const double noise = p[3], *labels = p + 5 + T;
+    const int64_t K = (int64_t)it.p[0], T = it.T, size = T + K, n = it.n;
+    const double noise = it.p[3], *labels = it.p + 5 + T;
     uint32_t generator[4] = {seed, 0x9e3779b9, 0x243f6a88, 1};
     for (int i = 0; i < 20; i++) uniform(generator);
     /* Teachers and students in an orthonormal frame: the factor of all their overlaps. */
@@ -146,26 +247,36 @@ EXPORT int64_t replan_run_sgd(const kernels *model, const double *p, int64_t pie
     copy(K, T, students, size, along, T);
     copy(K, K, students + T, size, rest, K);
     double time = 0.0;
-    for (int64_t i = 0, done = 0; i < pieces && !*stop; i++, states += n) {
+    for (int64_t i = 0, done = 0; i < it.pieces; i++, states += n) {
         double *next = states + n, *heads = next + K * size;
         memcpy(next, states, (size_t)n * sizeof(double));
-        time += lengths[i];
-        for (const int64_t end = (int64_t)(time * dimension + 0.5); done < end;) {
-            const int64_t count = end - done < BLOCK ? end - done : BLOCK;
+        time += it.lengths[i];
+        for (const int64_t last = (int64_t)(time * dimension + 0.5); done < last;) {
+            const int64_t count = last - done < BLOCK ? last - done : BLOCK;
             for (int64_t j = 0; j < count; j++) {
                 double left = uniform(generator);
                 for (tasks[j] = 0; tasks[j] < T - 1; tasks[j]++)
-                    if ((left -= shares[i * T + tasks[j]]) < 0.0) break;
-                paces[j] = knobs[3 * T * i + tasks[j]];
+                    if ((left -= it.shares[i * T + tasks[j]]) < 0.0) break;
+                paces[j] = it.knobs[3 * T * i + tasks[j]];
             }
             replan_draw(generator, normal, chi_square, count, size + 2, dimension - (double)size,
                         noise, draws);
             if (replan_advance_reduced(count, K, T, T, T, size + 2, 1, n, activation, dimension,
                                        noise, along, rest, heads, tasks, paces, paces, frame,
-                                       labels, draws, &count, next, work) < count)
+                                       labels, draws, &count, next, it.work) < count)
                 return i;
             done += count;
         }
     }
-    return pieces;
+    return it.pieces;
+}
+
+/* Train as by SGD. Writes the other states, and losses. */
+EXPORT void replan_run_sgd(int activation, const double *p, int pieces, int width,
+                           const double *shares, const double *rates, const double *lengths,
+                           double dimension, uint32_t seed, double *states, double *losses)
+{
+    const training it = begin(activation, p, pieces, width, shares, rates, lengths);
+    measure(it, run(it, activation, dimension, seed, states), states, losses);
+    end(it);
 }
