@@ -72,7 +72,7 @@ test-page: page tests/page/node_modules .venv-page/installed-test
 	tests/page/node_modules/.bin/prettier --config tests/page/package.json --check src/replan/page tests/page
 	tests/page/node_modules/.bin/eslint --config tests/page/eslint.config.mjs src/replan/page tests/page
 	CHROMIUM="$$(command -v chromium chromium-browser google-chrome | head -n 1)" REPLAN=$(CURDIR)/.venv-page/bin/replan \
-		node --test tests/page/page.test.mjs tests/page/page20.test.mjs
+		node --test --test-concurrency=2 tests/page/page.test.mjs tests/page/page20.test.mjs
 	.venv-page/bin/python -m pytest tests/page
 
 # The film of a hand that paints on the page, for the README: docs/images/paint.gif.
