@@ -10,6 +10,7 @@ import { paintable } from "./paint.js";
 
 const PAUSE = 250; // milliseconds without a change before what takes longer is computed
 const FILM = 8000; // milliseconds
+const ROUNDING = 1e-14; // of losses, which are differences of numbers near 1
 const WINDOW = 8; // steps on both sides that a mean is over
 const OWN = { textContent: "A problem of your own. Paint on the bar, or ask for the best." };
 
@@ -230,7 +231,7 @@ class Page {
   compared(mine, best) {
     const value = this.state.law ? +best.toPrecision(5) : short(best);
     const means = this.best.drawn.isMean ? " (one task per step; drawn as means)" : "";
-    const ratio = mine / best;
+    const ratio = (mine + ROUNDING) / (best + ROUNDING);
     let words = `is ${short(ratio)} times as high`;
     if (Number.isNaN(ratio)) words = "diverged";
     else if (ratio < 0.999) words = "is even lower";
